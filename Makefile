@@ -1,0 +1,47 @@
+# Everything runs in .venv; `make VENV=somewhere demo` uses another folder.
+VENV   ?= .venv
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test test-slow lint format clean help
+.DEFAULT_GOAL := help
+
+help:       ## this list
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
+
+demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sites (about two minutes)
+	$(BIN)/confide demo
+
+test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed-dev  ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev  ## put the code in its style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:      ## remove the environment and all caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamps are older than pyproject.toml or constraints.txt only when something must be installed anew.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "confide needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@ $(VENV)/.installed
