@@ -1,6 +1,8 @@
 # Everything runs in .venv; `make VENV=somewhere demo` uses another folder.
 VENV   ?= .venv
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+NEW    := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+            $$python -c '$(NEW)' 2>/dev/null && echo $$python && break; done)
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -34,8 +36,7 @@ clean:      ## remove the environment and all caches
 
 # The stamps are older than pyproject.toml or constraints.txt only when something must be installed anew.
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "confide needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "confide needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
