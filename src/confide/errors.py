@@ -1,0 +1,101 @@
+"""Every error of confide, on one page.
+
+An error says what is wrong, what was expected, what came, where, and what to do.
+Errors that travel between a site and the server (`SiteFault`) carry codes and never text.
+"""
+
+from __future__ import annotations
+
+
+class ConfideError(Exception):
+    """The root of all errors that confide raises on purpose.
+
+    Each part is optional but the first; the message joins the parts that are given:
+
+    >>> str(ConfideError("the tag is unknown", expected="B- or I-", got="X-AE", where="a.tsv:3"))
+    'a.tsv:3: the tag is unknown; expected B- or I-; got X-AE'
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: str | None = None,
+        got: str | None = None,
+        where: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.what, self.expected, self.got, self.where, self.fix = what, expected, got, where, fix
+        parts = [what]
+        if expected is not None:
+            parts.append(f"expected {expected}")
+        if got is not None:
+            parts.append(f"got {got}")
+        if fix is not None:
+            parts.append(f"to fix it, {fix}")
+        super().__init__((f"{where}: " if where else "") + "; ".join(parts))
+
+
+# --- what a user hands in ---------------------------------------------------------------
+
+
+class SettingsError(ConfideError):
+    """A settings file, a `--set` or an argument is wrong."""
+
+
+class FormatError(ConfideError):
+    """A file is not what its format says it is. `where` is `file:line`."""
+
+
+class SchemeError(FormatError):
+    """Tags do not follow the tag scheme (IOB1, IOB2, IOBES, BILOU, IO) that was stated."""
+
+
+class DataError(ConfideError):
+    """Documents cannot be used as asked: no sentence, a tag outside the declared set, ..."""
+
+
+class MissingDataError(DataError):
+    """A file or a published corpus is not where it was looked for."""
+
+
+class KeyFileError(ConfideError):
+    """A site's secret key is missing, too short or unreadable."""
+
+
+# --- the wall between sites and server --------------------------------------------------
+
+
+class FederationError(ConfideError):
+    """Something went wrong between the server and its sites."""
+
+
+class MessageError(FederationError):
+    """A message cannot be encoded, or bytes are not the message that was expected."""
+
+
+class GuardError(FederationError):
+    """A guard refused a message: not finite, another shape, too few, an absurd count."""
+
+
+class SiteFault(FederationError):
+    """A site could not answer. Holds the site, step, round and a code, never text of the site."""
+
+    def __init__(self, *, site: str, step: str, round: int, code: str, what: str) -> None:
+        self.site, self.step, self.round, self.code = site, step, round, code
+        super().__init__(what, where=f"site {site}, step {step}, round {round}")
+
+
+class QuorumError(FederationError):
+    """Fewer sites answered than `at_least` asks for."""
+
+
+# --- what lies on disk ------------------------------------------------------------------
+
+
+class RunError(ConfideError):
+    """A run folder cannot be used: missing parts, a newer schema, other settings."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint is damaged, was changed after it was written, or cannot be written."""

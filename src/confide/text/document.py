@@ -1,0 +1,93 @@
+"""The one internal form of annotated text: raw text, entities as character fragments, relations.
+
+All offsets are characters (Python string positions) from the start of `Document.text`, half open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A mention: a type and one or more character fragments, ascending and not touching each other."""
+
+    id: str
+    type: str
+    fragments: tuple[Span, ...]
+    confidence: float | None = None
+    concepts: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def start(self) -> int:
+        """The first character of the first fragment."""
+        return self.fragments[0][0]
+
+    @property
+    def end(self) -> int:
+        """One past the last character of the last fragment."""
+        return self.fragments[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A typed link from `head` to `tail`: entity ids, or concept ids where `level` is "concept"."""
+
+    id: str
+    type: str
+    head: str
+    tail: str
+    level: Literal["entity", "concept"] = "entity"
+    confidence: float | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence and its tokens, as offsets into the document's text."""
+
+    start: int
+    end: int
+    tokens: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Text and what is known about it. `sentences` is empty where nobody has segmented the text.
+
+    `source` says where the document came from ("file:line"); it is for messages to the owner of
+    the text and never travels.
+    """
+
+    id: str
+    text: str
+    entities: tuple[Entity, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+
+    def surface(self, entity: Entity) -> str:
+        """The characters of an entity; its fragments are joined by one space."""
+        return " ".join(self.text[start:end] for start, end in entity.fragments)
+
+    def token_texts(self, sentence: Sentence) -> tuple[str, ...]:
+        """The tokens of a sentence as strings."""
+        return tuple(self.text[start:end] for start, end in sentence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One annotation or line that was lost, changed or doubtful: a kind (slug), where, and why.
+
+    `lost` is true where something that was in the file is not in the documents.
+    """
+
+    kind: str
+    where: str
+    what: str
+    lost: bool = False
