@@ -1,0 +1,42 @@
+"""Gold and predicted documents -> counts -> scores. No torch.
+
+>>> from confide.scoring import count_entities, scores
+>>> from confide.text.document import Document, Entity
+>>> document = Document("d", "fever", (Entity("1", "Sign", ((0, 5),)),))
+>>> scores(count_entities([document], [document]))["strict"]["f1"]
+1.0
+"""
+
+from __future__ import annotations
+
+from confide.scoring.bootstrap import (
+    Comparison,
+    Interval,
+    bootstrap_interval,
+    paired_bootstrap,
+    sentence_counts,
+)
+from confide.scoring.counts import Count, EntityCounts, count_entities, sum_counts
+from confide.scoring.mistakes import Confusion, ErrorCase, confusion, worst_errors
+from confide.scoring.scores import f1, micro, precision, recall, scores
+
+__all__ = [
+    "Comparison",
+    "Confusion",
+    "Count",
+    "EntityCounts",
+    "ErrorCase",
+    "Interval",
+    "bootstrap_interval",
+    "confusion",
+    "count_entities",
+    "f1",
+    "micro",
+    "paired_bootstrap",
+    "precision",
+    "recall",
+    "scores",
+    "sentence_counts",
+    "sum_counts",
+    "worst_errors",
+]

@@ -1,0 +1,124 @@
+"""How sure an F1 is: the bootstrap over sentences, for one system and for a pair of systems.
+
+Legend: `counts_N3` holds, for N sentences, (true, predicted, gold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import DataError
+from confide.scoring.counts import Count, Mode, match_documents
+from confide.scoring.scores import f1, micro
+from confide.scoring.units import by_sentence
+from confide.text.document import Document
+
+Table = NDArray[np.int64]
+CHUNK = 1 << 20  # drawn indices held in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A micro-F1 and the percentile interval of its bootstrap, as fractions."""
+
+    point: float
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Second system minus first, in micro-F1, on the same sentences.
+
+    `p` is the two-sided share of resamples in which the difference has the other sign.
+    """
+
+    difference: float
+    low: float
+    high: float
+    level: float
+    p: float
+
+
+def sentence_counts(
+    gold: Sequence[Document],
+    predicted: Sequence[Document],
+    *,
+    matching: Literal["strict", "relaxed"] = "strict",
+    mode: Mode = "default",
+) -> Table:
+    """For each sentence (true, predicted, gold) over all types: int64, shape (sentences, 3).
+
+    Documents are cut by `by_sentence`, so a relaxed match across a sentence border is not counted.
+    """
+    matches = match_documents(*by_sentence(gold, predicted), mode=mode)
+    rows = [
+        micro({match.type: getattr(match, matching) for match in sentence}) for sentence in matches
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def bootstrap_interval(
+    counts_N3: Table, *, level: float = 0.95, samples: int = 1000, seed: int = 0
+) -> Interval:
+    """The percentile interval of micro-F1 over resampled sentences (Efron 1979).
+
+    Raises DataError without a sentence.
+    """
+    drawn = np.concatenate([_f1(sums[0]) for sums in _resampled([counts_N3], samples, seed)])
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(_point(counts_N3), float(low), float(high), level)
+
+
+def paired_bootstrap(
+    first_N3: Table, second_N3: Table, *, level: float = 0.95, samples: int = 1000, seed: int = 0
+) -> Comparison:
+    """Compare two systems on the same sentences, resampled together (Koehn 2004).
+
+    Raises DataError where the two are not counts of the same sentences.
+    """
+    if first_N3.shape != second_N3.shape or not np.array_equal(first_N3[:, 2], second_N3[:, 2]):
+        raise DataError("the two systems were not scored on the same sentences")
+    differences = np.concatenate(
+        [
+            _f1(second) - _f1(first)
+            for first, second in _resampled([first_N3, second_N3], samples, seed)
+        ]
+    )
+    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    tail = min((differences <= 0).sum(), (differences >= 0).sum())
+    return Comparison(
+        _point(second_N3) - _point(first_N3),
+        float(low),
+        float(high),
+        level,
+        float(min(1.0, 2 * (tail + 1) / (samples + 1))),
+    )
+
+
+def _resampled(tables: Sequence[Table], samples: int, seed: int) -> Iterator[list[Table]]:
+    """Sums over sentences drawn with replacement, the same draw for all tables: (draws, 3)."""
+    size = len(tables[0])
+    if not size:
+        raise DataError("there is no sentence to draw from", expected="at least one")
+    generator = np.random.default_rng(seed)
+    at_once = max(1, CHUNK // size)
+    for start in range(0, samples, at_once):
+        drawn = generator.integers(size, size=(min(at_once, samples - start), size))
+        yield [table[drawn].sum(axis=1) for table in tables]
+
+
+def _f1(sums_D3: Table) -> NDArray[np.float64]:
+    both = sums_D3[:, 1] + sums_D3[:, 2]
+    ratio: NDArray[np.float64] = 2 * sums_D3[:, 0] / np.maximum(both, 1)
+    return ratio
+
+
+def _point(counts_N3: Table) -> float:
+    return f1(Count(*(int(total) for total in counts_N3.sum(axis=0))))

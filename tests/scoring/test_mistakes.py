@@ -1,0 +1,112 @@
+import json
+
+from hypothesis import given
+
+from confide.scoring import confusion, count_entities, worst_errors
+from confide.scoring.units import by_sentence
+from scoring.cases import corpora, document, flat_document, flat_spans, sentences
+
+
+class TestConfusion:
+    def test_by_hand(self):
+        gold = document(("Drug", 0, 4), ("Drug", 6, 9), ("Effect", 10, 14), ("Test", 20, 22))
+        seen = document(("Drug", 0, 4), ("Effect", 6, 9), ("Effect", 10, 12), ("Drug", 16, 18))
+        found = confusion([gold], [seen])
+        assert found.pairs == {
+            ("Drug", "Drug"): 1, ("Drug", "Effect"): 1, ("Effect", "Effect"): 1
+        }  # fmt: skip
+        assert found.missed == {"Test": 1}
+        assert found.spurious == {"Drug": 1}
+        assert found.types == ("Drug", "Effect", "Test")
+
+    def test_the_right_type_is_preferred_to_the_larger_overlap(self):
+        gold = document(("Drug", 0, 9))
+        seen = document(("Effect", 0, 8), ("Drug", 8, 9))
+        found = confusion([gold], [seen])
+        assert (found.pairs, found.spurious) == ({("Drug", "Drug"): 1}, {"Effect": 1})
+
+    def test_otherwise_the_larger_overlap(self):
+        gold = document(("Drug", 0, 9))
+        seen = document(("Effect", 0, 2), ("Test", 2, 9))
+        assert confusion([gold], [seen]).pairs == {("Drug", "Test"): 1}
+
+    @given(corpora())
+    def test_every_entity_is_counted_once(self, sides):
+        gold, predicted = sides
+        found, counts = confusion(gold, predicted), count_entities(gold, predicted).strict
+        for type_, count in counts.items():
+            rows = sum(n for (row, _), n in found.pairs.items() if row == type_)
+            columns = sum(n for (_, column), n in found.pairs.items() if column == type_)
+            assert rows + found.missed.get(type_, 0) == count.gold
+            assert columns + found.spurious.get(type_, 0) == count.predicted
+
+    @given(flat_spans(), flat_spans())
+    def test_the_diagonal_is_the_relaxed_count_of_flat_annotation(self, gold, predicted):
+        sides = [flat_document(gold)], [flat_document(predicted)]
+        found = confusion(*sides).pairs
+        for type_, count in count_entities(*sides).relaxed.items():
+            assert found.get((type_, type_), 0) == count.true
+
+    def test_json(self):
+        gold, seen = document(("Drug", 0, 4)), document(("Test", 0, 4))
+        assert json.loads(json.dumps(confusion([gold], [seen]).to_json())) == {
+            "types": ["Drug", "Test"], "rows": {"Drug": {"Test": 1}}, "missed": {}, "spurious": {}
+        }  # fmt: skip
+
+
+class TestWorstErrors:
+    def test_kinds_and_order(self):
+        cut = sentences(0, 12, 24)
+        gold = document(
+            ("Drug", 0, 4), ("Drug", 6, 9), ("Test", 12, 14), ("Test", 20, 22), sentences=cut
+        )
+        seen = document(
+            ("Drug", 0, 3), ("Drug", 6, 9), ("Effect", 12, 14, 0.5), ("Test", 16, 18, 0.9)
+        )
+        worst = worst_errors([gold], [seen], 5)
+        assert [(case.document, case.mistakes) for case in worst] == [("d#2", 3), ("d#1", 1)]
+        second, first = worst
+        assert (second.missed, second.spurious, second.borders, second.types) == (1, 1, 0, 1)
+        assert (first.missed, first.spurious, first.borders, first.types) == (0, 0, 1, 0)
+        assert second.text == "mnopqrstuvwx"
+        assert [mark.text for mark in second.gold] == ["mn", "uv"]
+        assert [mark.confidence for mark in second.predicted] == [0.5, 0.9]
+
+    def test_the_surest_mistake_first_among_equals(self):
+        gold = [document(id="a"), document(id="b")]
+        seen = [document(("Drug", 0, 2, 0.2), id="a"), document(("Drug", 0, 2, 0.9), id="b")]
+        assert [case.document for case in worst_errors(gold, seen, 1)] == ["b"]
+
+    def test_right_sentences_are_left_out(self):
+        gold = document(("Drug", 0, 4))
+        assert worst_errors([gold], [gold], 3) == []
+
+    def test_json(self):
+        cases = worst_errors([document(("Drug", 0, 4, 6, 8))], [document()], 1)
+        plain = json.loads(json.dumps([case.to_json() for case in cases]))
+        assert plain[0]["gold"] == [
+            {"type": "Drug", "fragments": [[0, 4], [6, 8]], "text": "abcd gh", "confidence": None}
+        ]
+
+
+class TestBySentence:
+    def test_an_entity_belongs_to_the_sentence_in_which_it_starts(self):
+        whole = document(("Drug", 10, 14), ("Test", 12, 14), sentences=sentences(0, 12, 24))
+        (first, second), _ = by_sentence([whole], [whole])
+        assert [entity.fragments for entity in first.entities] == [((10, 14),)]
+        assert [entity.fragments for entity in second.entities] == [((0, 2),)]
+        assert first.text + second.text == whole.text
+
+    def test_the_prediction_is_cut_as_gold_is(self):
+        whole = document(("Drug", 13, 14), sentences=sentences(0, 12, 24))
+        _, predicted = by_sentence([whole], [document(("Drug", 13, 14))])
+        assert [len(one.entities) for one in predicted] == [0, 1]
+
+    @given(flat_spans(), flat_spans())
+    def test_strict_counts_do_not_change(self, gold, predicted):
+        one = flat_document(gold)
+        one = document(*((t, a, b) for a, b, t in gold), sentences=sentences(0, 7, 15, 24))
+        other = flat_document(predicted)
+        cut = count_entities(*by_sentence([one], [other]))
+        assert cut.strict == count_entities([one], [other]).strict
+        assert cut.sentences == 3
