@@ -1,0 +1,85 @@
+"""The public functions of confide, one per verb of the command line.
+
+>>> from confide import api
+>>> result = api.run("settings.toml", out="runs/first")  # doctest: +SKIP
+>>> documents = api.predict("runs/first", ["note.txt"])  # doctest: +SKIP
+
+Each is imported when it is first used, so looking at data does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confide.capacity import capacity
+    from confide.data.dealing import split, stats
+    from confide.demo import demo
+    from confide.federation.keys import new_key
+    from confide.federation.ledger import ledger
+    from confide.federation.wire import wire
+    from confide.initialise import init
+    from confide.predict import evaluate, predict
+    from confide.recipes import recipes
+    from confide.release import release
+    from confide.report import report
+    from confide.run import run
+    from confide.text.checking import check, convert
+    from confide.text.formats import read, write
+
+__all__ = [
+    "capacity",
+    "check",
+    "convert",
+    "demo",
+    "evaluate",
+    "init",
+    "ledger",
+    "new_key",
+    "predict",
+    "read",
+    "recipes",
+    "release",
+    "report",
+    "run",
+    "split",
+    "stats",
+    "wire",
+    "write",
+]
+
+_HOME = {
+    "capacity": "confide.capacity",
+    "check": "confide.text.checking",
+    "convert": "confide.text.checking",
+    "demo": "confide.demo",
+    "evaluate": "confide.predict",
+    "init": "confide.initialise",
+    "ledger": "confide.federation.ledger",
+    "new_key": "confide.federation.keys",
+    "predict": "confide.predict",
+    "read": "confide.text.formats",
+    "recipes": "confide.recipes",
+    "release": "confide.release",
+    "report": "confide.report",
+    "run": "confide.run",
+    "split": "confide.data.dealing",
+    "stats": "confide.data.dealing",
+    "wire": "confide.federation.wire",
+    "write": "confide.text.formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The function of this name, imported now and kept."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = getattr(import_module(_HOME[name]), name)
+    globals()[name] = function
+    return function
+
+
+def __dir__() -> list[str]:
+    """The public functions."""
+    return sorted(__all__)

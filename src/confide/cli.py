@@ -1,0 +1,290 @@
+"""The command line: few verbs, each a thin skin over the public function of the same name.
+
+Nothing heavy is imported before a verb runs, so `confide --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from confide import __version__
+from confide.console import screen
+from confide.console.data_verbs import data
+from confide.errors import ConfideError
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
+class Verbs(TyperGroup):
+    """The verbs; the one place where errors become messages."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. Our own errors end with a message and code 2, others keep their trace."""
+        try:
+            return super().invoke(ctx)
+        except ConfideError as error:
+            screen.fail(error)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            screen.say("stopped")
+            raise typer.Exit(STOPPED) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train information extraction across organisations whose text may not leave them.",
+)
+keys = typer.Typer(no_args_is_help=True, help="The key that the sites share.")
+app.add_typer(data, name="data", rich_help_panel="Data and keys")
+app.add_typer(keys, name="key", rich_help_panel="Data and keys")
+
+_TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+Site = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The site whose extractor it is, where they differ."),
+]
+Format = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help="The files' format; detected if not given.")
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The sites' key, for a model with a keyed word list."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def main() -> None:
+    """The console script `confide`."""
+    app(prog_name="confide")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"confide {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# --- train ------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_TRAIN)
+def run(
+    settings: Annotated[
+        str, typer.Argument(metavar="SETTINGS", help="A settings file, or the name of a recipe.")
+    ],
+    *,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run's folder; runs/NAME if not given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+) -> None:
+    """Train a model across the sites that a settings file names."""
+    from confide import api
+    from confide.console import tables
+    from confide.console.progress import Progress
+
+    try:
+        with Progress(quiet=quiet) as progress:
+            done = api.run(
+                settings, overrides=overrides or (), out=out, resume=resume, on_event=progress
+            )
+    except KeyboardInterrupt:
+        screen.say("\nstopped; the same command with --resume goes on from the last whole round")
+        raise typer.Exit(STOPPED) from None
+    screen.show(tables.sites(done.result))
+    screen.say(f"run folder: {done.folder}")
+
+
+@app.command(rich_help_panel=_TRAIN)
+def demo(
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo puts its files.")] = Path(
+        "demo-run"
+    ),
+    seed: Annotated[int, typer.Option(help="Another seed writes another corpus.")] = 1,
+    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+) -> None:
+    """Write a small made-up corpus of three sites, train on it, and show everything."""
+    from confide import api
+    from confide.console.progress import Progress
+    from confide.console.showing import demonstration
+
+    with Progress(quiet=quiet) as progress:
+        shown = api.demo(out=out, seed=seed, on_event=progress)
+    screen.show(*demonstration(shown))
+
+
+@app.command(rich_help_panel=_TRAIN)
+def recipes(*, as_json: Json = False) -> None:
+    """The built-in settings for published experiments."""
+    from confide import api
+    from confide.console import tables
+
+    found = api.recipes()
+    if as_json:
+        screen.put_json(found)
+    else:
+        screen.show(tables.rows(found))
+
+
+# --- use a run --------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_USE)
+def predict(
+    run: RunFolder,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Text or annotated files; - is stdin.")
+    ],
+    *,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")] = "jsonl",
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where to write; stdout if not given.")
+    ] = None,
+    site: Site = None,
+    format: Format = None,
+    key: Key = None,
+) -> None:
+    """Annotate text with a run's model; every entity carries a confidence."""
+    from confide import api
+    from confide.console.putting import put_documents
+
+    documents = api.predict(run, files, site=site, format=format, key=key)
+    put_documents(documents, out, to)
+
+
+@app.command(rich_help_panel=_USE)
+def evaluate(
+    run: RunFolder,
+    files: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Annotated files.")],
+    *,
+    site: Site = None,
+    format: Format = None,
+    scheme: Annotated[
+        str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected if not given.")
+    ] = None,
+    key: Key = None,
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="How spans are matched: default, or n2c2.")
+    ] = "default",
+    as_json: Json = False,
+) -> None:
+    """Score a run's model on annotated files: strict and relaxed, per type."""
+    from confide import api
+    from confide.console import tables
+
+    found = api.evaluate(run, files, site=site, format=format, scheme=scheme, key=key, mode=mode)
+    if as_json:
+        screen.put_json(found)
+    else:
+        screen.show(tables.scores(found))
+
+
+@app.command(rich_help_panel=_USE)
+def release(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the copy.")],
+    site: Site = None,
+    key: Key = None,
+) -> None:
+    """Write a copy of the model whose word list is in the clear. A site's own, explicit act."""
+    from confide import api
+
+    folder = api.release(run, out=out, site=site, key=key)
+    screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")
+
+
+@app.command(rich_help_panel=_USE)
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One or more run folders.")],
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+) -> None:
+    """One self-contained HTML page that shows and compares runs."""
+    from confide import api
+
+    typer.echo(str(api.report(runs, out=out)))
+
+
+@app.command(rich_help_panel=_USE)
+def ledger(run: RunFolder, *, as_json: Json = False) -> None:
+    """What left each site in a run: step, field, bytes, count."""
+    from confide import api
+    from confide.console import tables
+
+    left = api.ledger(run)
+    if as_json:
+        screen.put_json(left)
+    else:
+        screen.show(tables.rows(left))
+
+
+# --- look before you leap -----------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_LOOK)
+def init(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The settings to write.")] = Path(
+        "confide.toml"
+    ),
+) -> None:
+    """Look at your own files, say what is in them, and write settings that run."""
+    from confide import api
+
+    found = api.init(files, out=out)
+    typer.echo(found.found)
+    screen.say(f"\nwrote {found.path}; train with: confide run {found.path}")
+
+
+@app.command(rich_help_panel=_LOOK)
+def wire(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method's name, as fedavg.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """What a method sends from and to a site: every step and field."""
+    from confide import api
+    from confide.console import tables
+
+    fields = api.wire(method)
+    if as_json:
+        screen.put_json(fields)
+    else:
+        screen.show(tables.rows(fields))
+
+
+@keys.command("new")
+def new_key(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key.")],
+) -> None:
+    """Make a random key for the sites to share; only its owner can read the file."""
+    from confide import api
+
+    screen.say(f"{api.new_key(path)}: give it to the other sites, and never to the server")

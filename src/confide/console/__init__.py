@@ -1,0 +1,1 @@
+"""What the command line shows: messages, tables and the progress of a run."""

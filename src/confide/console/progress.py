@@ -1,0 +1,135 @@
+"""The progress of a run: a live display on a terminal, plain lines everywhere else.
+
+A progress is a context manager that is called with every event of the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from confide.console.screen import clock, console, percent, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from confide.federation.events import Event
+
+
+_REMEMBERED = (
+    "round", "rounds", "site", "step", "loss", "dev_f1", "bytes_up", "bytes_down", "seconds_left",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where a run stands: the last word of its events on each matter."""
+
+    round: int = 0
+    rounds: int | None = None
+    site: str = ""
+    step: str = ""
+    loss: float | None = None
+    dev_f1: float | None = None
+    best_f1: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds_left: float | None = None
+
+    def take(self, event: Event) -> None:
+        """Remember what the event tells."""
+        for name in _REMEMBERED:
+            value = getattr(event, name)
+            if value is not None:
+                setattr(self, name, value)
+        if self.dev_f1 is not None:
+            self.best_f1 = max(self.dev_f1, self.best_f1 or 0.0)
+
+    @property
+    def where(self) -> str:
+        """The round, as "round 3/20"."""
+        return f"round {self.round}/{self.rounds}" if self.rounds else f"round {self.round}"
+
+    @property
+    def facts(self) -> str:
+        """Loss, development F1, bytes and the time that is left, as far as they are known."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.dev_f1 is not None:
+            parts.append(f"dev F1 {percent(self.dev_f1)} (best {percent(self.best_f1)})")
+        if self.bytes_up or self.bytes_down:
+            parts.append(f"up {size(self.bytes_up)}, down {size(self.bytes_down)}")
+        if self.seconds_left is not None:
+            parts.append(f"{clock(self.seconds_left)} left")
+        return " · ".join(parts)
+
+
+class Progress:
+    """Shows a run while it happens, on stderr; quiet shows only what goes wrong."""
+
+    def __init__(self, *, quiet: bool = False, screen: Console | None = None) -> None:
+        self.standing = Standing()
+        self._quiet = quiet
+        self._screen = screen or console(sys.stderr)
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._screen.is_terminal and not self._quiet:
+            self._bar = _bar(self._screen)
+            self._task = self._bar.add_task("starting", total=None, now="", facts="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event and show what it changed."""
+        self.standing.take(event)
+        if event.message and (event.kind == "failed" or not self._quiet):
+            self._print(event.message)
+        elif event.kind == "round" and self._bar is None and not self._quiet:
+            self._print(f"{self.standing.where} · {self.standing.facts}")
+        if self._bar is not None and self._task is not None:
+            self._show()
+
+    def _print(self, line: str) -> None:
+        self._screen.print(line, markup=False, soft_wrap=True)
+
+    def _show(self) -> None:
+        assert self._bar is not None and self._task is not None
+        standing = self.standing
+        self._bar.update(
+            self._task,
+            description=standing.where,
+            completed=standing.round,
+            total=standing.rounds,
+            now=" ".join(part for part in (standing.site, standing.step) if part),
+            facts=standing.facts,
+        )
+
+
+def _bar(screen: Console) -> Bar:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.description}", style="bold"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[now]}", style="cyan"),
+        TextColumn("{task.fields[facts]}"),
+        console=screen,
+        transient=True,
+    )

@@ -1,0 +1,116 @@
+"""Tables for people: each takes what a public function gave and returns a table to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from confide.console.screen import percent, size
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_RIGHT = {"bytes", "count", "sites", "rounds", "sentences", "support"}
+
+
+def rows(records: Sequence[DataclassInstance], *, title: str = "") -> Table:
+    """One column per field of the dataclass, one row per record."""
+    table = _table(title)
+    names = [field.name for field in fields(records[0])] if records else []
+    for name in names:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
+    for record in records:
+        table.add_row(*(_cell(name, getattr(record, name)) for name in names))
+    return table
+
+
+def scores(values: Mapping[str, Any], *, title: str = "") -> Table:
+    """Precision, recall and F1 per type and over all, strict and relaxed, in percent."""
+    table = _table(
+        title, caption="in percent; strict: same type, same characters; relaxed: overlap"
+    )
+    table.add_column("type")
+    for how in ("strict", "relaxed"):
+        for name in ("P", "R", "F1"):
+            table.add_column(f"{how} {name}" if name == "P" else name, justify="right")
+    table.add_column("entities", justify="right")
+    kinds: Iterable[str] = values["strict"].get("types", {})
+    for kind in kinds:
+        parts = [values[how].get("types", {}).get(kind, {}) for how in ("strict", "relaxed")]
+        table.add_row(kind, *_precision_recall_f1(parts), str(parts[0].get("support", 0)))
+    table.add_section()
+    parts = [values[how] for how in ("strict", "relaxed")]
+    table.add_row(
+        "all", *_precision_recall_f1(parts), str(parts[0].get("support", 0)), style="bold"
+    )
+    return table
+
+
+def sites(result: Mapping[str, Any]) -> Table:
+    """A run's F1 on test text, per site and over all, with what each site sent and received."""
+    table = _table(f"{result['method']}: F1 on test text, in percent")
+    table.add_column("site")
+    for name in ("strict", "relaxed", "sentences", "sent", "received"):
+        table.add_column(name, justify="right")
+    traffic = result.get("bytes", {})
+    for site, values in result["scores"]["sites"].items():
+        moved = [traffic.get(way, {}).get(site) for way in ("up", "down")]
+        table.add_row(site, *_two_f1(values), *("–" if n is None else size(n) for n in moved))
+    table.add_section()
+    total = [sum(traffic.get(way, {}).values()) for way in ("up", "down")]
+    table.add_row(
+        "all", *_two_f1(result["scores"]["overall"]), *(size(n) for n in total), style="bold"
+    )
+    return table
+
+
+def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
+    """Two columns: a name and what it is."""
+    table = _table(title)
+    table.add_column(columns[0])
+    table.add_column(columns[1], justify="right")
+    for name, value in values.items():
+        table.add_row(str(name), _cell(columns[1], value))
+    return table
+
+
+def _table(title: str, *, caption: str = "") -> Table:
+    return Table(
+        title=title or None,
+        caption=caption or None,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        box=_box(),
+    )
+
+
+def _box() -> Any:
+    from rich import box
+
+    return box.SIMPLE_HEAD
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "bytes" and isinstance(value, int):
+        return size(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [percent(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
+
+
+def _two_f1(values: Mapping[str, Any]) -> list[str]:
+    return [
+        percent(values["strict"]["f1"]),
+        percent(values["relaxed"]["f1"]),
+        str(values.get("sentences", "")),
+    ]

@@ -1,0 +1,50 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("confide", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("confide")
+
+# Small models are fastest on one thread, and tests may run side by side.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """One thread for tensors, in tests that have imported torch."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The test runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+@pytest.fixture
+def corpora() -> Path:
+    """The folder of published corpora; the test is skipped without it."""
+    folder = os.environ.get("CONFIDE_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs the published corpora under $CONFIDE_DATA")
+    return Path(folder)

@@ -1,0 +1,196 @@
+"""The rules of CONTRIBUTING.md that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "confide"
+MODULES = sorted(SRC.rglob("*.py"))
+NAMES = [str(path.relative_to(SRC)) for path in MODULES]
+
+LINES, FUNCTION_LINES, PARAMETERS, POSITIONAL, BASES = 400, 60, 8, 2, 2
+
+# Words that CONTRIBUTING.md's table replaces, as they would stand in a name.
+NEVER = {
+    "client": "site", "clients": "sites", "party": "site", "parties": "sites", "worker": "site",
+    "platform": "site", "platforms": "sites", "master": "server", "aggregator": "server",
+    "coordinator": "server", "cluster": "federation", "cohort": "federation",
+    "strategy": "method", "strategies": "methods", "algorithm": "method", "trainer": "method",
+    "rpc": "step", "handler": "step", "handlers": "steps", "request": "ask", "requests": "asks",
+    "payload": "ask or reply", "payloads": "asks or replies", "job": "run", "jobs": "runs",
+    "trial": "run", "trials": "runs", "eval": "evaluate", "log": "ledger",
+}  # fmt: skip
+TWO_WORDS = {("global", "model"): "state", ("client", "state"): "memory"}
+
+# Public functions that may be called by position beyond two, because the order is somebody else's.
+IN_ORDER = {
+    ("vocabulary.py", "digest"): "the order in which the bytes are hashed",
+}
+
+# The same letters with an unrelated, technical meaning. Each needs its reason.
+ALLOWED: dict[str, str] = {
+    "eval": "torch.nn.Module.eval",
+    "log": "the logarithm",
+    "worker": "a process of the in-process engine, as in the setting `workers`",
+    "platform": "the standard library's module",
+}
+
+
+def _trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in MODULES:
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def _where(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(SRC)}:{getattr(node, 'lineno', 1)}"
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(MODULES) > 10
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_a_module_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < LINES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_functions_are_short_and_take_few_parameters(path: Path) -> None:
+    broken = []
+    for function in _functions(ast.parse(path.read_text(encoding="utf-8"))):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length >= FUNCTION_LINES:
+            broken.append(f"{_where(path, function)} {function.name} has {length} lines")
+        broken += [f"{_where(path, function)} {function.name} {why}" for why in _arity(function)]
+    assert not broken
+
+
+def _arity(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    given = function.args
+    positional = [arg.arg for arg in (*given.posonlyargs, *given.args)]
+    if positional[:1] in (["self"], ["cls"]):
+        positional = positional[1:]
+    count = len(positional) + len(given.kwonlyargs)
+    if count > PARAMETERS:
+        yield f"takes {count} parameters"
+    optional = len(given.defaults)
+    if len(positional) > POSITIONAL and optional:
+        yield f"takes {', '.join(positional[POSITIONAL:])} by position"
+
+
+def test_public_functions_take_at_most_two_by_position() -> None:
+    broken = []
+    for path, tree in _trees():
+        for function in _functions(tree):
+            names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+            names = names[1:] if names[:1] in (["self"], ["cls"], ["ctx"]) else names
+            public = not function.name.startswith("_")
+            if public and len(names) > POSITIONAL and (path.name, function.name) not in IN_ORDER:
+                broken.append(f"{_where(path, function)} {function.name}({', '.join(names)})")
+    assert not broken
+
+
+def test_every_def_is_annotated_and_every_public_one_documented() -> None:
+    broken = []
+    for path, tree in _trees():
+        if ast.get_docstring(tree) is None and tree.body:
+            broken.append(f"{_where(path, tree)} the module says nothing")
+        for node in tree.body:
+            if (
+                isinstance(node, (ast.FunctionDef, ast.ClassDef))
+                and not node.name.startswith("_")
+                and ast.get_docstring(node) is None
+            ):
+                broken.append(f"{_where(path, node)} {node.name} says nothing")
+    assert not broken
+
+
+def test_nothing_can_run_what_it_reads() -> None:
+    forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+    broken = []
+    for path, tree in _trees():
+        for node in ast.walk(tree):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [node.module or ""]
+            if forbidden & {module.split(".")[0] for module in modules}:
+                broken.append(f"{_where(path, node)} imports {modules}")
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called in {"eval", "exec", "compile", "torch.load", "np.load", "numpy.load"}:
+                    broken.append(f"{_where(path, node)} calls {called}")
+    assert not broken
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Every name that a module gives to something of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node, node.name
+        elif isinstance(node, ast.arg):
+            yield node, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node, node.id
+
+
+def _words(name: str) -> list[str]:
+    """`GlobalModel`, `global_model` -> ["global", "model"]."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def _forbidden_words(name: str) -> Iterator[str]:
+    words = _words(name)
+    for word in words:
+        if word in NEVER and word not in ALLOWED:
+            yield f"{name!r}: say {NEVER[word]!r}, not {word!r}"
+    for pair in zip(words, words[1:], strict=False):
+        if pair in TWO_WORDS:
+            yield f"{name!r}: say {TWO_WORDS[pair]!r}, not {' '.join(pair)!r}"
+
+
+def test_one_word_per_thing() -> None:
+    broken = [
+        f"{_where(path, node)} {complaint}"
+        for path, tree in _trees()
+        for node, name in _names(tree)
+        for complaint in _forbidden_words(name)
+    ]
+    broken += [
+        f"{path.relative_to(SRC)} {complaint}"
+        for path in MODULES
+        for complaint in _forbidden_words(path.stem)
+    ]
+    assert not broken
+
+
+def test_the_word_check_sees_what_it_should() -> None:
+    assert list(_forbidden_words("ClientTrainer")) and list(_forbidden_words("global_model"))
+    assert not list(_forbidden_words("site_memory"))
+
+
+def test_inheritance_is_at_most_two_deep() -> None:
+    """Counted among our own classes: a class, its base, and no base of that base."""
+    bases: dict[str, list[str]] = {}
+    for _, tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base).split("[")[0] for base in node.bases]
+
+    def depth(name: str) -> int:
+        return 1 + max((depth(base) for base in bases[name] if base in bases), default=0)
+
+    deep = {name: depth(name) for name in bases if not name.endswith(("Error", "Fault"))}
+    assert not {name: steps for name, steps in deep.items() if steps > BASES + 1}
