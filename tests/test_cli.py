@@ -1,0 +1,280 @@
+"""The command line by itself: what each verb hands on, how it shows, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from confide import __version__, api
+from confide.cli import STOPPED, app
+from confide.errors import DataError, RunError
+from confide.federation.events import Event
+
+RATES = {
+    "f1": 0.75,
+    "precision": 0.8,
+    "recall": 0.7059,
+    "support": 17,
+    "true": 12,
+    "predicted": 15,
+}
+SCORES = {
+    "strict": {**RATES, "types": {"DRUG": RATES}},
+    "relaxed": {**RATES, "f1": 0.9, "types": {"DRUG": {**RATES, "f1": 0.9}}},
+    "sentences": 40,
+    "malformed": 0,
+}
+RESULT = {
+    "schema": 1,
+    "method": "fedavg",
+    "scores": {"overall": SCORES, "sites": {"north": SCORES, "south": SCORES}},
+    "bytes": {"up": {"north": 1_234_567, "south": 1_200_000}, "down": {"north": 9, "south": 9}},
+}
+
+
+class Verb:
+    """Stands in for a public function: remembers how it was called."""
+
+    def __init__(self, gives: Any = None, *, raises: BaseException | None = None) -> None:
+        self.gives, self.raises = gives, raises
+        self.args: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.args, self.options = args, options
+        if self.raises is not None:
+            raise self.raises
+        return self.gives
+
+
+@dataclass(frozen=True)
+class Done:
+    folder: Path
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    step: str
+    field: str
+    bytes: int
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a verb in the place of a public function."""
+
+    def place(name: str, gives: Any = None, *, raises: BaseException | None = None) -> Verb:
+        verb = Verb(gives, raises=raises)
+        monkeypatch.setitem(vars(api), name, verb)
+        return verb
+
+    return place
+
+
+def call(*words: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=input)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from confide.cli import app\n"
+        "try:\n    app(['--help'])\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'matplotlib', 'jinja2', 'safetensors'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "predict" in done.stdout
+
+
+def test_help_answers_at_once() -> None:
+    """The best of five, so that a busy machine does not decide."""
+    command = [sys.executable, "-m", "confide", "--help"]
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.4
+
+
+def test_every_public_function_says_where_it_lives() -> None:
+    assert set(api.__all__) == set(api._HOME) == set(dir(api))
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        api.trian  # noqa: B018
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"confide {__version__}\n"
+
+
+def test_no_verb_shows_the_help() -> None:
+    assert "Usage: confide" in call().output or "Usage: root" in call().output
+
+
+# --- errors -----------------------------------------------------------------------------
+
+
+def test_our_own_error_is_one_message_and_code_2(put: Any) -> None:
+    error = DataError(
+        "a tag outside the set",
+        expected="DRUG or ADE",
+        got="'[bold]DURG'",
+        where="a.tsv:7",
+        fix="correct it",
+    )
+    put("recipes", raises=error)
+    done = call("recipes")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr == (
+        "error: a tag outside the set\n  where: a.tsv:7\n  expected: DRUG or ADE\n"
+        "  got: '[bold]DURG'\n  to fix it: correct it\n"
+    )
+
+
+def test_an_unexpected_error_keeps_its_trace(put: Any) -> None:
+    put("recipes", raises=ZeroDivisionError("a bug"))
+    done = call("recipes")
+    assert isinstance(done.exception, ZeroDivisionError)
+
+
+def test_ctrl_c_ends_any_verb_with_130(put: Any) -> None:
+    put("recipes", raises=KeyboardInterrupt())
+    assert call("recipes").exit_code == STOPPED
+
+
+def test_an_unknown_verb_is_refused_with_a_near_one() -> None:
+    done = call("evalute", "runs/a", "b.tsv")
+    assert done.exit_code == 2 and "evaluate" in done.stderr
+
+
+# --- train ------------------------------------------------------------------------------
+
+
+def test_run_hands_everything_on(put: Any, tmp_path: Path) -> None:
+    verb = put("run", Done(tmp_path / "run", RESULT))
+    done = call("run", "a.toml", "--set", "seed=2", "--set", "rounds=3", "--out", "x", "--resume")
+    assert done.exit_code == 0, done.output
+    assert verb.args == ("a.toml",)
+    watcher = verb.options.pop("on_event")
+    assert callable(watcher)
+    assert verb.options == {"overrides": ["seed=2", "rounds=3"], "out": Path("x"), "resume": True}
+    assert "north" in done.stdout and "75.0" in done.stdout and "1.2 MB" in done.stdout
+    assert str(tmp_path / "run") in done.stderr
+
+
+def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
+    put("run", raises=KeyboardInterrupt())
+    done = call("run", "a.toml")
+    assert done.exit_code == STOPPED
+    assert "--resume" in done.stderr
+
+
+def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(settings: str, *, on_event: Any, **_: Any) -> Done:
+        on_event(Event("start", rounds=2))
+        on_event(Event("ask", round=1, rounds=2, site="north", step="train"))
+        on_event(
+            Event(
+                "round", round=1, loss=3.25, dev_f1=0.5, bytes_up=2_000, bytes_down=10, seconds=1.0
+            )
+        )
+        on_event(Event("failed", round=2, site="south", message="site south: not-finite"))
+        on_event(Event("round", round=2, loss=2.5, dev_f1=0.25, seconds_left=61))
+        return Done(tmp_path, RESULT)
+
+    monkeypatch.setitem(vars(api), "run", run)
+    assert call("run", "a.toml").stderr.splitlines()[:3] == [
+        "round 1/2 · loss 3.25 · dev F1 50.0 (best 50.0) · up 2.0 kB, down 10 B",
+        "site south: not-finite",
+        "round 2/2 · loss 2.5 · dev F1 25.0 (best 50.0) · up 2.0 kB, down 10 B · 1:01 left",
+    ]
+    quiet = call("run", "a.toml", "--quiet").stderr.splitlines()
+    assert quiet[0] == "site south: not-finite" and len(quiet) == 2
+
+
+def test_progress_on_a_terminal_names_site_and_time() -> None:
+    from rich.console import Console
+
+    from confide.console.progress import Progress
+
+    screen = Console(force_terminal=True, width=160, record=True, file=open("/dev/null", "w"))
+    with Progress(screen=screen) as progress:
+        progress(Event("ask", round=2, rounds=4, site="north", step="train", seconds_left=30))
+        progress._bar.refresh()  # type: ignore[union-attr]
+    shown = screen.export_text()
+    assert "round 2/4" in shown and "north train" in shown and "0:30 left" in shown
+    screen.file.close()
+
+
+def test_recipes_as_table_and_as_json(put: Any) -> None:
+    put("recipes", [Row("a", "b", 2_500)])
+    assert "2.5 kB" in call("recipes").stdout
+    assert json.loads(call("recipes", "--json").stdout) == [
+        {"step": "a", "field": "b", "bytes": 2500}
+    ]
+
+
+# --- use a run --------------------------------------------------------------------------
+
+
+def test_evaluate_hands_everything_on(put: Any) -> None:
+    verb = put("evaluate", SCORES)
+    words = ("evaluate", "runs/a", "x.tsv", "y.tsv", "--site", "north", "--format", "conll")
+    done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2")
+    assert verb.args == (Path("runs/a"), [Path("x.tsv"), Path("y.tsv")])
+    assert verb.options == {
+        "site": "north", "format": "conll", "scheme": "iobes", "key": Path("k"), "mode": "n2c2",
+    }  # fmt: skip
+    assert "DRUG" in done.stdout and "75.0" in done.stdout and "90.0" in done.stdout
+    assert json.loads(call("evaluate", "runs/a", "x.tsv", "--json").stdout) == SCORES
+
+
+def test_release_needs_a_folder(put: Any) -> None:
+    verb = put("release", Path("open"))
+    assert call("release", "runs/a").exit_code == 2
+    done = call("release", "runs/a", "--out", "open", "--key", "k")
+    assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
+    assert "can be read by anyone" in done.stderr
+
+
+def test_report_prints_the_path_of_its_page(put: Any) -> None:
+    verb = put("report", Path("runs/a/report.html"))
+    assert call("report", "runs/a", "runs/b").stdout == "runs/a/report.html\n"
+    assert verb.args == ([Path("runs/a"), Path("runs/b")],)
+
+
+@pytest.mark.parametrize("words", [("ledger", "runs/a"), ("wire", "fedavg")])
+def test_ledger_and_wire(put: Any, words: tuple[str, str]) -> None:
+    put(words[0], [Row("train", "weights", 4_000_000)])
+    assert "4.0 MB" in call(*words).stdout
+    assert json.loads(call(*words, "--json").stdout)[0]["field"] == "weights"
+
+
+def test_a_run_folder_that_is_none(put: Any) -> None:
+    put("ledger", raises=RunError("this folder holds no ledger", where="x"))
+    assert "holds no ledger" in call("ledger", "x").stderr
+
+
+# --- keys -------------------------------------------------------------------------------
+
+
+def test_new_key_is_secret_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "sites" / "shared.key"
+    assert call("key", "new", str(path)).exit_code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    again = call("key", "new", str(path))
+    assert again.exit_code == 2 and path.read_bytes() == before

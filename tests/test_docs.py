@@ -1,0 +1,189 @@
+"""Every example of the README and the docs is run; CONTRIBUTING.md says how blocks are marked."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+BLOCK = re.compile(
+    r"(?:^<!-- *test: *(?P<mark>.*?) *-->\n\s*)?^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```",
+    re.MULTILINE | re.DOTALL,
+)
+MARKS = ("slow", "data", "file", "demo", "skip", "fails")
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its code, its line, and its marks with their values."""
+
+    language: str
+    code: str
+    line: int
+    marks: dict[str, str]
+
+    @property
+    def runs(self) -> bool:
+        return "skip" not in self.marks and (
+            self.language in {"python", "console"} or "file" in self.marks
+        )
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        marks = {}
+        for part in filter(None, (match["mark"] or "").split(";")):
+            name, _, value = part.strip().partition(" ")
+            assert name in MARKS, f"{page.name}: unknown mark {name!r}"
+            marks[name] = value.strip()
+        line = text.count("\n", 0, match.start("code"))
+        found.append(Block(match["language"], match["code"], line, marks))
+    return found
+
+
+def run_page(page: Path, chosen: list[Block], folder: Path) -> int:
+    """Run blocks in the page's order, in one folder and one namespace; gives how many ran."""
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    ran = 0
+    for block in chosen:
+        if "data" in block.marks and not os.environ.get("CONFIDE_DATA"):
+            continue
+        ran += 1
+        if "file" in block.marks:
+            path = folder / block.marks["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.code, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile("\n" * block.line + block.code, str(page), "exec"), namespace)
+        else:
+            run_console(block, page, folder)
+    return ran
+
+
+def commands(code: str) -> Iterator[str]:
+    """The lines after `$ `, with the lines that a trailing backslash joins to them."""
+    lines = iter(code.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command += "\n" + next(lines)
+            yield command
+
+
+def run_console(block: Block, page: Path, folder: Path) -> None:
+    script = "set -eo pipefail\n" + "\n".join(commands(block.code))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    expected = int(block.marks.get("fails") or 2) if "fails" in block.marks else 0
+    shown = f"{page.name}:{block.line}\n{script}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == expected, shown
+    assert "Traceback" not in done.stderr, shown
+
+
+def prepare(chosen: list[Block], folder: Path, request: pytest.FixtureRequest) -> None:
+    if any("demo" in block.marks for block in chosen):
+        request.getfixturevalue("demo_run")(folder / "demo-run")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_examples_run(page: Path, in_tmp: Path, request: pytest.FixtureRequest) -> None:
+    chosen = [block for block in blocks(page) if block.runs and "slow" not in block.marks]
+    if not chosen:
+        pytest.skip("nothing to run on this page")
+    prepare(chosen, in_tmp, request)
+    if not run_page(page, chosen, in_tmp):
+        pytest.skip("needs the published corpora under $CONFIDE_DATA")
+
+
+SLOW = [page for page in PAGES if any("slow" in block.marks for block in blocks(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SLOW, ids=[str(page.relative_to(ROOT)) for page in SLOW])
+def test_slow_examples_run(page: Path, in_tmp: Path, request: pytest.FixtureRequest) -> None:
+    chosen = [block for block in blocks(page) if block.runs]
+    prepare(chosen, in_tmp, request)
+    run_page(page, chosen, in_tmp)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_no_command_hides_in_a_block_that_is_not_run(page: Path) -> None:
+    for block in blocks(page):
+        if block.language in {"bash", "sh", "shell", ""} and "skip" not in block.marks:
+            assert not re.search(r"^\s*(\$ )?confide ", block.code, re.MULTILINE), block.line
+        if "skip" in block.marks:
+            assert len(block.marks["skip"]) > 3, f"{page.name}:{block.line}: skipped, but why?"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_toml_examples_are_settings(page: Path) -> None:
+    from confide.settings import parse
+
+    for block in blocks(page):
+        if block.language == "toml" and "skip" not in block.marks:
+            parse(tomllib.loads(block.code))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = page.parent / path if path else page
+        if not there.exists():
+            broken.append(target)
+        elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+            broken.append(target)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as the anchors that Markdown hosts give them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    missing = [
+        name
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if (name := str(page.relative_to(ROOT / "docs"))) != "index.md" and f"({name}" not in index
+    ]
+    assert not missing
+
+
+def test_every_verb_is_on_the_page_of_the_command_line() -> None:
+    from confide.cli import app
+    from confide.console.data_verbs import data
+
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]
+    verbs += [f"confide data {verb.name}" for verb in data.registered_commands]
+    assert not [verb for verb in verbs if f"$ {verb}" not in page]
