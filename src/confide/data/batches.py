@@ -1,0 +1,128 @@
+"""Batches of similar length, as tensors: the only place where anything is padded.
+
+Shapes: B sentences (windows), L tokens, U distinct words of the batch, C characters of a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.encoding import Encoded
+from confide.data.vocabulary import PAD
+
+Rows = NDArray[np.int64]
+
+_POOL = 32  # batches that are drawn together and sorted by length
+
+
+@dataclass(frozen=True, eq=False)
+class TaggerBatch:
+    """What a tagger reads. Padding is `PAD` (0) everywhere, and tag `O` (0).
+
+    `forms_BL` says which of the batch's distinct words stands where, so that characters are
+    worked on once per distinct word. `windows_B` (numpy) are the positions in the `Encoded`.
+    """
+
+    windows_B: Rows
+    words_BL: Tensor
+    lengths_B: Tensor
+    mask_BL: Tensor
+    forms_BL: Tensor
+    characters_UC: Tensor
+    character_lengths_U: Tensor
+    tags_BL: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without padding."""
+        return int(self.lengths_B.sum())
+
+    def __len__(self) -> int:
+        return len(self.windows_B)
+
+
+def train_batches(
+    encoded: Encoded, *, batch_size: int, seed: int, max_tokens: int = 8192
+) -> Iterator[TaggerBatch]:
+    """One epoch in random order, each batch of similar lengths; the same seed, the same batches.
+
+    Sentences are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
+    batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
+    that very long sentences cannot exhaust memory.
+    """
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(encoded))
+    lengths_S = encoded.lengths_S
+    pool = batch_size * _POOL
+    cuts: list[Rows] = []
+    for begin in range(0, len(order), pool):
+        rows = order[begin : begin + pool]
+        rows = rows[np.argsort(lengths_S[rows], kind="stable")]
+        for start in range(0, len(rows), batch_size):
+            cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
+    for index in random.permutation(len(cuts)):
+        yield batch_of(encoded, cuts[index])
+
+
+def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterator[TaggerBatch]:
+    """Every window once, longest first, at most `tokens_per_batch` padded tokens in a batch."""
+    lengths_S = encoded.lengths_S
+    order = np.argsort(-lengths_S, kind="stable")
+    for rows in _bounded(order, lengths_S, tokens_per_batch):
+        yield batch_of(encoded, rows)
+
+
+def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
+    """These windows as one batch, in this order."""
+    lengths_B = encoded.lengths_S[windows_B]
+    places_BL, mask_BL = _places(encoded.tokens_from_S1[windows_B], lengths_B)
+    forms_U, spread = np.unique(encoded.forms_N[places_BL][mask_BL], return_inverse=True)
+    forms_BL = np.zeros(mask_BL.shape, np.int64)
+    forms_BL[mask_BL] = spread
+    words_BL = np.where(mask_BL, encoded.words_F[forms_U][forms_BL], PAD)
+    spelled_from_U = encoded.characters_from_F1[forms_U]
+    spelled_U = encoded.characters_from_F1[forms_U + 1] - spelled_from_U
+    characters_UC = _padded(encoded.characters_M, spelled_from_U, spelled_U)
+    return TaggerBatch(
+        windows_B=windows_B,
+        words_BL=torch.from_numpy(words_BL.astype(np.int64)),
+        lengths_B=torch.from_numpy(lengths_B),
+        mask_BL=torch.from_numpy(mask_BL),
+        forms_BL=torch.from_numpy(forms_BL),
+        characters_UC=torch.from_numpy(characters_UC),
+        character_lengths_U=torch.from_numpy(spelled_U),
+        tags_BL=torch.from_numpy(np.where(mask_BL, encoded.tags_N[places_BL], 0).astype(np.int64)),
+    )
+
+
+def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
+    """The rows cut where rows times their longest would be more than `max_tokens`."""
+    start, longest = 0, 0
+    for place, length in enumerate(lengths_S[rows].tolist()):
+        grown = max(longest, length)
+        if place > start and grown * (place - start + 1) > max_tokens:
+            yield rows[start:place]
+            start, grown = place, length
+        longest = grown
+    if start < len(rows):
+        yield rows[start:]
+
+
+def _places(from_B: Rows, lengths_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Where each cell of a padded batch lies in the flat array, and which cells are real."""
+    steps_L = np.arange(lengths_B.max(initial=0))
+    mask_BL = steps_L < lengths_B[:, None]
+    return np.where(mask_BL, from_B[:, None] + steps_L, 0), mask_BL
+
+
+def _padded(flat: NDArray[np.int32], from_B: Rows, lengths_B: Rows) -> Rows:
+    places_BL, mask_BL = _places(from_B, lengths_B)
+    if not flat.size:
+        return np.zeros(mask_BL.shape, np.int64)
+    return np.where(mask_BL, flat[places_BL], PAD).astype(np.int64)

@@ -1,0 +1,47 @@
+"""From documents to examples: one sentence, its tokens and the flat spans a tagger can learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confide.text.align import flat_spans
+from confide.text.document import Document, Problem
+from confide.text.segment import segmented
+
+Span = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A sentence as a tagger sees it.
+
+    `document` and `sentence` are positions: of the document among those given, of the sentence in
+    its document. `spans` are (first token, one past the last token, type), in order, not
+    overlapping.
+    """
+
+    document: int
+    sentence: int
+    tokens: tuple[str, ...]
+    spans: tuple[Span, ...] = ()
+
+
+def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Problem]]:
+    """Every sentence that has a token, in order, and all annotations that a flat tagger leaves out.
+
+    Documents that nobody has segmented are segmented by rule first.
+    """
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for number, given in enumerate(documents):
+        document = segmented(given)
+        spans_per_sentence, found = flat_spans(document)
+        problems.extend(found)
+        for index, (sentence, spans) in enumerate(
+            zip(document.sentences, spans_per_sentence, strict=True)
+        ):
+            if sentence.tokens:
+                tokens = document.token_texts(sentence)
+                examples.append(Example(number, index, tokens, tuple(spans)))
+    return examples, problems

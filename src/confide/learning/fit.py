@@ -1,0 +1,76 @@
+"""One place's training: some epochs over its own sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from confide.data.batches import train_batches
+from confide.data.encoding import Encoded
+from confide.errors import DataError
+from confide.learning.optimisers import Optimiser, build
+from confide.learning.seeds import derive_seed, seeded
+from confide.models import tagger
+from confide.models.tagger import Tagger
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a training was: the mean loss per sentence over the last epoch, and how much was done.
+
+    `sentences` and `tokens` count what was trained on, over all epochs. `seconds` is wall time.
+    """
+
+    loss: float
+    sentences: int
+    tokens: int
+    steps: int
+    seconds: float
+
+
+def fit(
+    model: Tagger,
+    encoded: Encoded,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+    on_batch: Callable[[int, float], None] | None = None,
+) -> FitReport:
+    """Trains in place, from a fresh optimiser: the mean loss of each batch's sentences goes down.
+
+    The same model, data and seed give the same bits (with one torch thread). `on_batch` hears the
+    number of each step and its loss. Raises `DataError` where there is nothing to train on.
+    """
+    if not len(encoded):
+        raise DataError("there is no sentence to train on")
+    started = time.perf_counter()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    steps_of = build(parameters, optimiser)
+    steps = tokens = sentences = 0
+    mean = 0.0
+    model.train()
+    with seeded(derive_seed(seed, "dropout")):
+        for epoch in range(epochs):
+            total = 0.0
+            batches_seed = derive_seed(seed, "batches", epoch)
+            for batch in train_batches(encoded, batch_size=batch_size, seed=batches_seed):
+                loss_of_batch = tagger.loss(model, batch).mean()
+                steps_of.zero_grad()
+                loss_of_batch.backward()  # type: ignore[no-untyped-call]
+                if optimiser.clip > 0.0:
+                    nn.utils.clip_grad_norm_(parameters, optimiser.clip)
+                steps_of.step()
+                value = float(loss_of_batch.detach())
+                steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)
+                total += value * len(batch)
+                if on_batch is not None:
+                    on_batch(steps, value)
+            mean = total / len(encoded)
+    model.eval()
+    return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)

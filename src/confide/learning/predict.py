@@ -1,0 +1,149 @@
+"""Prediction: the spans of each example with their confidence, and documents with entities.
+
+Shapes: B sentences, L tokens, N spans, K tokens of a span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from confide.data.batches import TaggerBatch, predict_batches
+from confide.data.encoding import Encoded, TagSet, encode
+from confide.data.examples import Example, Span, examples_from
+from confide.data.vocabulary import How, Vocabulary
+from confide.models import tagger
+from confide.models.crf import Posterior, span_probabilities
+from confide.models.tagger import Tagger
+from confide.text.align import entities_from_spans
+from confide.text.document import Document
+from confide.text.segment import segmented
+
+
+class FoundSpan(NamedTuple):
+    """An entity in an example: tokens `start` to `end`, and the exact probability that it is one."""
+
+    start: int
+    end: int
+    type: str
+    confidence: float
+
+
+def predict_spans(
+    model: Tagger, encoded: Encoded, *, tokens_per_batch: int = 4096
+) -> list[list[FoundSpan]]:
+    """The spans of each example, in order; windows of one example are put together again.
+
+    The confidence of a span is the CRF's probability that its tokens are exactly this entity.
+    Where windows overlap, an entity belongs to the window that owns its first token.
+    """
+    by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
+            for row, spans in _batch_spans(model, batch, encoded.tags):
+                by_window[int(batch.windows_B[row])] = spans
+    model.train(was_training)
+    by_example: list[list[FoundSpan]] = [[] for _ in range(encoded.examples)]
+    for window, found in zip(encoded.windows, by_window, strict=True):
+        kept = by_example[window.example]
+        for span in found:
+            start, end = span.start + window.start, span.end + window.start
+            free = not kept or kept[-1].end <= start
+            if window.own_start <= start < window.own_end and free:
+                kept.append(span._replace(start=start, end=end))
+    return by_example
+
+
+class Prepared(NamedTuple):
+    """Documents ready to be annotated: segmented and bare, their examples, and those as numbers."""
+
+    documents: list[Document]
+    examples: list[Example]
+    encoded: Encoded
+
+
+def prepare(
+    documents: Sequence[Document],
+    *,
+    words: Vocabulary,
+    characters: Vocabulary | None,
+    tags: TagSet,
+    how: How,
+    max_tokens: int = 512,
+    max_characters: int = 40,
+) -> Prepared:
+    """The work that does not depend on a model's weights, to be done once for many rounds."""
+    segments = [segmented(document) for document in documents]
+    bare = [replace(document, entities=(), relations=()) for document in segments]
+    examples, _ = examples_from(bare)
+    encoded = encode(
+        examples,
+        words=words,
+        characters=characters,
+        tags=tags,
+        how=how,
+        max_tokens=max_tokens,
+        max_characters=max_characters,
+    )
+    return Prepared(bare, examples, encoded)
+
+
+def annotate(model: Tagger, prepared: Prepared) -> list[Document]:
+    """The documents, segmented, with what the model finds as their entities and no relations."""
+    documents, examples, encoded = prepared
+    spans: list[list[list[Span]]] = [[[] for _ in d.sentences] for d in documents]
+    confidences: list[list[list[float]]] = [[[] for _ in d.sentences] for d in documents]
+    for example, found in zip(examples, predict_spans(model, encoded), strict=True):
+        spans[example.document][example.sentence] = [span[:3] for span in found]
+        confidences[example.document][example.sentence] = [span.confidence for span in found]
+    return [
+        replace(document, entities=entities_from_spans(document, per_sentence, chances))
+        for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
+    ]
+
+
+def _batch_spans(
+    model: Tagger, batch: TaggerBatch, tags: TagSet
+) -> list[tuple[int, list[FoundSpan]]]:
+    """The rows of a batch that have an entity, and their spans."""
+    tags_BL, rows_R, found = tagger.decode_with_posterior(model, batch)
+    if found is None:
+        return []
+    lengths_B = batch.lengths_B.tolist()
+    spans = [
+        (place, span)
+        for place, row in enumerate(rows_R.tolist())
+        for span in tags.spans(tags_BL[row, : lengths_B[row]].numpy())
+    ]
+    lengths_R = batch.lengths_B[rows_R].tolist()
+    chances = _chances(found, tags, spans)
+    if tags.scheme == "iob2":
+        inner = [i for i, (place, span) in enumerate(spans) if span[1] < lengths_R[place]]
+        longer = _chances(found, tags, [spans[i] for i in inner], grown=True)
+        chances[inner] -= longer
+    by_place: list[list[FoundSpan]] = [[] for _ in lengths_R]
+    for (place, span), chance in zip(spans, np.clip(chances, 0.0, 1.0).tolist(), strict=True):
+        by_place[place].append(FoundSpan(*span, chance))
+    return list(zip(rows_R.tolist(), by_place, strict=True))
+
+
+def _chances(
+    found: Posterior, tags: TagSet, spans: Sequence[tuple[int, Span]], *, grown: bool = False
+) -> NDArray[np.float64]:
+    """The probability of each span's tags; `grown` adds the tag that would make it one longer."""
+    if not spans:
+        return np.zeros(0)
+    paths = [tags.path(name, end - start + grown) for _, (start, end, name) in spans]
+    lengths_N = torch.tensor([len(path) for path in paths])
+    tags_NK = torch.zeros(len(paths), int(lengths_N.max()), dtype=torch.int64)
+    for row_K, path in zip(tags_NK, paths, strict=True):
+        row_K[: len(path)] = torch.tensor(path)
+    at_2N = torch.tensor([[place for place, _ in spans], [span[0] for _, span in spans]])
+    return span_probabilities(found, at_2N, tags_NK, lengths_N).numpy()

@@ -1,0 +1,30 @@
+"""Seeds: every random choice has a name, and the name decides the numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def derive_seed(*parts: str | int) -> int:
+    """A seed (63 bits) from what a choice is for: (run seed, round, site, step, ...).
+
+    >>> derive_seed(1, "site-01", "train") == derive_seed(1, "site-01", "train")
+    True
+    >>> derive_seed(1, "2") == derive_seed("1", 2)
+    False
+    """
+    name = json.dumps(parts, ensure_ascii=True).encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 1
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch draws from this seed; outside, as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

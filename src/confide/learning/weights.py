@@ -1,0 +1,63 @@
+"""A model's parameters as named numpy arrays: what travels, what is stored, what is set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from confide.data.encoding import TagRules
+from confide.errors import DataError
+from confide.learning.seeds import seeded
+from confide.models.tagger import Tagger, TaggerSizes
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> Tagger:
+    """A new tagger whose weights depend on nothing but its sizes and the seed."""
+    with seeded(seed):
+        return Tagger(sizes, rules)
+
+
+def arrays(model: nn.Module) -> Arrays:
+    """A copy of every parameter, by name, in the model's order."""
+    return {name: p.detach().cpu().numpy().copy() for name, p in model.named_parameters()}
+
+
+def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
+    """Sets the parameters named in `values`, in place; others stay as they are.
+
+    Raises `DataError` where a name is unknown or a shape differs; then nothing has changed.
+    """
+    parameters = dict(model.named_parameters())
+    for name, value in values.items():
+        if name not in parameters:
+            raise DataError("the model has no such parameter", got=name)
+        if tuple(parameters[name].shape) != value.shape:
+            raise DataError(
+                f"parameter {name} has another shape",
+                expected=str(tuple(parameters[name].shape)),
+                got=str(value.shape),
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            parameters[name].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+
+
+def set_words(model: Tagger, ids_V: NDArray[np.integer], rows_VD: NDArray[np.floating]) -> None:
+    """Puts these vectors at these word ids; raises `DataError` where the width differs."""
+    if rows_VD.ndim != 2 or rows_VD.shape[1] != model.sizes.word_dim:
+        raise DataError(
+            "the word vectors do not fit the model",
+            expected=f"{model.sizes.word_dim} numbers per word",
+            got=f"shape {rows_VD.shape}",
+            fix="set `word_dim` of the model to the file's width",
+        )
+    with torch.no_grad():
+        places_V = torch.from_numpy(ids_V.astype(np.int64))
+        model.word.weight[places_V] = torch.from_numpy(rows_VD.astype(np.float32))

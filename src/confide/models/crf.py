@@ -1,0 +1,314 @@
+"""A linear-chain conditional random field: loss with an analytic gradient, Viterbi, marginals.
+
+    score(y) = start(y_1) + sum_t emission_t(y_t) + sum_t move(y_t, y_t+1) + end(y_L)
+    P(y)     = exp(score(y)) / Z          (Lafferty, McCallum & Pereira 2001)
+
+The forward and the backward recursion run side by side in one loop, in the probability domain and
+scaled at each step (Rabiner 1989, section V.A). They run in float64, whose range holds every path
+that matters while the emissions of a token lie less than some 230 apart. Beyond that the scales
+vanish; this is seen, and the (slow) log-domain recursion answers instead.
+
+Moves that a tag scheme forbids get `FORBIDDEN` added, in the loss and in decoding alike; this is
+a choice without a setting.
+
+Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before), N spans, K tokens of a
+span. Rows of a batch are padded at their end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+FORBIDDEN = -1e4
+_VANISHED = 1e-280
+
+
+class Scores(NamedTuple):
+    """What the moves of a path score: between neighbours, into the first tag, out of the last."""
+
+    moves_YY: Tensor
+    starts_Y: Tensor
+    ends_Y: Tensor
+
+    def double(self) -> Scores:
+        """The same in float64, cut from the graph."""
+        return Scores(*(scores.detach().double() for scores in self))
+
+
+class Posterior(NamedTuple):
+    """What the two recursions know about a batch, in float64.
+
+    `marginals_BLY` is P(y_t = y) and zero in the padding. `move_counts_BYY` is the expected number
+    of each move in a sentence. `behind_BLY` weighs all that follows a token's tag, `suffix_BLY` the
+    token's own emission and all that follows; as logarithms where `in_logs`, and up to a factor
+    that token t's `behind` has in common with `moves_YY` times token t + 1's `suffix`.
+    """
+
+    log_partition_B: Tensor
+    marginals_BLY: Tensor
+    move_counts_BYY: Tensor
+    behind_BLY: Tensor
+    suffix_BLY: Tensor
+    moves_YY: Tensor
+    in_logs: bool
+
+
+class CRF(nn.Module):
+    """All of a tagger that depends on its tag set: features to emissions, and the moves' scores.
+
+    `forward` gives emissions only; the functions of this module turn them and `scores()` into a
+    loss or into tags. `rules` are booleans (moves_YY, starts_Y, ends_Y), true where allowed.
+    """
+
+    def __init__(
+        self, features: int, tags: int, *, rules: tuple[Tensor, Tensor, Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, tags)
+        self.moves_YY = nn.Parameter(torch.zeros(tags, tags))
+        self.starts_Y = nn.Parameter(torch.zeros(tags))
+        self.ends_Y = nn.Parameter(torch.zeros(tags))
+        allowed = rules or (torch.ones(tags, tags), torch.ones(tags), torch.ones(tags))
+        for name, permission in zip(("moves_YY", "starts_Y", "ends_Y"), allowed, strict=True):
+            penalty = torch.zeros(permission.shape).masked_fill(~permission.bool(), FORBIDDEN)
+            self.register_buffer(f"forbidden_{name}", penalty, persistent=False)
+
+    def scores(self) -> Scores:
+        """The moves' scores with the rules applied."""
+        return Scores(
+            self.moves_YY + self.get_buffer("forbidden_moves_YY"),
+            self.starts_Y + self.get_buffer("forbidden_starts_Y"),
+            self.ends_Y + self.get_buffer("forbidden_ends_Y"),
+        )
+
+    def forward(self, features_BLD: Tensor) -> Tensor:
+        """emissions_BLY: one score per token and tag."""
+        emissions_BLY: Tensor = self.linear(features_BLD)
+        return emissions_BLY
+
+
+def negative_log_likelihood(
+    emissions_BLY: Tensor, scores: Scores, tags_BL: Tensor, lengths_B: Tensor
+) -> Tensor:
+    """loss_B = log Z - score(tags), differentiable once, in the emissions' type.
+
+    Every sentence has at least one token; what stands in the padding is never looked at.
+    """
+    loss_B: Tensor = _NegativeLogLikelihood.apply(  # type: ignore[no-untyped-call]
+        emissions_BLY, *scores, tags_BL, lengths_B
+    )
+    return loss_B
+
+
+class _NegativeLogLikelihood(torch.autograd.Function):
+    """The gradient of the loss is what the model expects minus what is there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        emissions_BLY: Tensor,
+        moves_YY: Tensor,
+        starts_Y: Tensor,
+        ends_Y: Tensor,
+        tags_BL: Tensor,
+        lengths_B: Tensor,
+    ) -> Tensor:
+        scores = Scores(moves_YY, starts_Y, ends_Y).double()
+        emissions = emissions_BLY.detach().double()
+        found = posterior(emissions, scores, lengths_B)
+        gold_BLY = torch.zeros_like(emissions).scatter_(2, tags_BL[:, :, None], 1.0)
+        gold_BLY *= _mask(lengths_B, tags_BL.shape[1])[:, :, None]
+        gold_moves_BYY = gold_BLY[:, :-1].transpose(1, 2) @ gold_BLY[:, 1:]
+        rows_B, last_B = torch.arange(len(lengths_B)), lengths_B - 1
+        score_B = (
+            (emissions * gold_BLY).sum((1, 2))
+            + (scores.moves_YY * gold_moves_BYY).sum((1, 2))
+            + scores.starts_Y[tags_BL[:, 0]]
+            + scores.ends_Y[tags_BL[rows_B, last_B]]
+        )
+        ctx.kind = emissions_BLY.dtype
+        ctx.save_for_backward(
+            found.marginals_BLY - gold_BLY, found.move_counts_BYY - gold_moves_BYY, last_B
+        )
+        return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        surplus_BLY, surplus_moves_BYY, last_B = ctx.saved_tensors
+        weight_B11 = gradient_B.double()[:, None, None]
+        surplus_BLY = surplus_BLY * weight_B11
+        by_scores = (
+            (surplus_moves_BYY * weight_B11).sum(0),
+            surplus_BLY[:, 0].sum(0),
+            surplus_BLY[torch.arange(len(last_B)), last_B].sum(0),
+        )
+        return surplus_BLY.to(ctx.kind), *(g.to(ctx.kind) for g in by_scores), None, None
+
+
+def posterior(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
+    """The forward and backward recursions, whichever of the two forms is exact here."""
+    emissions, moves = emissions_BLY.detach().double(), scores.double()
+    return _scaled(emissions, moves, lengths_B) or _logarithmic(emissions, moves, lengths_B)
+
+
+def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior | None:
+    """Both recursions as one: each is "multiply by the moves, then by the emissions".
+
+    The backward one runs on length-reversed sentences and transposed moves. None where a scale
+    vanishes.
+    """
+    batch, length, tags = emissions_BLY.shape
+    mask_BL1 = _mask(lengths_B, length)[:, :, None]
+    shift_BL1 = emissions_BLY.amax(2, keepdim=True)
+    weights_BLY = (emissions_BLY - shift_BL1).exp().masked_fill(~mask_BL1, 1.0)
+    shift_moves, shift_starts, shift_ends = (part.max() for part in scores)
+    moves_YY = (scores.moves_YY - shift_moves).exp()
+    starts_Y, ends_Y = (scores.starts_Y - shift_starts).exp(), (scores.ends_Y - shift_ends).exp()
+
+    mirror_BL1 = mirrored(lengths_B, length)[:, :, None]
+    mirror_BLY = mirror_BL1.expand(-1, -1, tags)
+    both_2BLY = torch.stack([weights_BLY, weights_BLY.gather(1, mirror_BLY)])
+    weights_L2BY = both_2BLY.permute(2, 0, 1, 3).contiguous()
+    moves_2YY = torch.stack([moves_YY, moves_YY.T])
+    pushed_L2BY = torch.empty_like(weights_L2BY)
+    states_L2BY = torch.empty_like(weights_L2BY)
+    scales_L2B1 = weights_L2BY.new_empty(length, 2, batch, 1)
+    pushed_L2BY[0] = torch.stack([starts_Y, ends_Y])[:, None, :]
+    state_2BY: Tensor | None = None
+    for pushed_2BY, weights_2BY, next_2BY, scale_2B1 in zip(
+        pushed_L2BY.unbind(), weights_L2BY.unbind(), states_L2BY.unbind(), scales_L2B1.unbind(),
+        strict=True,
+    ):  # fmt: skip
+        if state_2BY is not None:
+            torch.bmm(state_2BY, moves_2YY, out=pushed_2BY)
+        torch.mul(pushed_2BY, weights_2BY, out=next_2BY)
+        torch.sum(next_2BY, 2, keepdim=True, out=scale_2B1)
+        state_2BY = next_2BY.div_(scale_2B1)
+
+    prefix_BLY = states_L2BY[:, 0].transpose(0, 1)
+    suffix_BLY = states_L2BY[:, 1].transpose(0, 1).gather(1, mirror_BLY)
+    behind_BLY = pushed_L2BY[:, 1].transpose(0, 1).gather(1, mirror_BLY)
+    scales_BL1 = scales_L2B1[:, 0].transpose(0, 1).masked_fill(~mask_BL1, 1.0)
+    product_BLY = prefix_BLY * behind_BLY
+    norm_BL1 = product_BLY.sum(2, keepdim=True).masked_fill(~mask_BL1, 1.0)
+    last_B11 = (lengths_B - 1)[:, None, None]
+    if not min(norm_BL1.min(), scales_BL1.min()) > _VANISHED:  # also where one is not a number
+        return None
+    inner_BL1 = _mask(lengths_B - 1, length)[:, :, None]
+    left_BLY = (prefix_BLY / norm_BL1).masked_fill(~inner_BL1, 0.0)
+    log_partition_B = (
+        (scales_BL1.log() + shift_BL1.masked_fill(~mask_BL1, 0.0)).sum((1, 2))
+        + norm_BL1.gather(1, last_B11)[:, 0, 0].log()
+        + (lengths_B - 1) * shift_moves
+        + shift_starts
+        + shift_ends
+    )
+    return Posterior(
+        log_partition_B,
+        (product_BLY / norm_BL1).masked_fill(~mask_BL1, 0.0),
+        moves_YY * (left_BLY[:, :-1].transpose(1, 2) @ suffix_BLY[:, 1:]),
+        behind_BLY,
+        suffix_BLY,
+        moves_YY,
+        in_logs=False,
+    )
+
+
+def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
+    """The same quantities by log-sum-exp over every pair of tags: slow, and safe at any scale."""
+    length = emissions_BLY.shape[1]
+    moves_YY, starts_Y, ends_Y = scores
+    prefix = [starts_Y + emissions_BLY[:, 0]]
+    for t in range(1, length):
+        prefix.append((prefix[-1][:, :, None] + moves_YY).logsumexp(1) + emissions_BLY[:, t])
+    behind, suffix = [ends_Y.expand_as(prefix[0])], [ends_Y + emissions_BLY[:, -1]]
+    for t in range(length - 2, -1, -1):
+        onward_BY = (moves_YY + suffix[-1][:, None, :]).logsumexp(2)
+        behind.append(torch.where((t < lengths_B - 1)[:, None], onward_BY, ends_Y))
+        suffix.append(behind[-1] + emissions_BLY[:, t])
+    prefix_BLY = torch.stack(prefix, 1)
+    behind_BLY, suffix_BLY = torch.stack(behind[::-1], 1), torch.stack(suffix[::-1], 1)
+    log_partition_B = suffix_BLY[:, 0].add(starts_Y).logsumexp(1)
+    counts_BYY = torch.zeros(len(emissions_BLY), *moves_YY.shape, dtype=moves_YY.dtype)
+    for t in range(length - 1):
+        pair_BYY = prefix_BLY[:, t, :, None] + moves_YY + suffix_BLY[:, t + 1, None, :]
+        chance_BYY = (pair_BYY - log_partition_B[:, None, None]).exp()
+        counts_BYY += chance_BYY.masked_fill((t >= lengths_B - 1)[:, None, None], 0.0)
+    marginals_BLY = (prefix_BLY + behind_BLY - log_partition_B[:, None, None]).exp()
+    outside_BL1 = ~_mask(lengths_B, length)[:, :, None]
+    return Posterior(
+        log_partition_B,
+        marginals_BLY.masked_fill(outside_BL1, 0.0),
+        counts_BYY,
+        behind_BLY,
+        suffix_BLY,
+        moves_YY,
+        in_logs=True,
+    )
+
+
+def viterbi(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Tensor:
+    """tags_BL: the best path of each sentence, 0 in the padding.
+
+    Only the best scores are kept on the way forward; on the way back, the tag before is looked
+    for only where the path goes, for the whole batch at once.
+    """
+    length = emissions_BLY.shape[1]
+    into_YY = scores.moves_YY.T.contiguous()
+    best_BY = scores.starts_Y + emissions_BLY[:, 0]
+    best = [best_BY]
+    for emissions_BY in emissions_BLY.unbind(1)[1:]:
+        best_BY = (best_BY[:, None, :] + into_YY).amax(2).add_(emissions_BY)
+        best.append(best_BY)
+    last_B = lengths_B - 1
+    final_BY = torch.stack(best, 1)[torch.arange(len(last_B)), last_B] + scores.ends_Y
+    tags_B = final_BY.argmax(1)
+    path = [tags_B]
+    within_LB = (torch.arange(length)[:, None] < last_B).unbind()
+    for t in range(length - 2, -1, -1):
+        before_B = (best[t] + into_YY.index_select(0, tags_B)).argmax(1)
+        tags_B = torch.where(within_LB[t], before_B, tags_B)
+        path.append(tags_B)
+    return torch.stack(path[::-1], 1).masked_fill(~_mask(lengths_B, length), 0)
+
+
+def span_probabilities(
+    found: Posterior, at_2N: Tensor, tags_NK: Tensor, lengths_N: Tensor
+) -> Tensor:
+    """chance_N: the exact probability that the tokens of a span have exactly these tags.
+
+    `at_2N` holds the row and the first token of each span, `tags_NK` its tags (padded), `lengths_N`
+    how many. A CRF's posterior is a Markov chain: the first tag's marginal times
+    P(y_t+1 = j | y_t = i) = exp(move(i, j)) suffix_t+1(j) / behind_t(i).
+    """
+    chance_N = found.marginals_BLY[at_2N[0], at_2N[1], tags_NK[:, 0]]
+    steps_K = torch.arange(1, tags_NK.shape[1])
+    inside_NK = steps_K < lengths_N[:, None]
+    rows_N1, first_N1 = at_2N[:, :, None].unbind()
+    after_NK = torch.where(inside_NK, first_N1 + steps_K, 0)
+    before_NK = torch.where(inside_NK, after_NK - 1, 0)
+    from_NK, to_NK = tags_NK[:, :-1], tags_NK[:, 1:]
+    move_NK = found.moves_YY[from_NK, to_NK]
+    suffix_NK = found.suffix_BLY[rows_N1, after_NK, to_NK]
+    behind_NK = found.behind_BLY[rows_N1, before_NK, from_NK]
+    if found.in_logs:
+        move_NK = (move_NK + suffix_NK - behind_NK).exp()
+    else:
+        move_NK = (move_NK * suffix_NK / behind_NK).nan_to_num(0.0)  # 0 / 0: cannot be there
+    return chance_N * move_NK.masked_fill(~inside_NK, 1.0).prod(1)
+
+
+def mirrored(lengths_B: Tensor, length: int) -> Tensor:
+    """places_BL that turn each sentence round and leave its padding where it is."""
+    steps_L = torch.arange(length)
+    turned_BL = lengths_B[:, None] - 1 - steps_L
+    return torch.where(turned_BL >= 0, turned_BL, steps_L)
+
+
+def _mask(lengths_B: Tensor, length: int) -> Tensor:
+    return torch.arange(length) < lengths_B[:, None]
