@@ -1,0 +1,188 @@
+"""One corpus -> several simulated sites, reproducibly: nothing is lost, nothing is dealt twice.
+
+- `iid`: shuffled and cut into equal parts (sizes differ by at most one).
+- `file`, `domain`: whole groups. The groups, sorted by name, are dealt round robin.
+- `dirichlet`: skewed labels. A document's class is the entity type it mentions most (its own class
+  if it has none); for each class the sites' shares are drawn from Dirichlet(alpha, ..., alpha)
+  (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha` gives sites that hardly share types.
+- `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha, or the `shares` given.
+
+Each draw has its own seed, from `seed` and a name: so train, dev and test of one corpus, dealt one
+after the other, give a site the same shares of classes, and the same domains where all have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import DataError
+from confide.text.document import Document
+
+By = Literal["iid", "file", "domain", "dirichlet", "quantity"]
+KINDS: tuple[By, ...] = get_args(By)
+ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
+"""What `alpha` is where nobody says."""
+DOMAIN_KEYS = ("domain", "genre")
+
+
+def partition(
+    documents: Sequence[Document],
+    sites: int,
+    *,
+    by: By = "iid",
+    seed: int = 1,
+    alpha: float | None = None,
+    shares: Sequence[float] | None = None,
+) -> dict[str, list[Document]]:
+    """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
+
+    Within a site documents keep their order. `alpha` belongs to `dirichlet` (default 0.5) and
+    `quantity` (default 1), `shares` (one positive number per site) to `quantity`.
+
+    Raises DataError where there are fewer documents, files or domains than sites, where a document
+    has no domain, or where `alpha` or `shares` make no sense.
+    """
+    if by not in KINDS:
+        raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
+    if sites < 1:
+        raise DataError("there must be a site", expected="at least 1", got=str(sites))
+    if len(documents) < sites:
+        raise DataError(
+            "there are fewer documents than sites",
+            expected=f"at least {sites}",
+            got=str(len(documents)),
+            fix="ask for fewer sites, or bring more text",
+        )
+    if by in ("file", "domain"):
+        owner = _dealt_by_group([group_of(document, by) for document in documents], sites, by)
+    elif by == "dirichlet":
+        owner = _dealt_by_class(documents, sites, seed, _positive(alpha, by))
+    else:
+        wanted = [1.0] * sites if by == "iid" else _sizes(sites, _positive(alpha, by), shares)
+        owner = _dealt(len(documents), np.array(wanted), _generator(seed, by))
+    _leave_no_site_empty(owner, sites)
+    dealt: dict[str, list[Document]] = {name: [] for name in site_names(sites)}
+    names = list(dealt)
+    for document, site in zip(documents, owner, strict=True):
+        dealt[names[site]].append(document)
+    return dealt
+
+
+def site_names(sites: int) -> list[str]:
+    """`site-01`, `site-02`, ..., with as many digits as the last one needs, at least two."""
+    digits = max(2, len(str(sites)))
+    return [f"site-{number:0{digits}}" for number in range(1, sites + 1)]
+
+
+def group_of(document: Document, by: Literal["file", "domain"]) -> str:
+    """The file a document was read from, or the domain it says it belongs to.
+
+    Raises DataError where the document does not say.
+    """
+    if by == "file":
+        group = re.sub(r":\d+$", "", document.source)
+    else:
+        attributes = dict(document.attributes)
+        group = next((attributes[key] for key in DOMAIN_KEYS if attributes.get(key)), "")
+    if not group:
+        keys = " or ".join(repr(key) for key in DOMAIN_KEYS)
+        raise DataError(
+            f"a document has no {by}, so it belongs to no site",
+            where=document.source or document.id,
+            expected=f"an attribute {keys}" if by == "domain" else "the file it was read from",
+            fix='deal by "iid" or another way',
+        )
+    return group
+
+
+def class_of(document: Document) -> str:
+    """The entity type that a document mentions most (of several the first by name), or ""."""
+    counts = Counter(entity.type for entity in document.entities)
+    return min(counts, key=lambda type_: (-counts[type_], type_), default="")
+
+
+Owner = NDArray[np.int64]
+
+
+def _dealt_by_group(groups: Sequence[str], sites: int, by: str) -> Owner:
+    names = sorted(set(groups))
+    if len(names) < sites:
+        raise DataError(
+            f"there are fewer {by}s than sites",
+            expected=f"at least {sites}",
+            got=str(len(names)),
+            fix=f'ask for {len(names)} sites, or deal by "iid" or another way',
+        )
+    site = {name: position % sites for position, name in enumerate(names)}
+    return np.array([site[group] for group in groups])
+
+
+def _dealt_by_class(documents: Sequence[Document], sites: int, seed: int, alpha: float) -> Owner:
+    classes = np.array([class_of(document) for document in documents], dtype=object)
+    owner = np.zeros(len(documents), dtype=np.int64)
+    for name in sorted(set(classes)):
+        generator = _generator(seed, "dirichlet", name)
+        shares = generator.dirichlet(np.full(sites, alpha))
+        members = np.flatnonzero(classes == name)
+        owner[members] = _dealt(len(members), shares, generator)
+    return owner
+
+
+def _sizes(sites: int, alpha: float, shares: Sequence[float] | None) -> Sequence[float]:
+    if shares is None:
+        return [float(site) ** -alpha for site in range(1, sites + 1)]
+    if len(shares) != sites or not all(0 < share < float("inf") for share in shares):
+        raise DataError(
+            "the shares do not fit the sites",
+            expected=f"{sites} positive numbers",
+            got=str(list(shares)),
+        )
+    return shares
+
+
+def _positive(alpha: float | None, by: str) -> float:
+    alpha = ALPHA.get(by, 1.0) if alpha is None else alpha
+    if not 0 < alpha < float("inf"):
+        raise DataError("alpha is not usable", expected="a positive number", got=str(alpha))
+    return alpha
+
+
+def _dealt(size: int, shares: NDArray[np.float64], generator: np.random.Generator) -> Owner:
+    """Which site each of `size` shuffled places goes to, in numbers that follow the shares."""
+    owner = np.empty(size, dtype=np.int64)
+    owner[generator.permutation(size)] = np.repeat(
+        np.arange(len(shares)), _largest_remainder(shares, size)
+    )
+    return owner
+
+
+def _largest_remainder(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers that go with the shares and sum to `total` (Hamilton's method)."""
+    exact = shares / shares.sum() * total
+    counts: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    first = np.argsort(counts - exact, kind="stable")
+    counts[first[: total - counts.sum()]] += 1
+    return counts
+
+
+def _leave_no_site_empty(owner: Owner, sites: int) -> None:
+    """Give an empty site the last document of the largest one."""
+    sizes = np.bincount(owner, minlength=sites)
+    for site in np.flatnonzero(sizes == 0):
+        largest = int(np.argmax(sizes))
+        owner[np.flatnonzero(owner == largest)[-1]] = site
+        sizes[largest] -= 1
+        sizes[site] += 1
+
+
+def _generator(seed: int, *names: str) -> np.random.Generator:
+    name = "\0".join(("partition", str(seed), *names))
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
