@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confide.data.encoding import Encoded
-from confide.data.vocabulary import PAD
+from confide.data.vocabulary import PAD, UNK
 
 Rows = NDArray[np.int64]
 
@@ -48,13 +48,19 @@ class TaggerBatch:
 
 
 def train_batches(
-    encoded: Encoded, *, batch_size: int, seed: int, max_tokens: int = 8192
+    encoded: Encoded,
+    *,
+    batch_size: int,
+    seed: int,
+    word_dropout: float = 0.0,
+    max_tokens: int = 8192,
 ) -> Iterator[TaggerBatch]:
     """One epoch in random order, each batch of similar lengths; the same seed, the same batches.
 
     Sentences are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
     batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
-    that very long sentences cannot exhaust memory.
+    that very long sentences cannot exhaust memory. `word_dropout` is the share of tokens that are
+    read as `UNK`, which is how the unknown word is learnt; their characters stay.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(encoded))
@@ -67,7 +73,11 @@ def train_batches(
         for start in range(0, len(rows), batch_size):
             cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
     for index in random.permutation(len(cuts)):
-        yield batch_of(encoded, cuts[index])
+        batch = batch_of(encoded, cuts[index])
+        if word_dropout > 0.0:
+            lost_BL = random.random(batch.words_BL.shape) < word_dropout
+            batch.words_BL[torch.from_numpy(lost_BL) & batch.mask_BL] = UNK
+        yield batch
 
 
 def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterator[TaggerBatch]:

@@ -36,7 +36,7 @@ class TagRules(NamedTuple):
 
 @dataclass(frozen=True)
 class TagSet:
-    """The tags of some entity types in one scheme: `O` is 0, then every prefix of each type in turn."""
+    """The tags of entity types in one scheme: `O` is 0, then every prefix of each type in turn."""
 
     types: tuple[str, ...]
     scheme: TagScheme = "iobes"
@@ -94,7 +94,7 @@ class TagSet:
         return tags
 
     def spans(self, tags: NDArray[np.integer]) -> list[Span]:
-        """The entities of a tag sequence. A malformed sequence is repaired the way conlleval does."""
+        """The entities of a tag sequence; a malformed one is repaired the way conlleval does."""
         found: list[Span] = []
         open_type, open_start, open_end, closed = -1, 0, 0, True
         for position in np.flatnonzero(tags).tolist():
@@ -131,7 +131,7 @@ class TagSet:
 
 
 class Window(NamedTuple):
-    """A piece of an example: tokens `start` to `end`; it speaks for entities that begin in its own part."""
+    """Tokens `start` to `end` of an example; entities that begin in its own part are its own."""
 
     example: int
     start: int
@@ -161,7 +161,7 @@ class Encoded:
     cut: tuple[tuple[int, int], ...] = ()
 
     @property
-    def lengths_S(self) -> NDArray[np.int64]:
+    def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
         """Tokens of each window."""
         return np.diff(self.tokens_from_S1)
 
@@ -227,7 +227,7 @@ def encode(
 
 
 def _windows(example: int, length: int, max_tokens: int) -> Iterator[Window]:
-    """Windows of at most `max_tokens`; neighbours share a quarter, and each owns up to its middle."""
+    """Windows of at most `max_tokens`; neighbours share a quarter, each owns half of that."""
     if length <= max_tokens:
         yield Window(example, 0, length, 0, length)
         return

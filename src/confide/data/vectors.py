@@ -44,7 +44,7 @@ class VectorFile:
 
 @dataclass
 class _Gathered:
-    """Wanted rows so far. Of words that share an id, one that needs no normalising wins, then the first."""
+    """Rows so far. Of words that share an id, one that is normal already wins, then the first."""
 
     rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     exact: set[int] = field(default_factory=set)

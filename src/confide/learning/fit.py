@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from confide.data.batches import train_batches
@@ -40,12 +39,14 @@ def fit(
     batch_size: int,
     optimiser: Optimiser,
     seed: int,
+    word_dropout: float = 0.05,
     on_batch: Callable[[int, float], None] | None = None,
 ) -> FitReport:
     """Trains in place, from a fresh optimiser: the mean loss of each batch's sentences goes down.
 
-    The same model, data and seed give the same bits (with one torch thread). `on_batch` hears the
-    number of each step and its loss. Raises `DataError` where there is nothing to train on.
+    The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
+    share of tokens that are read as the unknown word. `on_batch` hears each step's number and
+    loss. Raises `DataError` where there is nothing to train on.
     """
     if not len(encoded):
         raise DataError("there is no sentence to train on")
@@ -59,7 +60,9 @@ def fit(
         for epoch in range(epochs):
             total = 0.0
             batches_seed = derive_seed(seed, "batches", epoch)
-            for batch in train_batches(encoded, batch_size=batch_size, seed=batches_seed):
+            for batch in train_batches(
+                encoded, batch_size=batch_size, seed=batches_seed, word_dropout=word_dropout
+            ):
                 loss_of_batch = tagger.loss(model, batch).mean()
                 steps_of.zero_grad()
                 loss_of_batch.backward()  # type: ignore[no-untyped-call]

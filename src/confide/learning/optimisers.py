@@ -15,7 +15,7 @@ Parameters = Iterable[nn.Parameter]
 
 @dataclass(frozen=True)
 class Optimiser:
-    """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0 leaves it as it is.
+    """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0: no bound.
 
     `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. The default is the paper's
     (Luboshnikov & Makarov 2020), after Ma & Hovy 2016, 3.2.

@@ -26,7 +26,7 @@ from confide.text.segment import segmented
 
 
 class FoundSpan(NamedTuple):
-    """An entity in an example: tokens `start` to `end`, and the exact probability that it is one."""
+    """Tokens `start` to `end` of an example, and the exact probability that they are an entity."""
 
     start: int
     end: int

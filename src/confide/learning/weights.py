@@ -19,9 +19,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> Tagger:
-    """A new tagger whose weights depend on nothing but its sizes and the seed."""
+    """A new tagger whose weights depend on nothing but its sizes and the seed.
+
+    `rules` (of `TagSet.rules`) bind its CRF; without them every move between tags is possible.
+    """
+    allowed = None
+    if rules is not None:
+        moves, starts, ends = (torch.from_numpy(part) for part in rules)
+        allowed = (moves, starts, ends)
     with seeded(seed):
-        return Tagger(sizes, rules)
+        return Tagger(sizes, allowed)
 
 
 def arrays(model: nn.Module) -> Arrays:

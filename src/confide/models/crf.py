@@ -17,7 +17,8 @@ span. Rows of a batch are padded at their end.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,9 @@ from torch.autograd.function import once_differentiable
 
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
+
+
+Rules = tuple[Tensor, Tensor, Tensor]  # moves_YY, starts_Y, ends_Y: true where allowed
 
 
 class Scores(NamedTuple):
@@ -61,20 +65,19 @@ class CRF(nn.Module):
     """All of a tagger that depends on its tag set: features to emissions, and the moves' scores.
 
     `forward` gives emissions only; the functions of this module turn them and `scores()` into a
-    loss or into tags. `rules` are booleans (moves_YY, starts_Y, ends_Y), true where allowed.
+    loss or into tags. Without `rules` every move is possible.
     """
 
-    def __init__(
-        self, features: int, tags: int, *, rules: tuple[Tensor, Tensor, Tensor] | None = None
-    ) -> None:
+    def __init__(self, features: int, tags: int, *, rules: Rules | None = None) -> None:
         super().__init__()
         self.linear = nn.Linear(features, tags)
         self.moves_YY = nn.Parameter(torch.zeros(tags, tags))
         self.starts_Y = nn.Parameter(torch.zeros(tags))
         self.ends_Y = nn.Parameter(torch.zeros(tags))
-        allowed = rules or (torch.ones(tags, tags), torch.ones(tags), torch.ones(tags))
-        for name, permission in zip(("moves_YY", "starts_Y", "ends_Y"), allowed, strict=True):
-            penalty = torch.zeros(permission.shape).masked_fill(~permission.bool(), FORBIDDEN)
+        moves = (self.moves_YY, self.starts_Y, self.ends_Y)
+        allowed = rules or tuple(torch.ones_like(part, dtype=torch.bool) for part in moves)
+        for name, part in zip(Scores._fields, allowed, strict=True):
+            penalty = torch.zeros(part.shape).masked_fill(~part, FORBIDDEN)
             self.register_buffer(f"forbidden_{name}", penalty, persistent=False)
 
     def scores(self) -> Scores:
@@ -98,10 +101,8 @@ def negative_log_likelihood(
 
     Every sentence has at least one token; what stands in the padding is never looked at.
     """
-    loss_B: Tensor = _NegativeLogLikelihood.apply(  # type: ignore[no-untyped-call]
-        emissions_BLY, *scores, tags_BL, lengths_B
-    )
-    return loss_B
+    apply = cast(Callable[..., Tensor], _NegativeLogLikelihood.apply)
+    return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
 class _NegativeLogLikelihood(torch.autograd.Function):
@@ -118,10 +119,11 @@ class _NegativeLogLikelihood(torch.autograd.Function):
         lengths_B: Tensor,
     ) -> Tensor:
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
-        emissions = emissions_BLY.detach().double()
-        found = posterior(emissions, scores, lengths_B)
+        outside_BL1 = ~_mask(lengths_B, tags_BL.shape[1])[:, :, None]
+        emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
+        found = _recursions(emissions, scores, lengths_B)
         gold_BLY = torch.zeros_like(emissions).scatter_(2, tags_BL[:, :, None], 1.0)
-        gold_BLY *= _mask(lengths_B, tags_BL.shape[1])[:, :, None]
+        gold_BLY.masked_fill_(outside_BL1, 0.0)
         gold_moves_BYY = gold_BLY[:, :-1].transpose(1, 2) @ gold_BLY[:, 1:]
         rows_B, last_B = torch.arange(len(lengths_B)), lengths_B - 1
         score_B = (
@@ -137,7 +139,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
         return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         surplus_BLY, surplus_moves_BYY, last_B = ctx.saved_tensors
         weight_B11 = gradient_B.double()[:, None, None]
@@ -151,9 +153,16 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
 
 def posterior(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
-    """The forward and backward recursions, whichever of the two forms is exact here."""
-    emissions, moves = emissions_BLY.detach().double(), scores.double()
-    return _scaled(emissions, moves, lengths_B) or _logarithmic(emissions, moves, lengths_B)
+    """What the CRF believes about each token and move; cut from the graph."""
+    outside_BL1 = ~_mask(lengths_B, emissions_BLY.shape[1])[:, :, None]
+    emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
+    return _recursions(emissions, scores.double(), lengths_B)
+
+
+def _recursions(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
+    """The recursions in the form that is exact here."""
+    fast = _scaled(emissions_BLY, scores, lengths_B)
+    return fast or _logarithmic(emissions_BLY, scores, lengths_B)
 
 
 def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior | None:
@@ -165,7 +174,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     batch, length, tags = emissions_BLY.shape
     mask_BL1 = _mask(lengths_B, length)[:, :, None]
     shift_BL1 = emissions_BLY.amax(2, keepdim=True)
-    weights_BLY = (emissions_BLY - shift_BL1).exp().masked_fill(~mask_BL1, 1.0)
+    weights_BLY = (emissions_BLY - shift_BL1).exp()  # 1 in the padding, whose emissions are 0
     shift_moves, shift_starts, shift_ends = (part.max() for part in scores)
     moves_YY = (scores.moves_YY - shift_moves).exp()
     starts_Y, ends_Y = (scores.starts_Y - shift_starts).exp(), (scores.ends_Y - shift_ends).exp()
@@ -202,7 +211,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     inner_BL1 = _mask(lengths_B - 1, length)[:, :, None]
     left_BLY = (prefix_BLY / norm_BL1).masked_fill(~inner_BL1, 0.0)
     log_partition_B = (
-        (scales_BL1.log() + shift_BL1.masked_fill(~mask_BL1, 0.0)).sum((1, 2))
+        (scales_BL1.log() + shift_BL1).sum((1, 2))
         + norm_BL1.gather(1, last_B11)[:, 0, 0].log()
         + (lengths_B - 1) * shift_moves
         + shift_starts

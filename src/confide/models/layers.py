@@ -18,8 +18,7 @@ from confide.models.crf import mirrored
 
 
 class _Mirror(torch.autograd.Function):
-    """Reorders the tokens of each sentence; turning round twice is the identity, so the gradient
-    takes the same way."""
+    """Turns sentences round. Twice is the identity, so the gradient takes the same way."""
 
     @staticmethod
     def forward(ctx: Any, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
@@ -44,7 +43,7 @@ def mirror(values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 class LockedDropout(nn.Module):
-    """Dropout with one mask per sentence, the same for all of its tokens (Gal & Ghahramani 2016)."""
+    """Dropout with one mask per sentence, the same for all tokens (Gal & Ghahramani 2016)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -146,7 +145,7 @@ class CharacterBiLSTM(nn.Module):
 
 
 def start_embedding(rows: int, dim: int) -> nn.Embedding:
-    """An embedding from scratch: uniform in ±sqrt(3 / dim) (Ma & Hovy 2016, 3.1); row 0 is padding."""
+    """From scratch: uniform in ±sqrt(3 / dim) (Ma & Hovy 2016, 3.1); row 0 is padding."""
     embedding = nn.Embedding(rows, dim, padding_idx=0)
     bound = math.sqrt(3.0 / dim)
     with torch.no_grad():

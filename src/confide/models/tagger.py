@@ -13,15 +13,12 @@ entity.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from confide.data.batches import TaggerBatch
-from confide.data.encoding import TagRules
-from confide.data.vocabulary import UNK
-from confide.models.crf import CRF, Posterior, negative_log_likelihood, posterior, viterbi
+from confide.models.crf import CRF, Posterior, Rules, negative_log_likelihood, posterior, viterbi
 from confide.models.layers import (
     BiLSTM,
     CharacterBiLSTM,
@@ -31,12 +28,28 @@ from confide.models.layers import (
 )
 
 
+class TaggerInput(Protocol):
+    """A padded batch; `forms_BL` are rows of `characters_UC`, the distinct words of the batch."""
+
+    @property
+    def words_BL(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def forms_BL(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def characters_UC(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def character_lengths_U(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def tags_BL(self) -> Tensor: ...  # noqa: D102, N802
+
+
 @dataclass(frozen=True)
 class TaggerSizes:
-    """All that a tagger's shape depends on, and its two dropout rates.
+    """All that a tagger's shape depends on, and its dropout rate.
 
-    `words`, `characters` and `tags` count ids (specials included). `word_dropout` is the share of
-    tokens that are read as the unknown word while training, which is how that word is learnt.
+    `words`, `characters` and `tags` count ids, those of padding and of the unknown included.
     """
 
     words: int
@@ -51,7 +64,6 @@ class TaggerSizes:
     bilstm_hidden: int = 200
     bilstm_layers: int = 1
     dropout: float = 0.5
-    word_dropout: float = 0.05
 
 
 class Tagger(nn.Module):
@@ -60,7 +72,7 @@ class Tagger(nn.Module):
     Without `rules` every move between tags is possible.
     """
 
-    def __init__(self, sizes: TaggerSizes, rules: TagRules | None = None) -> None:
+    def __init__(self, sizes: TaggerSizes, rules: Rules | None = None) -> None:
         super().__init__()
         self.sizes = sizes
         self.word = start_embedding(sizes.words, sizes.word_dim)
@@ -69,13 +81,12 @@ class Tagger(nn.Module):
         self.bilstm = BiLSTM(
             width, sizes.bilstm_hidden, layers=sizes.bilstm_layers, dropout=sizes.dropout
         )
-        allowed = None if rules is None else tuple(torch.from_numpy(part) for part in rules)
-        self.crf = CRF(2 * sizes.bilstm_hidden, sizes.tags, rules=allowed)
+        self.crf = CRF(2 * sizes.bilstm_hidden, sizes.tags, rules=rules)
         self.dropout = LockedDropout(sizes.dropout)
 
-    def forward(self, batch: TaggerBatch) -> Tensor:
+    def forward(self, batch: TaggerInput) -> Tensor:
         """emissions_BLY; those in the padding hold no meaning."""
-        features = [self.word(self._read(batch.words_BL))]
+        features = [self.word(batch.words_BL)]
         if self.character is not None:
             spelled_UD = self.character(batch.characters_UC, batch.character_lengths_U)
             features.append(spelled_UD[batch.forms_BL])
@@ -83,12 +94,6 @@ class Tagger(nn.Module):
         values_BLD = self.dropout(self.bilstm(values_BLD, batch.lengths_B))
         emissions_BLY: Tensor = self.crf(values_BLD)
         return emissions_BLY
-
-    def _read(self, words_BL: Tensor) -> Tensor:
-        if not self.training or self.sizes.word_dropout == 0.0:
-            return words_BL
-        lost_BL = torch.rand(words_BL.shape) < self.sizes.word_dropout
-        return words_BL.masked_fill(lost_BL & (words_BL > UNK), UNK)
 
 
 def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None:
@@ -110,18 +115,18 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
     return None
 
 
-def loss(model: Tagger, batch: TaggerBatch) -> Tensor:
+def loss(model: Tagger, batch: TaggerInput) -> Tensor:
     """loss_B: the negative log-likelihood of each sentence's tags."""
     return negative_log_likelihood(model(batch), model.crf.scores(), batch.tags_BL, batch.lengths_B)
 
 
-def decode(model: Tagger, batch: TaggerBatch) -> Tensor:
+def decode(model: Tagger, batch: TaggerInput) -> Tensor:
     """tags_BL: the best path of each sentence, 0 in the padding."""
     return viterbi(model(batch), model.crf.scores(), batch.lengths_B)
 
 
 def decode_with_posterior(
-    model: Tagger, batch: TaggerBatch
+    model: Tagger, batch: TaggerInput
 ) -> tuple[Tensor, Tensor, Posterior | None]:
     """The best paths, the rows that have an entity, and the posterior of just these rows.
 
