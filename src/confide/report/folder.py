@@ -1,0 +1,209 @@
+"""A run folder as the report sees it: what result.json, the ledger and the sites' files say.
+
+Only files are read; nothing here knows how a run is made. Parts that a run need not have (a
+ledger, development scores, errors of the sites) may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from confide.errors import RunError
+
+SCHEMA = 1
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One field of one message: `direction` "up" leaves the site, "down" reaches it.
+
+    `seen` says what the server saw of it: "one by one", or only the "sum" over the sites.
+    """
+
+    round: int
+    step: str
+    direction: str
+    site: str
+    field: str
+    kind: str
+    bytes: int
+    count: int
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A finished run on disk. `label` tells it from the other runs of the same report."""
+
+    path: Path
+    label: str
+    result: dict[str, Any]
+    ledger: tuple[LedgerLine, ...]
+    settings: str
+    environment: dict[str, Any]
+    errors: tuple[dict[str, Any], ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.result.get("method", "?"))
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that were scored or sent something, by name."""
+        names = set(self.result.get("scores", {}).get("sites", {}))
+        return sorted(names | set(self.result.get("data", {}).get("sites", {})))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds, first to last."""
+        return list(self.result.get("history") or [])
+
+    @property
+    def overall(self) -> dict[str, Any]:
+        """Scores of all sites together on held-out text; empty where nothing was scored."""
+        return dict(self.result.get("scores", {}).get("overall") or {})
+
+    def site_scores(self, site: str) -> dict[str, Any]:
+        """Scores of one site on its held-out text; empty where it was not scored."""
+        return dict(self.result.get("scores", {}).get("sites", {}).get(site) or {})
+
+    def bytes(self, direction: str, site: str | None = None) -> int:
+        """Bytes of one direction, of one site or of all."""
+        by_site: dict[str, int] = self.result.get("bytes", {}).get(direction) or {}
+        return sum(by_site.values()) if site is None else by_site.get(site, 0)
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Sites that failed in some rounds, and in how many."""
+        failures: dict[str, int] = {}
+        for turn in self.history:
+            for site in turn.get("failed") or {}:
+                failures[site] = failures.get(site, 0) + 1
+        return failures
+
+
+def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
+    """The runs in the order given, each with a label of its own.
+
+    `text=False` leaves every file unread that holds a site's text. Raises RunError where a folder
+    holds no finished run, or one of a newer schema.
+    """
+    runs = [load_run(Path(path), text=text) for path in paths]
+    if not runs:
+        raise RunError("there is no run to report on", expected="at least one run folder")
+    return _told_apart(runs)
+
+
+def load_run(path: Path, *, text: bool = True) -> RunFolder:
+    """One run. Raises RunError as `load_runs` does."""
+    result = _result(path)
+    name, method = result.get("name") or path.resolve().name, result.get("method", "?")
+    return RunFolder(
+        path=path,
+        label=str(name) if name == method else f"{name}: {method}",
+        result=result,
+        ledger=tuple(_ledger(path / "ledger.jsonl")),
+        settings=_text(path / "settings.toml"),
+        environment=_object(path / "environment.json", default={}),
+        errors=tuple(_errors(path)) if text else (),
+    )
+
+
+def totals(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], Key]) -> dict[Key, int]:
+    """Bytes by a key of the lines, in the order in which the keys first appear."""
+    sums: dict[Key, int] = {}
+    for line in lines:
+        sums[key(line)] = sums.get(key(line), 0) + line.bytes
+    return sums
+
+
+def _told_apart(runs: list[RunFolder]) -> list[RunFolder]:
+    labels = [run.label for run in runs]
+    if len({run.result.get("name") for run in runs}) == 1 and len(runs) > 1:
+        labels = [run.method for run in runs]
+    if len(set(labels)) < len(labels):
+        labels = [
+            f"{label} ({run.path.resolve().name})" for label, run in zip(labels, runs, strict=True)
+        ]
+    if len(set(labels)) < len(labels):
+        labels = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def _result(path: Path) -> dict[str, Any]:
+    file = path / "result.json"
+    if not path.is_dir():
+        raise RunError("there is no such run folder", where=str(path))
+    if not file.exists():
+        raise RunError(
+            "the run is not finished",
+            expected="a result.json, which a run writes at its end",
+            where=str(path),
+            fix="continue it with `confide run … --resume`",
+        )
+    result = _object(file)
+    schema = result.get("schema")
+    if not isinstance(schema, int):
+        raise RunError("this is not a run's result", expected='a "schema" number', where=str(file))
+    if schema > SCHEMA:
+        raise RunError(
+            "the run was written by a newer confide",
+            expected=f"schema {SCHEMA} or older",
+            got=f"schema {schema}",
+            where=str(file),
+            fix="upgrade confide",
+        )
+    return result
+
+
+def _ledger(file: Path) -> Iterator[LedgerLine]:
+    for number, line in enumerate(_text(file).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            raw = json.loads(line)
+            yield LedgerLine(
+                round=int(raw["round"]),
+                step=str(raw["step"]),
+                direction=str(raw["direction"]),
+                site=str(raw["site"]),
+                field=str(raw["field"]),
+                kind=str(raw.get("kind", "")),
+                bytes=int(raw["bytes"]),
+                count=int(raw.get("count", 1)),
+                seen=str(raw.get("seen", "one by one")),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError("this is not a ledger line", where=f"{file}:{number}") from error
+
+
+def _errors(path: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted((path / "sites").glob("*/errors.json")):
+        found = _object(file)
+        yield {"confusion": {}, "worst": [], **found, "site": found.get("site", file.parent.name)}
+
+
+def _object(file: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not file.exists():
+        return default
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError("the file cannot be read as JSON", where=str(file)) from error
+    if not isinstance(value, dict):
+        raise RunError("the file does not hold a JSON object", where=str(file))
+    return value
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError("the file cannot be read", where=str(file)) from error

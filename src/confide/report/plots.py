@@ -1,0 +1,210 @@
+"""Plots as inline SVG: no scripts, nothing loaded from elsewhere, legible on light and dark pages.
+
+Axes and words take the colour of the page (`currentColor`); runs differ by colour (Okabe & Ito
+2008, which colour-blind readers can tell apart), by marker and by kind of line.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from confide.report.words import size
+
+COLOURS = ("#2a87c0", "#d55e00", "#009e73", "#c5659a", "#b58900", "#56a5d8", "#8a7fd4")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+SHAPES = {
+    "o": '<circle cx="8" cy="8" r="5.5"/>',
+    "s": '<rect x="3" y="3" width="10" height="10"/>',
+    "^": '<path d="M8 2 14 13H2Z"/>',
+    "D": '<path d="M8 1.5 14.5 8 8 14.5 1.5 8Z"/>',
+    "v": '<path d="M8 14 2 3H14Z"/>',
+    "P": '<path d="M6 2h4v4h4v4h-4v4H6v-4H2V6h4Z"/>',
+    "X": '<path d="M4.5 1.5 8 5l3.5-3.5 3 3L11 8l3.5 3.5-3 3L8 11l-3.5 3.5-3-3L5 8 1.5 4.5Z"/>',
+}
+MOST_ROWS = 30
+"""Sites or types that one plot shows; the tables hold all of them."""
+
+_INK = "#123456"  # stands for the page's own colour until the SVG is written
+_WIDTH = 4.6
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "confide",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": _INK,
+    "text.parse_math": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one run looks in every plot of a page."""
+
+    colour: str
+    marker: str
+    dash: str
+
+    @staticmethod
+    def of(number: int) -> Look:
+        """The look of the run with this number; after seven runs, colours come again."""
+        return Look(
+            COLOURS[number % len(COLOURS)],
+            MARKERS[number % len(MARKERS)],
+            DASHES[number % len(DASHES)],
+        )
+
+    @property
+    def swatch(self) -> str:
+        """The marker as a small drawing, for the page's key."""
+        return (
+            f'<svg class="swatch" viewBox="0 0 16 16" aria-hidden="true" fill="{self.colour}">'
+            f"{SHAPES[self.marker]}</svg>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve: its run's label and look, and points (x, F1 as a fraction); `best` is marked."""
+
+    label: str
+    look: Look
+    points: tuple[tuple[float, float], ...]
+    best: tuple[float, float] | None = None
+
+
+def curves(lines: Sequence[Line], *, id: str, x_label: str, alternative: str) -> str:
+    """Learning curves: development F1 over rounds or seconds."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(_WIDTH, 3.1)
+        for line in lines:
+            look, (xs, ys) = line.look, _columns(line.points)
+            style = {"color": look.colour, "marker": look.marker, "markevery": _every(xs)}
+            axes.plot(xs, ys, look.dash, **style)
+            if line.best is not None:
+                best = (line.best[0], 100 * line.best[1])
+                axes.plot(*best, look.marker, color=look.colour, markersize=11, alpha=0.35)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel("dev F1, strict")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
+        axes.grid(axis="y")
+        axes.set_ylim(_scores_seen(axes.get_ylim()))
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def dots(
+    rows: Sequence[str],
+    runs: Sequence[tuple[Look, Mapping[str, float]]],
+    *,
+    id: str,
+    alternative: str,
+) -> str:
+    """One line per row (a site or a type), one dot per run: F1 as fractions, drawn in points."""
+    rows = list(rows)[:MOST_ROWS]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(_WIDTH, 0.75 + 0.34 * len(rows))
+        for look, values in runs:
+            at = [(100 * values[row], y) for y, row in enumerate(rows) if row in values]
+            xs, ys = [x for x, _ in at], [y for _, y in at]
+            axes.plot(xs, ys, look.marker, color=look.colour, markersize=7, alpha=0.9)
+        axes.set_yticks(range(len(rows)), [_short(row) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("F1, strict")
+        axes.spines["left"].set_visible(False)
+        axes.grid()
+        axes.set_xlim(_scores_seen(axes.get_xlim()))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def traffic(
+    rows: Sequence[tuple[str, int, int]], *, id: str, alternative: str, colours: tuple[str, str]
+) -> str:
+    """Two bars per row: bytes that left the site, and bytes that reached it."""
+    rows = list(rows)[:MOST_ROWS]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(_WIDTH, 0.75 + 0.5 * len(rows))
+        places = range(len(rows))
+        for shift, side, colour in ((-0.19, 1, colours[0]), (0.19, 2, colours[1])):
+            values = [int(row[side]) for row in rows]
+            bars = axes.barh([p + shift for p in places], values, height=0.34, color=colour)
+            axes.bar_label(bars, [size(value) for value in values], padding=3, fontsize=9)
+        axes.set_yticks(places, [_short(row[0]) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.22)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+        axes.grid(axis="x")
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [100 * y for _, y in points]
+
+
+def _every(xs: Sequence[float]) -> int:
+    """A marker on each point of a short curve, and on some of a long one."""
+    return max(1, len(xs) // 15)
+
+
+def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits of an axis of scores: a little air, at least five points, nothing beyond 0–100."""
+    low, high = limits
+    air = max(1.0, (5 - (high - low)) / 2)
+    return max(-2.0, low - air), min(102.0, high + air)
+
+
+def _short(name: str, most: int = 22) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _svg(figure: Figure, *, id: str, alternative: str) -> str:
+    """The figure as an element to stand in a page; ids are its own, words can be read aloud."""
+    buffer = io.StringIO()
+    nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with warnings.catch_warnings():  # names in a script that this font lacks: browsers have it
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nobody)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{id}-", text)
+    text = text.replace("font-family: 'DejaVu Sans'", "font-family: inherit")
+    text = text.replace(_INK, "currentColor")
+    head = f'<svg role="img" aria-label="{escape(alternative)}" class="plot"'
+    return text.replace("<svg", head, 1)

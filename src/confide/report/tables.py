@@ -1,0 +1,65 @@
+"""Tables for the terminal, of what lies in run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from confide.report.folder import RunFolder, totals
+from confide.report.words import points, size
+
+
+def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
+    """F1 on test text, in points of 100: a row per site, then all; a column per named run.
+
+    Each cell is strict F1, and relaxed F1 behind it; the best strict F1 of a row is bold.
+    """
+    table = _table(title, caption="strict F1, and relaxed F1 in brackets; on test text")
+    table.add_column("site")
+    for name in runs:
+        table.add_column(escape(name), justify="right")
+    for site in sorted({site for run in runs.values() for site in run.sites}):
+        table.add_row(escape(site), *_cells([run.site_scores(site) for run in runs.values()]))
+    table.add_section()
+    table.add_row("all", *_cells([run.overall for run in runs.values()]))
+    return table
+
+
+def left(run: RunFolder, *, title: str = "") -> Table:
+    """What left the sites in a run: by step and field, with the bytes of every site."""
+    table = _table(title, caption='"sum": the server\'s code sees only the sum over the sites')
+    for name in ("step", "field", "kind", "seen"):
+        table.add_column(name)
+    for name in run.sites:
+        table.add_column(escape(name), justify="right")
+    up = [line for line in run.ledger if line.direction == "up"]
+    sums = totals(up, lambda line: (line.step, line.field, line.kind, line.seen, line.site))
+    for field in dict.fromkeys(key[:4] for key in sums):
+        table.add_row(*field, *(size(sums.get((*field, site), 0)) for site in run.sites))
+    table.add_section()
+    table.add_row("all", "", "", "", *(size(run.bytes("up", site)) for site in run.sites))
+    return table
+
+
+def _cells(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> list[str]:
+    strict = [score.get("strict", {}).get("f1") for score in scores]
+    best = max((f1 for f1 in strict if f1 is not None), default=None)
+    cells = []
+    for f1, score in zip(strict, scores, strict=True):
+        cell = f"[bold]{points(f1)}[/bold]" if f1 is not None and f1 == best else points(f1)
+        cells.append(f"{cell} [dim]({points(score.get('relaxed', {}).get('f1'))})[/dim]")
+    return cells
+
+
+def _table(title: str, *, caption: str) -> Table:
+    return Table(
+        title=title or None,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+    )

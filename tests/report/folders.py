@@ -1,0 +1,103 @@
+"""Run folders made by hand, in the form of a real run's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TYPES = ("DRUG", "DOSE", "ADE", "REASON")
+SITES = ("cardiology", "oncology", "practice")
+
+
+def rates(f1: float, support: int) -> dict[str, Any]:
+    true = round(f1 * support)
+    return {"f1": f1, "precision": f1 + 0.01, "recall": f1 - 0.01, "support": support,
+            "true": true, "predicted": support}  # fmt: skip
+
+
+def scores(f1: float, support: int = 120) -> dict[str, Any]:
+    def one(shift: float) -> dict[str, Any]:
+        types = {t: rates(f1 + shift - 0.05 * n, support // 4) for n, t in enumerate(TYPES)}
+        return {**rates(f1 + shift, support), "types": types}
+
+    return {"strict": one(0.0), "relaxed": one(0.04), "sentences": support, "malformed": 0}
+
+
+def result(method: str, f1: float, *, rounds: int = 12, sites: tuple[str, ...] = SITES) -> dict:
+    history = [
+        {
+            "round": n, "seconds": 2.5, "loss": 9 / n, "learning_rate": 0.005 * 0.95 ** n,
+            "dev": {"strict": f1 * (1 - 0.6 / n), "relaxed": f1 * (1 - 0.5 / n)},
+            "dev_sites": dict.fromkeys(sites, f1 * (1 - 0.6 / n)), "sites": list(sites),
+            "failed": {}, "bytes": {"up": 900_000, "down": 900_000}, "sentences_per_second": 1200,
+        }
+        for n in range(1, rounds + 1)
+    ]  # fmt: skip
+    return {
+        "schema": 1, "confide": "0.1.0", "method": method, "name": "demo", "seed": 1,
+        "rounds": rounds, "best_round": rounds - 1,
+        "scores": {
+            "overall": scores(f1, 360),
+            "sites": {site: scores(f1 + 0.03 * (n - 1)) for n, site in enumerate(sites)},
+        },
+        "dev": {"overall": scores(f1)}, "history": history,
+        "bytes": {"up": {site: 3_600_000 + 1000 * n for n, site in enumerate(sites)},
+                  "down": dict.fromkeys(sites, 3_700_000)},
+        "seconds": 31.0, "sentences_per_second": 1234.5, "compute_seconds": 55.5,
+        "data": {
+            "fingerprint": "9f8e7d6c5b4a",
+            "sites": {site: {"train": 240, "dev": 60, "test": 120,
+                             "entities": dict.fromkeys(TYPES, 100),
+                             "problems": {"snapped": 2} if site == "practice" else {}}
+                      for site in sites},
+        },
+        "parameters": 123_456, "peak_rss_mb": 512.0,
+    }  # fmt: skip
+
+
+def ledger(sites: tuple[str, ...] = SITES, rounds: int = 2) -> list[dict]:
+    lines = []
+    for site in sites:
+        lines.append({"round": 0, "step": "count_words", "direction": "up", "site": site,
+                      "field": "word_counts", "kind": "array", "bytes": 20_480, "count": 1024,
+                      "seen": "one by one"})  # fmt: skip
+    for n in range(1, rounds + 1):
+        for site in sites:
+            for way, seen in (("down", "one by one"), ("up", "sum")):
+                lines.append({"round": n, "step": "train", "direction": way, "site": site,
+                              "field": "weights", "kind": "arrays", "bytes": 300_000,
+                              "count": 75_000, "seen": seen})  # fmt: skip
+    return lines
+
+
+def errors(site: str, secret: str = "dry cough") -> dict:
+    text = f"C/o {secret} since ramopril uptitrated to 5 mg."
+    start, end = 4, 4 + len(secret)
+    drug = text.index("ramopril")
+    return {
+        "site": site,
+        "confusion": {"ADE": {"ADE": 30, "REASON": 4, "": 6}, "REASON": {"REASON": 20, "ADE": 3},
+                      "DRUG": {"DRUG": 88, "": 2}, "": {"ADE": 5, "DRUG": 1}},
+        "worst": [{"text": text, "where": f"{site}-test-003:2",
+                   "gold": [[start, end, "ADE"], [drug, drug + 8, "DRUG"]],
+                   "predicted": [[start, end, "REASON", 0.81], [drug, drug + 8, "DRUG", 0.99]]}],
+    }  # fmt: skip
+
+
+def write_run(
+    folder: Path, result: dict, *, ledger: list[dict] | None = None, errors: list[dict] = ()
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    if ledger is not None:
+        (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ledger))
+    (folder / "settings.toml").write_text('schema = 1\nmethod = "fedavg"\nrounds = 12\n')
+    (folder / "environment.json").write_text(
+        json.dumps({"python": "3.11.2", "packages": {"torch": "2.13.0"}, "cores": 2})
+    )
+    for found in errors:
+        site = folder / "sites" / found["site"]
+        site.mkdir(parents=True)
+        (site / "errors.json").write_text(json.dumps(found))
+    return folder

@@ -1,0 +1,207 @@
+"""The page: one file, whole, honest about what is missing, silent about text when asked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from confide.errors import RunError
+from confide.report import report
+from report.folders import SITES, TYPES, errors, ledger, result, write_run
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks nesting, and collects what a browser would load, ids, cells and words."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.ids.update(value or "" for name, value in attrs if name == "id")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self.words += " " if tag in ("td", "th") else ""
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    made = [("alone", 0.661), ("fedavg", 0.782), ("pooled", 0.813)]
+    return [
+        write_run(
+            tmp_path / method,
+            result(method, f1),
+            ledger=ledger(),
+            errors=[errors(site) for site in SITES] if method == "fedavg" else [],
+        )
+        for method, f1 in made
+    ]
+
+
+def page_of(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def words_of(path: Path) -> str:
+    return re.sub(r"\s+", " ", page_of(path).words)
+
+
+def test_runs_are_compared_on_one_page(runs: list[Path]) -> None:
+    path = report(runs)
+    words = words_of(path)
+    assert path == runs[0] / "comparison.html"
+    for told in ("66.1", "78.2", "81.3", "12", "best: 11", "55.5 s", "10.8 MB", "9f8e7d6c5b4a"):
+        assert told in words
+    assert "each site by itself reaches 66.1; all text in one place, 81.3" in words
+    for name in (*SITES, *TYPES):
+        assert name in words
+
+
+def test_the_best_of_a_row_is_marked(runs: list[Path]) -> None:
+    html = report(runs).read_text()
+    best = re.findall(r'<td class="best">([\d.]+)</td>', html)
+    assert best == ["78.3", "81.3", "84.3", "81.3", "71.3", "76.3", "81.3", "66.3", "81.3"]
+
+
+def test_one_run_has_its_own_page(runs: list[Path], tmp_path: Path) -> None:
+    assert report(runs[1:2]) == runs[1] / "report.html"
+    assert report(runs[1:2], out=tmp_path / "new" / "here.html").exists()
+
+
+def test_the_page_is_self_contained_and_well_formed(runs: list[Path]) -> None:
+    page = page_of(report(runs))
+    assert page.tags["script"] == page.tags["link"] == page.tags["img"] == page.tags["iframe"] == 0
+    for name in ("src", "href", "xlink:href", "action", "data"):
+        assert all(value.startswith("#") for value in page.values(name))
+    assert not re.search(r"url\((?!#)|@import", report(runs).read_text())
+    assert [id for id, times in page.ids.items() if times > 1] == []
+    for value in page.values("xlink:href"):
+        assert value[1:] in page.ids
+
+
+def test_figures_have_words_and_tables_have_heads(runs: list[Path]) -> None:
+    page = page_of(report(runs))
+    drawings = [a for a in page.attributes if a[:2] == ("svg", "role")]
+    labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
+    assert len(drawings) == len(labels) == 2 + 2 + 3
+    assert "fedavg: cardiology 75.2, oncology 78.2, practice 81.2" in " ".join(labels)
+    heads = [name for tag, name, _ in page.attributes if tag == "th" and name == "scope"]
+    assert len(heads) == page.tags["th"]
+
+
+def test_the_same_runs_give_the_same_page(runs: list[Path]) -> None:
+    assert report(runs).read_bytes() == report(runs).read_bytes()
+
+
+def test_the_ledger_is_shown_by_field(runs: list[Path]) -> None:
+    words = words_of(report(runs[1:2]))
+    assert "up count_words word_counts array one by one 3 61.4 kB" in words
+    assert "up train weights arrays sum 6 1.8 MB" in words
+    assert "down train weights arrays – 6 1.8 MB" in words
+
+
+def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
+    words = words_of(report(runs))
+    assert "This section shows text of the sites." in words
+    assert "dry cough" in words
+    assert "REASON 0.81 wrong" in words
+    assert "cardiology-test-003:2" in words
+    without = report(runs, text=False).read_text()
+    for gone in ("dry cough", "ramopril", "test-003", "shows text", "0.81"):
+        assert gone not in without
+
+
+def test_what_sites_write_is_escaped(tmp_path: Path) -> None:
+    made = result("fedavg", 0.8, sites=("a",))
+    evil = "<script>alert(1)</script>"
+    made["name"] = evil
+    made["scores"]["overall"]["strict"]["types"] = {
+        f"{evil}$x^$": {"f1": 0.5, "precision": 0.5, "recall": 0.5, "support": 2},
+        "疾病": {"f1": 0.5, "precision": 0.5, "recall": 0.5, "support": 2},
+    }
+    folder = write_run(tmp_path, made, errors=[errors("a", secret=evil)])
+    path = report([folder])
+    assert page_of(path).tags["script"] == 0
+    assert evil in page_of(path).words
+
+
+def test_what_must_be_known_is_said(runs: list[Path], tmp_path: Path) -> None:
+    other = result("fedavg", 0.7)
+    other["name"], other["data"]["fingerprint"] = "other", "0000"
+    other["history"][0]["failed"] = {"oncology": "timeout"}
+    other["scores"]["overall"]["malformed"] = 7
+    words = words_of(report([runs[1], write_run(tmp_path / "other", other)]))
+    assert "made on different data" in words
+    assert "other: fedavg: site oncology failed in 1 of 12 rounds" in words
+    assert "7 predicted tag sequences were malformed" in words
+    assert "0000" in words
+
+
+def test_a_bare_run_still_gives_a_page(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"schema": 1, "method": "fedavg", "name": "bare"}')
+    words = words_of(report([tmp_path]))
+    assert "nothing was held out for testing" in words
+    assert "Nothing crossed the wall" in words
+    assert "Learning curves" not in words
+
+
+def test_a_run_of_one_site_without_dev(tmp_path: Path) -> None:
+    made = result("fedavg", 0.8, sites=("ward",), rounds=1)
+    made["history"][0]["dev"] = None
+    made["best_round"] = None
+    words = words_of(report([write_run(tmp_path, made)]))
+    assert "Learning curves" not in words
+    assert "One site trained one model" in words
+
+
+def test_many_sites_are_all_in_the_table(tmp_path: Path) -> None:
+    sites = tuple(f"site-{n:03d}" for n in range(100))
+    words = words_of(report([write_run(tmp_path, result("fedavg", 0.4, sites=sites, rounds=40))]))
+    assert "site-099" in words
+    assert "The first 30 of 100." in words
+
+
+def test_a_page_that_cannot_be_written_is_named(runs: list[Path]) -> None:
+    with pytest.raises(RunError, match=r"result\.json/x\.html: the page cannot be written"):
+        report(runs, out=runs[0] / "result.json" / "x.html")
+
+
+def test_the_report_needs_no_torch(runs: list[Path]) -> None:
+    code = (
+        "import sys; from confide.report import report; from confide.report import tables;"
+        "assert 'matplotlib' not in sys.modules and 'jinja2' not in sys.modules;"
+        f"report([{str(runs[0])!r}]); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
