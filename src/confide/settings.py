@@ -11,7 +11,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -39,6 +39,9 @@ class Table(BaseModel):
     """A table of settings: frozen, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+T = TypeVar("T", bound=Table)
 
 
 class DataTable(Table):
@@ -108,6 +111,7 @@ class TrainingTable(Table):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     clip: Annotated[float, Field(gt=0)] = 5.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     batch_size: Positive = 10
     local_epochs: Positive = 10
 
@@ -239,6 +243,14 @@ def parse(
     return settings if folder is None else _anchored(settings, folder)
 
 
+def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
+    """A method's own settings from the table `[options]`. Raises SettingsError."""
+    try:
+        return kind.model_validate(dict(options))
+    except ValidationError as error:
+        raise _explain(error, kind) from error
+
+
 def dump(settings: Settings) -> str:
     """The settings as TOML, everything resolved, `[when]` applied and left out."""
     import tomli_w
@@ -246,6 +258,12 @@ def dump(settings: Settings) -> str:
     tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
     tree.pop("when")
     return tomli_w.dumps({key: value for key, value in tree.items() if value not in ({}, [])})
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What to do about an unknown name: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
 def _copy(tree: Any) -> Any:
@@ -289,15 +307,13 @@ def _put(tree: dict[str, Any], key: Sequence[str], value: Any) -> None:
     node[key[-1]] = value
 
 
-def _explain(error: ValidationError) -> SettingsError:
+def _explain(error: ValidationError, kind: type[Table] | None = None) -> SettingsError:
     """The first complaint of pydantic, in our words."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.5)
-        fix = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
-        return SettingsError(f"unknown key {place!r}", fix=fix)
+        known = list(kind.model_fields) if kind else _known_keys(first["loc"][:-1])
+        return SettingsError(f"unknown key {place!r}", fix=nearest(str(first["loc"][-1]), known))
     message = first["msg"].removeprefix("Value error, ")
     if not place:
         return SettingsError(message)

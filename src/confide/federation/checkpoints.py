@@ -1,0 +1,97 @@
+"""Checkpoints: what the server needs to go on after a crash, one file a round, whole or not at all.
+
+A file is a line with the format, a line with the SHA-256 digest of the rest, and an encoded
+`Checkpoint`. A file whose digest does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from confide.errors import CheckpointError, MessageError
+from confide.federation.files import write_atomically
+from confide.federation.messages import carries, decode, encode
+
+_MARK = b"confide checkpoint 1\n"
+_NAME = re.compile(r"^round-(\d{6})\.ckpt$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The server's side of a run after a round. `state` is the method's encoded State."""
+
+    round: int = carries("the last round that is complete")
+    state: np.ndarray = carries("the method's encoded state, as bytes")
+    binding: str = carries("digest of the settings and of the data's fingerprint")
+    progress: str = carries("JSON: history, best round, seconds, totals")
+    ledger: int = carries("length of the ledger file in bytes")
+
+
+class CheckpointStore:
+    """The checkpoints of one run: the last two rounds, and the best."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, checkpoint: Checkpoint, *, best: int) -> None:
+        """Write the checkpoint, then forget those that are neither recent nor the best round.
+
+        Raises CheckpointError where the disk does not take it; older checkpoints stay.
+        """
+        data = encode(checkpoint)
+        digest = hashlib.sha256(data).hexdigest().encode()
+        path = self.path(checkpoint.round)
+        try:
+            write_atomically(path, _MARK + digest + b"\n" + data)
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint of round {checkpoint.round} could not be written"
+                f" ({error.strerror}); the one before it is safe",
+                where=str(path),
+                fix="make room on the disk, then continue with --resume",
+            ) from error
+        for round in self.rounds():
+            if round < checkpoint.round - 1 and round != best:
+                self.path(round).unlink(missing_ok=True)
+
+    def rounds(self) -> list[int]:
+        """The rounds that have a checkpoint, ascending."""
+        if not self.folder.is_dir():
+            return []
+        matches = (_NAME.match(path.name) for path in self.folder.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def load(self, round: int) -> Checkpoint:
+        """The checkpoint of a round. Raises CheckpointError: missing, damaged or changed."""
+        path = self.path(round)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError("there is no such checkpoint", where=str(path)) from error
+        digest, _, data = raw[len(_MARK) :].partition(b"\n")
+        if not raw.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
+            raise CheckpointError(
+                "the checkpoint is damaged or was changed after it was written",
+                where=str(path),
+                fix="delete it to continue from an older round, or start the run again",
+            )
+        try:
+            return decode(Checkpoint, data)
+        except MessageError as error:
+            raise CheckpointError(
+                "the checkpoint was written by another version of confide", where=str(path)
+            ) from error
+
+    def path(self, round: int) -> Path:
+        """Where the checkpoint of a round lies."""
+        return self.folder / f"round-{round:06d}.ckpt"
+
+
+def as_array(data: bytes) -> np.ndarray:
+    """Bytes as an array, so that a message can hold another one."""
+    return np.frombuffer(data, dtype=np.uint8)

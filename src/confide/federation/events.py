@@ -1,0 +1,31 @@
+"""What a run tells whoever watches it. Numbers and names only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end"."""
+
+    kind: str
+    round: int | None = None
+    rounds: int | None = None
+    site: str | None = None
+    step: str | None = None
+    loss: float | None = None
+    dev_f1: float | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    seconds: float | None = None
+    seconds_left: float | None = None
+    message: str | None = None
+
+
+Watcher = Callable[[Event], None]
+
+
+def unwatched(event: Event) -> None:
+    """A watcher that looks away."""

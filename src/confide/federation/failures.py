@@ -1,0 +1,90 @@
+"""How a site says that it could not answer: a code from this page, and no word of its text."""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide import errors
+from confide.errors import ConfideError, GuardError, SiteFault
+from confide.federation.messages import carries
+
+CODES = {
+    "no-key": "the site has no key; put the key file that the sites share where the site's"
+    " settings name it (`confide key new` makes one)",
+    "no-training-text": "the site has no training sentence",
+    "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
+    "too-many-rounds": "the site's own guard `max_rounds` is reached",
+    "memory-missing": "the site's memory of this run is gone; start the run again,"
+    " or bring the memory folder back",
+    "unknown-step": "the site does not know this step of this method",
+    "bad-ask": "the ask could not be read; do both sides run the same version of confide?",
+    "guard": "the site's guard held its own reply back",
+    "tag-outside-set": "the site's text has an entity type outside the declared `types`",
+    "vectors-missing": "the site cannot read its file of word vectors",
+    "vectors-dimension": "the site's word vectors have another dimension than `word_dim`",
+    "disk-full": "the site could not write its memory: no space left on its disk",
+    "lost": "the site's process died and died again when it was asked a second time",
+    "timeout": "the site did not answer in time",
+    "error": "the site raised an error; its own log holds the traceback",
+}
+
+
+class Refusal(ConfideError):
+    """Raised inside a step: the site will not or cannot answer, for a reason of `CODES`."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        self.code = code
+        self.detail = detail
+        super().__init__(CODES[code])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reply of a site that could not answer."""
+
+    code: str = carries("a code from a fixed list")
+    kind: str = carries("the class of the error, from a fixed list")
+    place: str = carries("file and line of confide's own code")
+    detail: str = carries("names of fields that a guard held back")
+
+
+_KINDS = frozenset(
+    [name for name, thing in vars(builtins).items() if isinstance(thing, type)]
+    + [name for name, thing in vars(errors).items() if isinstance(thing, type)]
+)
+
+
+def failure_from(error: BaseException) -> Failure:
+    """What may travel of an error: code, class, line of our code; never its message."""
+    kind = type(error).__name__
+    code, detail = "error", ""
+    if isinstance(error, Refusal):
+        code, detail = error.code, error.detail
+    elif isinstance(error, GuardError):
+        code, detail = "guard", error.what
+    elif isinstance(error, OSError) and error.errno == 28:
+        code = "disk-full"
+    return Failure(code, kind if kind in _KINDS else "Exception", _place(error), detail)
+
+
+def fault(failure: Failure, *, site: str, step: str, round: int) -> SiteFault:
+    """The error that the server raises or notes for a failure that a site sent."""
+    code = failure.code if failure.code in CODES else "error"
+    what = CODES[code]
+    if failure.detail:
+        what += f" ({failure.detail[:200]})"
+    if code == "error":
+        what += f" ({failure.kind} at {failure.place})"[:200]
+    return SiteFault(site=site, step=step, round=round, code=code, what=what)
+
+
+def _place(error: BaseException) -> str:
+    ours = Path(__file__).parent.parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(ours):
+            return f"{path.relative_to(ours)}:{frame.lineno}"
+    return "?"

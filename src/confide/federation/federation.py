@@ -1,0 +1,268 @@
+"""The federation: the sites as the server sees them, something that can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from confide.errors import FederationError, GuardError, MessageError, QuorumError, SiteFault
+from confide.federation.events import Event, Watcher, unwatched
+from confide.federation.failures import Failure, fault
+from confide.federation.guards import check_reply
+from confide.federation.ledger import Ledger
+from confide.federation.messages import decode, encode, fields_of, peek, sizes
+from confide.federation.steps import Step
+from confide.learning.seeds import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One site's encoded reply, and the seconds that the site worked on it."""
+
+    site: str
+    reply: bytes
+    seconds: float
+
+
+class Engine(Protocol):
+    """Carries encoded asks to sites and encoded replies back. Knows nothing of their meaning."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        ...
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        """Every asked site's reply or failure, in any order."""
+        ...
+
+
+class Federation:
+    """Asks sites, checks and counts what they reply.
+
+    Args:
+        engine: who carries the messages.
+        seed: the run's seed.
+        ledger: where every message is noted.
+        at_least: how many sites must answer an ask; 0 is all that were asked.
+        timeout: seconds that a site may take; None is for ever. The sequential engine cannot
+            interrupt itself and ignores it.
+        sites: a part of the engine's sites; None is all.
+        watch: is told of every ask and reply.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        seed: int,
+        ledger: Ledger,
+        at_least: int = 0,
+        timeout: float | None = None,
+        sites: Sequence[str] | None = None,
+        watch: Watcher = unwatched,
+    ) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._at_least = at_least
+        self._timeout = timeout
+        self._watch = watch
+        self.seed = seed
+        self.sites = tuple(sorted(engine.sites if sites is None else sites))
+        self.faults: list[SiteFault] = []
+        self.compute_seconds = 0.0
+
+    def draw(self, fraction: float, round: int) -> tuple[str, ...]:
+        """The sites that take part in a round: max(1, fraction · K) of them, drawn by the seed."""
+        count = max(1, round_half_up(fraction * len(self.sites)))
+        generator = np.random.default_rng(derive_seed(self.seed, "draw", round))
+        chosen = generator.choice(len(self.sites), size=count, replace=False)
+        return tuple(self.sites[place] for place in sorted(chosen))
+
+    def ask(
+        self,
+        step: Step,
+        ask: Any,
+        *,
+        round: int,
+        sites: Sequence[str] | None = None,
+        at_least: int | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Every site's reply, sorted by site. `ask` is one message, or one per site.
+
+        Sites that fail are noted in `faults` and left out. Raises QuorumError where fewer than
+        `at_least` answered.
+        """
+        if step.summed:
+            raise FederationError(f"step {step.name} may only be summed")
+        names, asks = self._addressed(ask, sites)
+        replies = dict(self._replies(step, asks, round=round, timeout=timeout))
+        self._settle(step, names, len(replies), round=round, at_least=at_least)
+        return dict(sorted(replies.items()))
+
+    def sum(
+        self,
+        step: Step,
+        ask: Any,
+        *,
+        round: int,
+        sites: Sequence[str] | None = None,
+        at_least: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """The sum of the replies, field by field: floats in float64, integers in int64.
+
+        No single reply is visible to the caller. Sites are added in the order of their names, so
+        the sum is the same bit for bit whoever answers first.
+        """
+        if not step.summed:
+            raise FederationError(f"step {step.name} was not declared as one that is summed")
+        names, asks = self._addressed(ask, sites)
+        total: dict[str, Any] = {}
+        answered = 0
+        for _, reply in self._replies(step, asks, round=round, timeout=timeout, ordered=True):
+            _add(total, reply)
+            answered += 1
+        self._settle(step, names, answered, round=round, at_least=at_least)
+        return step.reply(**total)
+
+    def take_faults(self) -> list[SiteFault]:
+        """The faults since the last call."""
+        faults, self.faults = self.faults, []
+        return faults
+
+    def _addressed(self, ask: Any, sites: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
+        names = sorted(ask) if isinstance(ask, Mapping) else sorted(sites or self.sites)
+        unknown = set(names) - set(self.sites)
+        if unknown:
+            raise FederationError(f"there is no site {sorted(unknown)[0]!r} in this federation")
+        return names, {name: ask[name] if isinstance(ask, Mapping) else ask for name in names}
+
+    def _replies(
+        self,
+        step: Step,
+        asks: dict[str, Any],
+        *,
+        round: int,
+        timeout: float | None,
+        ordered: bool = False,
+    ) -> Iterator[tuple[str, Any]]:
+        encoded = self._encode(step, asks, round)
+        deliveries = self._engine.deliver(
+            step.name, round, asks=encoded, timeout=timeout or self._timeout
+        )
+        for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
+            self.compute_seconds += data.seconds
+            try:
+                reply = self._open(step, site, data.reply, asks[site], round=round)
+            except SiteFault as error:
+                self.faults.append(error)
+                self._watch(Event("failed", round, site=site, step=step.name, message=str(error)))
+                continue
+            loss = getattr(reply, "loss", None) if not step.summed else None
+            self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
+            yield site, reply
+
+    def _encode(self, step: Step, asks: dict[str, Any], round: int) -> dict[str, bytes]:
+        """Encodes each distinct ask once: a broadcast is one block of bytes for all sites."""
+        done: dict[int, tuple[bytes, list[Any]]] = {}
+        encoded = {}
+        for site, ask in asks.items():
+            if id(ask) not in done:
+                data = encode(ask)
+                done[id(ask)] = (data, sizes(ask, len(data)))
+            encoded[site], rows = done[id(ask)]
+            self._ledger.record(
+                rows, round=round, step=step.name, direction="down", site=site, seen="by the site"
+            )
+            self._watch(Event("ask", round, site=site, step=step.name))
+        return encoded
+
+    def _open(self, step: Step, site: str, data: bytes, ask: Any, *, round: int) -> Any:
+        """The reply in `data`, noted in the ledger and checked. Raises SiteFault."""
+        try:
+            failed = peek(data)["message"] == Failure.__name__
+            message = decode(Failure if failed else step.reply, data)
+            self._ledger.record(
+                sizes(message, len(data)),
+                round=round,
+                step=step.name,
+                direction="up",
+                site=site,
+                seen="sum" if step.summed and not failed else "one by one",
+            )
+            if failed:
+                raise fault(message, site=site, step=step.name, round=round)
+            check_reply(step, ask, message)
+        except (MessageError, GuardError) as error:
+            what = f"the server refused the site's reply: {error.what}"
+            raise SiteFault(
+                site=site, step=step.name, round=round, code="refused", what=what
+            ) from error
+        return message
+
+    def _settle(
+        self, step: Step, names: list[str], answered: int, *, round: int, at_least: int | None
+    ) -> None:
+        need = self._at_least if at_least is None else at_least
+        need = min(need, len(names)) if need else len(names)
+        if answered < need:
+            failed = "; ".join(str(f) for f in self.faults if f.round == round)
+            raise QuorumError(
+                f"step {step.name}, round {round}: too few sites answered",
+                expected=f"at least {need} of {len(names)}",
+                got=f"{answered} ({failed})",
+                fix="mend the sites that failed and resume, or lower federation.at_least",
+            )
+
+
+def round_half_up(number: float) -> int:
+    """Rounds .5 up, always (Python rounds to even)."""
+    return int(number + 0.5)
+
+
+def _as_they_come(deliveries: Iterator[Delivery]) -> Iterator[tuple[str, Delivery]]:
+    for delivery in deliveries:
+        yield delivery.site, delivery
+
+
+def _in_order(
+    deliveries: Iterator[Delivery], asks: dict[str, Any]
+) -> Iterator[tuple[str, Delivery]]:
+    """Deliveries in the order of the sites' names; an early one waits for those before it."""
+    waiting: dict[str, Delivery] = {}
+    order = iter(sorted(asks))
+    turn = next(order, None)
+    for delivery in deliveries:
+        waiting[delivery.site] = delivery
+        while turn is not None and turn in waiting:
+            yield turn, waiting.pop(turn)
+            turn = next(order, None)
+
+
+def _add(total: dict[str, Any], reply: Any) -> None:
+    for name, kind in fields_of(type(reply)).items():
+        value = getattr(reply, name)
+        if kind == "array":
+            total[name] = _plus(total.get(name), value)
+        elif kind == "arrays":
+            sums = total.setdefault(name, {})
+            for key, array in value.items():
+                sums[key] = _plus(sums.get(key), array)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    if total is None:
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    total += array
+    return total
+
+

@@ -1,0 +1,93 @@
+"""The embedded engine: all sites on one machine, one after the other, through the same codec.
+
+`SiteSpec` says how a site's host is made; the sequential engine makes them here, the engine of
+`workers` in its processes, and both give the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confide.federation.federation import Delivery
+from confide.federation.guards import Guards
+from confide.federation.memory import MemoryStore
+from confide.federation.site import Site, SiteHost
+from confide.federation.steps import Step
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class SiteSpec:
+    """A site as plain data, before any process holds it. `folder` is what the site owns."""
+
+    name: str
+    train: Sequence[Document]
+    folder: Path
+    dev: Sequence[Document] = ()
+    test: Sequence[Document] = ()
+    key_file: Path | None = None
+    vectors: Path | None = None
+    guards: Guards = Guards()
+
+    @property
+    def weight(self) -> int:
+        """A measure of how much work the site is: the characters of its training text."""
+        return sum(len(document.text) for document in self.train)
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """What every site of a run has in common: the method's steps and memory, and the seed."""
+
+    steps: Mapping[str, Step]
+    memory: type
+    seed: int
+
+    def host(self, spec: SiteSpec, scratch: dict[str, Any]) -> SiteHost:
+        """A site, ready to answer."""
+        site = Site(
+            name=spec.name,
+            train=spec.train,
+            dev=spec.dev,
+            test=spec.test,
+            key_file=spec.key_file,
+            vectors=spec.vectors,
+            guards=spec.guards,
+            scratch=scratch,
+        )
+        return SiteHost(
+            site,
+            self.steps,
+            memory=MemoryStore(spec.folder / "memory", self.memory),
+            seed=self.seed,
+            log=spec.folder / "site.log",
+        )
+
+
+class SequentialEngine:
+    """Asks one site after the other, in the order of their names, in this process."""
+
+    def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
+        scratch: dict[str, Any] = {}
+        self._hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        return tuple(sorted(self._hosts))
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        """Every asked site's reply. `timeout` is ignored: nothing here can be interrupted."""
+        for site in sorted(asks):
+            start = time.perf_counter()
+            reply = self._hosts[site].answer(step, round, asks[site])
+            yield Delivery(site, reply, time.perf_counter() - start)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

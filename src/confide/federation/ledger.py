@@ -1,0 +1,142 @@
+"""The ledger: what crossed the wall. One JSON line per (round, step, direction, site, field).
+
+"up" is what left a site. Bytes are those of the encoded message: the fields of a message and its
+"(header)" add up to what was sent. `seen` says whether the server looked at single replies
+("one by one"), or only at their sum ("sum": a promise of the server's code, not of cryptography).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confide.errors import RunError
+from confide.federation.messages import FieldSize
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One field of one message that crossed the wall."""
+
+    round: int
+    step: str
+    direction: str
+    site: str
+    field: str
+    kind: str
+    bytes: int
+    count: int
+    seen: str
+
+
+class Ledger:
+    """Appends entries to a file, and keeps the totals per direction and site."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._waiting: list[str] = []
+        self.totals: dict[str, dict[str, int]] = {"up": defaultdict(int), "down": defaultdict(int)}
+        if path is not None and path.exists():
+            for entry in read_ledger(path):
+                self.totals[entry.direction][entry.site] += entry.bytes
+
+    def record(
+        self,
+        sizes: Iterable[FieldSize],
+        *,
+        round: int,
+        step: str,
+        direction: str,
+        site: str,
+        seen: str,
+    ) -> None:
+        """Note one message. Nothing is on disk before `flush`."""
+        for size in sizes:
+            self.totals[direction][site] += size.bytes
+            entry = Entry(
+                round, step, direction, site, size.field, size.kind, size.bytes, size.count, seen
+            )
+            self._waiting.append(json.dumps(asdict(entry), separators=(",", ":")))
+
+    def flush(self) -> int:
+        """Write what waits; gives the length of the file in bytes, for checkpoints."""
+        if self._path is None:
+            self._waiting.clear()
+            return 0
+        with open(self._path, "a", encoding="utf-8") as file:
+            if self._waiting:
+                file.write("\n".join(self._waiting) + "\n")
+            self._waiting.clear()
+            return file.tell()
+
+    @staticmethod
+    def cut(path: Path, length: int) -> None:
+        """Forget what was written after a checkpoint, so that a resumed run counts it once."""
+        if path.exists():
+            with open(path, "r+b") as file:
+                file.truncate(length)
+
+
+def read_ledger(path: Path) -> Iterator[Entry]:
+    """The entries of a ledger file. Raises RunError on a damaged line."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield Entry(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise RunError("a damaged line in a ledger", where=f"{path}:{number}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """All entries of one step, direction and field, added up."""
+
+    step: str
+    direction: str
+    field: str
+    bytes: int
+    count: int
+    sites: int
+    rounds: int
+    seen: str
+
+
+def ledger(run: Path) -> list[LedgerRow]:
+    """What crossed the wall in a run, by step, direction and field.
+
+    A reference run (`alone`) has a ledger per site; they are joined. Raises RunError where the
+    folder holds no ledger.
+    """
+    paths = sorted([*run.glob("ledger.jsonl"), *run.glob("alone/*/ledger.jsonl")])
+    if not paths:
+        raise RunError(
+            "this folder holds no ledger", where=str(run), fix="name the folder of a run"
+        )
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for path in paths:
+        for entry in read_ledger(path):
+            key = (entry.step, entry.direction, entry.field, entry.seen)
+            group = groups.setdefault(
+                key, {"bytes": 0, "count": 0, "sites": set(), "rounds": set()}
+            )
+            group["bytes"] += entry.bytes
+            group["count"] += entry.count
+            group["sites"].add(entry.site)
+            group["rounds"].add(entry.round)
+    return [
+        LedgerRow(
+            step=step,
+            direction=direction,
+            field=name,
+            bytes=group["bytes"],
+            count=group["count"],
+            sites=len(group["sites"]),
+            rounds=len(group["rounds"]),
+            seen=seen,
+        )
+        for (step, direction, name, seen), group in groups.items()
+    ]

@@ -1,0 +1,113 @@
+"""A site: its text, its key, its guards; and the host that answers asks for it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confide.errors import ConfideError, MessageError
+from confide.federation.failures import Refusal, failure_from
+from confide.federation.guards import Guards, check_reply
+from confide.federation.keys import read_key
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode, encode
+from confide.federation.steps import Step, Turn
+from confide.learning.seeds import derive_seed
+from confide.text.document import Document
+
+
+@dataclass
+class Site:
+    """What a step sees of its site.
+
+    `cache` holds what can be made again from text and memory (encoded batches); `scratch` is
+    shared by all sites of one process (one model instance). Neither is saved, neither travels.
+    """
+
+    name: str
+    train: Sequence[Document]
+    dev: Sequence[Document] = ()
+    test: Sequence[Document] = ()
+    key_file: Path | None = None
+    vectors: Path | None = None
+    guards: Guards = Guards()
+    cache: dict[str, Any] = field(default_factory=dict)
+    scratch: dict[str, Any] = field(default_factory=dict)
+
+    def documents(self, part: str) -> Sequence[Document]:
+        """The documents of `part`: "train", "dev" or "test"."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}[part]
+
+    def key(self) -> bytes:
+        """The secret key, read from the site's own file. Raises Refusal where there is none."""
+        if self.key_file is None:
+            raise Refusal("no-key")
+        try:
+            return read_key(self.key_file)
+        except ConfideError as error:
+            raise Refusal("no-key") from error
+
+
+class SiteHost:
+    """The site's side of the wall: bytes in, bytes out, and nothing else leaves.
+
+    Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
+    own log.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        steps: Mapping[str, Step],
+        *,
+        memory: MemoryStore,
+        seed: int,
+        log: Path | None = None,
+    ) -> None:
+        self.site = site
+        self._steps = steps
+        self._memory = memory
+        self._seed = seed
+        self._log = log
+
+    def answer(self, step: str, round: int, data: bytes) -> bytes:
+        """The encoded reply, or the encoded failure."""
+        try:
+            return self._answer(step, round, data)
+        except Exception as error:
+            self._note(step, round)
+            return encode(failure_from(error))
+
+    def _answer(self, name: str, round: int, data: bytes) -> bytes:
+        step = self._steps.get(name)
+        if step is None:
+            raise Refusal("unknown-step")
+        if round > self.site.guards.max_rounds:
+            raise Refusal("too-many-rounds")
+        try:
+            ask = decode(step.ask, data)
+        except MessageError as error:
+            raise Refusal("bad-ask") from error
+        seed = derive_seed(self._seed, round, self.site.name, name)
+        before = self._memory.before(round, name)
+        reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
+        check_reply(step, ask, reply)
+        encoded = encode(reply)
+        if after is not before:
+            self._memory.commit(round, name, after)
+        return encoded
+
+    def _note(self, step: str, round: int) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._log, "a", encoding="utf-8") as file:
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+                file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
+        except OSError:
+            pass  # a full disk must not turn a clear failure into a second one

@@ -1,0 +1,56 @@
+"""Steps: what a site can be asked to do, and the turn in which it is asked.
+
+A step is a function `answer(site, memory, ask, turn) -> (reply, memory)`. Its annotations declare
+the two messages, and so what comes in and what leaves.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confide.errors import MessageError
+from confide.federation.messages import fields_of
+
+Answer = Callable[..., tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One ask to one site. `seed` depends on (run seed, round, site, step) and on nothing else."""
+
+    round: int
+    site: str
+    step: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing a site can be asked to do.
+
+    `summed` steps answer with numbers and arrays only, and the server adds the replies up without
+    looking at one (`Federation.sum`). `like` names pairs of fields (ask, reply) whose arrays must
+    have equal names and shapes.
+    """
+
+    name: str
+    ask: type
+    reply: type
+    answer: Answer
+    summed: bool = False
+    like: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def of(answer: Answer, *, summed: bool = False, like: tuple[tuple[str, str], ...] = ()) -> Step:
+        """The step that a function declares by its annotations."""
+        hints = typing.get_type_hints(answer)
+        reply = typing.get_args(hints["return"])[0]
+        step = Step(answer.__name__, hints["ask"], reply, answer, summed, like)
+        fields_of(step.ask)
+        kinds = fields_of(reply)
+        if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:
+            raise MessageError(f"step {step.name}: only numbers and arrays can be summed")
+        return step

@@ -1,0 +1,43 @@
+"""The wire table: every step of a method, and every field that its messages carry.
+
+A checked-in copy of it is the wire lock (tests/wire): a change to what leaves a site shows in
+review.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confide.federation.messages import fields_of
+from confide.federation.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class WireRow:
+    """One field of one message: "down" goes to a site, "up" leaves it."""
+
+    step: str
+    direction: str
+    field: str
+    kind: str
+    what: str
+    seen: str
+
+
+def wire_table(steps: Iterable[Step]) -> list[WireRow]:
+    """The rows of a method's steps, in their order: first the ask, then the reply."""
+    rows = []
+    for step in steps:
+        for direction, message in (("down", step.ask), ("up", step.reply)):
+            seen = "by the site" if direction == "down" else "one by one"
+            if direction == "up" and step.summed:
+                seen = "sum"
+            kinds = fields_of(message)
+            for field in dataclasses.fields(message):
+                what = str(field.metadata.get("what", ""))
+                rows.append(
+                    WireRow(step.name, direction, field.name, kinds[field.name], what, seen)
+                )
+    return rows

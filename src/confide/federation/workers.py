@@ -1,0 +1,220 @@
+"""The embedded engine with n worker processes: spawned once, kept for the run.
+
+Each worker holds some of the sites for good (so their encoded text is kept) and computes with
+`threads` threads. Asks and replies are encoded bytes in shared memory. A worker that dies is
+started again and its ask repeated once; since every answer depends only on memory, ask and seed,
+the numbers do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+from confide.federation.failures import CODES, Failure
+from confide.federation.federation import Delivery
+from confide.federation.inprocess import Hosting, SiteSpec
+from confide.federation.messages import encode
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class WorkerEngine:
+    """Sites spread over `workers` processes of `threads` threads each."""
+
+    def __init__(
+        self, specs: Sequence[SiteSpec], hosting: Hosting, *, workers: int, threads: int = 1
+    ) -> None:
+        self._sites = tuple(sorted(spec.name for spec in specs))
+        shares = _deal(specs, min(workers, len(specs)))
+        self._workers = [_Worker(share, hosting, threads) for share in shares]
+        self._home = {
+            spec.name: worker
+            for worker, share in zip(self._workers, shares, strict=True)
+            for spec in share
+        }
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        return self._sites
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        """Every asked site's reply, as they come. A site over `timeout` seconds is a failure."""
+        queues: dict[_Worker, deque[str]] = {}
+        for site in sorted(asks):
+            queues.setdefault(self._home[site], deque()).append(site)
+        busy = [worker for worker in self._workers if worker in queues]
+        with contextlib.ExitStack() as held:
+            for worker in busy:
+                held.enter_context(worker.lock)
+            blocks = _Blocks(asks)
+            held.callback(blocks.free)
+            for worker in busy:
+                worker.begin(step, round, site=queues[worker].popleft(), blocks=blocks)
+            while busy:
+                for worker in _ready(busy, timeout):
+                    delivery = worker.finish(step, round, blocks=blocks, timeout=timeout)
+                    if delivery is None:
+                        continue
+                    if queues[worker]:
+                        worker.begin(step, round, site=queues[worker].popleft(), blocks=blocks)
+                    else:
+                        busy.remove(worker)
+                    yield delivery
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.end()
+
+
+class _Blocks:
+    """The asks of one delivery in shared memory: equal bytes lie there once."""
+
+    def __init__(self, asks: Mapping[str, bytes]) -> None:
+        self._blocks: dict[int, SharedMemory] = {}
+        self._asks = asks
+        for data in asks.values():
+            if id(data) not in self._blocks:
+                block = SharedMemory(create=True, size=len(data))
+                block.buf[: len(data)] = data
+                self._blocks[id(data)] = block
+
+    def place(self, site: str) -> tuple[str, int]:
+        """Name and length of the block that holds a site's ask."""
+        data = self._asks[site]
+        return self._blocks[id(data)].name, len(data)
+
+    def free(self) -> None:
+        for block in self._blocks.values():
+            block.close()
+            block.unlink()
+
+
+class _Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting, threads: int) -> None:
+        self._arguments = (list(specs), hosting, threads)
+        self.lock = threading.Lock()
+        self.pipe: Connection
+        self._site = ""
+        self._since = 0.0
+        self._again = False
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self.pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def begin(self, step: str, round: int, *, site: str, blocks: _Blocks) -> None:
+        """Hand over an ask. A death is noticed by `finish`."""
+        self._site, self._again = site, False
+        self._send(step, round, blocks)
+
+    def _send(self, step: str, round: int, blocks: _Blocks) -> None:
+        self._since = time.perf_counter()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send((step, round, self._site, *blocks.place(self._site)))
+
+    def overdue(self, timeout: float | None) -> bool:
+        """Whether the ask in hand has taken too long."""
+        return timeout is not None and time.perf_counter() - self._since > timeout
+
+    def finish(
+        self, step: str, round: int, *, blocks: _Blocks, timeout: float | None
+    ) -> Delivery | None:
+        """The reply in hand, or None where the process died and the ask was repeated."""
+        try:
+            if self.pipe.poll(0):
+                name, length, seconds = self.pipe.recv()
+                block = SharedMemory(name)
+                reply = bytes(block.buf[:length])
+                block.close()
+                block.unlink()
+                return Delivery(self._site, reply, seconds)
+            code = "timeout"
+        except (EOFError, ConnectionResetError):
+            code = "lost"
+        self._kill()
+        self._spawn()
+        if code == "lost" and not self._again:
+            self._again = True
+            self._send(step, round, blocks)
+            return None
+        seconds = time.perf_counter() - self._since
+        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds)
+
+    def end(self) -> None:
+        """Let the process go, and make sure that it went."""
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+        self._process.join(timeout=2)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:
+    """Workers with something to say, or overdue. Waits until there is one."""
+    while True:
+        pipes = {worker.pipe: worker for worker in workers}
+        speaking = wait(list(pipes), timeout=None if timeout is None else 0.2)
+        found = [pipes[pipe] for pipe in speaking]  # type: ignore[index]
+        found += [w for w in workers if w not in found and w.overdue(timeout)]
+        if found:
+            return found
+
+
+def _deal(specs: Sequence[SiteSpec], count: int) -> list[list[SiteSpec]]:
+    """Sites to workers: the largest first, each to whoever has least to do so far."""
+    shares: list[list[SiteSpec]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for spec in sorted(specs, key=lambda spec: (-spec.weight, spec.name)):
+        place = loads.index(min(loads))
+        shares[place].append(spec)
+        loads[place] += spec.weight + 1
+    return shares
+
+
+def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: int) -> None:
+    """The life of a worker process: answer until the pipe closes."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    scratch: dict[str, Any] = {}
+    hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            step, round, site, name, length = pipe.recv()
+            block = SharedMemory(name)
+            ask = bytes(block.buf[:length])
+            block.close()
+            start = time.perf_counter()
+            reply = hosts[site].answer(step, round, ask)
+            seconds = time.perf_counter() - start
+            back = SharedMemory(create=True, size=len(reply))
+            back.buf[: len(reply)] = reply
+            back.close()
+            pipe.send((back.name, len(reply), seconds))
+
+
+assert {"lost", "timeout"} <= CODES.keys()

@@ -1,0 +1,62 @@
+"""Evaluation is a step too: a site scores its own held-out text and replies with counts.
+
+What leaves a site: per entity type how many entities were right, predicted and gold, strict and
+relaxed, and the number of sentences. What never does: a prediction, a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.federation.messages import carries
+from confide.scoring import Count, EntityCounts, count_entities
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Counts of one site on one part of its held-out text. Y types; true, predicted, gold."""
+
+    types: list[str] = carries("names of the entity types (not text)")
+    strict_Y3: NDArray[np.int64] = carries("exact entities: right, predicted, gold, by type")
+    relaxed_Y3: NDArray[np.int64] = carries("overlapping entities: right, predicted, gold, by type")
+    sentences: int = carries("number of sentences scored")
+    malformed: int = carries("tags that had to be repaired")
+
+
+def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> Scored:
+    """The reply for predicted documents."""
+    counts = count_entities(gold, predicted)
+    types = sorted({*counts.strict, *counts.relaxed})
+    return Scored(
+        types=types,
+        strict_Y3=_table(counts.strict, types),
+        relaxed_Y3=_table(counts.relaxed, types),
+        sentences=counts.sentences,
+        malformed=counts.malformed,
+    )
+
+
+def counts_of(reply: Scored) -> EntityCounts:
+    """The counts in a reply."""
+    return EntityCounts(
+        strict=_by_type(reply.types, reply.strict_Y3),
+        relaxed=_by_type(reply.types, reply.relaxed_Y3),
+        sentences=reply.sentences,
+        malformed=reply.malformed,
+    )
+
+
+def _table(counts: dict[str, Count], types: list[str]) -> NDArray[np.int64]:
+    rows = [counts.get(name, Count()) for name in types]
+    return np.array([tuple(row) for row in rows], np.int64).reshape(len(types), 3)
+
+
+def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
+    return {
+        name: Count(*(int(n) for n in row)) for name, row in zip(types, table_Y3, strict=True)
+    }

@@ -1,0 +1,226 @@
+"""Agreeing on a vocabulary and a tag set without showing a word ("remote secure mapping").
+
+Luboshnikov & Makarov 2020, Fig. 3: sites count, hash and send; the server adds up, drops what is
+rare, numbers the rest and sends the numbering back; each site can then number its own words.
+
+What leaves a site: keyed digests of its words and characters with their counts; the names of its
+entity types; how many training sentences it has. What never does: a word, a character, the key.
+
+Where we differ from the paper. Its plain hash can be reversed by anyone with a word list; here a
+digest is HMAC-SHA-256 under a key that the sites share and the server never sees, cut to 16 bytes.
+A token counts only if at least `min_sites` sites and `min_count` occurrences report it. Digests
+are sent sorted, so their order says nothing about the text. Ids go by count, ties by digest. The
+same ask builds the character vocabulary and the union of tag names, which are not text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.examples import Example, examples_from
+from confide.data.vocabulary import (
+    DIGEST_BYTES,
+    count_characters,
+    count_words,
+    digest,
+)
+from confide.errors import DataError, FederationError, GuardError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.keys import key_check
+from confide.federation.messages import carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.learning.seeds import derive_seed
+
+Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Digests (W x 16) and how often each occurs (W)."""
+
+
+@dataclass(frozen=True)
+class CheckKey:
+    """Compare keys without showing one."""
+
+    nonce: str = carries("a number of this run, so that check values cannot be compared over runs")
+
+
+@dataclass(frozen=True)
+class KeyChecked:
+    """Equal for equal keys; says nothing else about a key."""
+
+    check: str = carries("HMAC of the nonce under the site's key")
+
+
+@dataclass(frozen=True)
+class CountVocabulary:
+    """Count the training text."""
+
+    how: str = carries("how a word is normalised before it is counted")
+    types: list[str] = carries("the declared entity types; empty where the sites decide")
+
+
+@dataclass(frozen=True)
+class VocabularyCounted:
+    """Counts of the training text under keyed digests. W words, C characters."""
+
+    word_digests_W16: NDArray[np.uint8] = carries("keyed digests of the site's words, sorted")
+    word_counts_W: NDArray[np.int64] = carries("how often each occurs in the training text")
+    character_digests_C16: NDArray[np.uint8] = carries("keyed digests of its characters, sorted")
+    character_counts_C: NDArray[np.int64] = carries("how often each occurs in the training text")
+    types: list[str] = carries("names of the site's entity types (not text)")
+    sentences: int = carries("number of training sentences")
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The common vocabulary: row i of a digest table has id i + 2."""
+
+    word_digests_V16: NDArray[np.uint8]
+    character_digests_V16: NDArray[np.uint8]
+    types: list[str]
+    sentences: dict[str, int]
+
+
+def training_examples(site: Site) -> list[Example]:
+    """The site's training sentences, made once."""
+    if "train examples" not in site.cache:
+        examples, _ = examples_from(site.train)
+        site.cache["train examples"] = examples
+    found: list[Example] = site.cache["train examples"]
+    return found
+
+
+def check_key(
+    site: Site, memory: object, ask: CheckKey, turn: Turn
+) -> tuple[KeyChecked, object]:
+    """Show that the site holds the key that the other sites hold."""
+    return KeyChecked(key_check(site.key(), ask.nonce)), memory
+
+
+def count_vocabulary(
+    site: Site, memory: object, ask: CountVocabulary, turn: Turn
+) -> tuple[VocabularyCounted, object]:
+    """Count words, characters and tag names of the training text (Fig. 3, steps 1 and 2)."""
+    key = site.key()
+    examples = training_examples(site)
+    if not examples:
+        raise Refusal("no-training-text")
+    if len(examples) < site.guards.min_sentences:
+        raise Refusal("too-few-sentences")
+    types = sorted({span[2] for example in examples for span in example.spans})
+    if ask.types and not set(types) <= set(ask.types):
+        raise Refusal("tag-outside-set")
+    tokens = [token for example in examples for token in example.tokens]
+    floor = site.guards.min_token_count
+    words = _digested(key, "word", count_words(tokens, ask.how), floor)  # type: ignore[arg-type]
+    characters = _digested(key, "character", count_characters(tokens), floor)
+    return VocabularyCounted(*words, *characters, types, len(examples)), memory
+
+
+CHECK_KEY = Step.of(check_key)
+COUNT_VOCABULARY = Step.of(count_vocabulary)
+
+
+def agree(
+    federation: Federation, *, how: str, types: Iterable[str], min_count: int, min_sites: int
+) -> Agreed:
+    """Run both steps and number what the sites counted (Fig. 3, step 3).
+
+    Raises FederationError where keys differ, DataError where no site has an entity.
+    """
+    nonce = format(derive_seed(federation.seed, "key check"), "x")
+    checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
+    _compare_keys({site: reply.check for site, reply in checks.items()})
+    declared = list(types)
+    counted = federation.ask(
+        COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=sorted(checks)
+    )
+    seen = sorted({name for reply in counted.values() for name in reply.types})
+    if not seen and not declared:
+        raise DataError(
+            "no site has a single annotated entity in its training text",
+            fix="check the tag maps and formats with `confide data check`",
+        )
+    words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in counted.items()}
+    characters = {
+        site: (r.character_digests_C16, r.character_counts_C) for site, r in counted.items()
+    }
+    sites = min(min_sites, len(counted))
+    return Agreed(
+        word_digests_V16=number(words, min_count=min_count, min_sites=sites),
+        character_digests_V16=number(characters, min_count=1, min_sites=sites),
+        types=declared or seen,
+        sentences={site: reply.sentences for site, reply in counted.items()},
+    )
+
+
+def number(
+    counted: Mapping[str, Counts], *, min_count: int, min_sites: int
+) -> NDArray[np.uint8]:
+    """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16.
+
+    Raises GuardError, naming the site, where counts are not counts of distinct digests.
+    """
+    for site, (digests, counts) in counted.items():
+        rows = _rows(digests, site)
+        if len(np.unique(rows)) != len(rows) or len(rows) != len(counts) or (counts < 1).any():
+            raise GuardError(f"site {site}: its counts are not counts of distinct digests")
+    everything = np.concatenate([_rows(digests, site) for site, (digests, _) in counted.items()])
+    distinct, places = np.unique(everything, return_inverse=True)
+    occurrences = np.zeros(len(distinct), np.int64)
+    np.add.at(occurrences, places, np.concatenate([counts for _, counts in counted.values()]))
+    reporters = np.bincount(places, minlength=len(distinct))
+    kept = (occurrences >= min_count) & (reporters >= min_sites)
+    order = np.lexsort((np.arange(len(distinct)), -occurrences))
+    chosen = distinct[order[kept[order]]]
+    return chosen.view(np.uint8).reshape(len(chosen), DIGEST_BYTES).copy()
+
+
+def file_check(key: bytes, content_digest: str) -> str:
+    """A value that sites with the same file share; the server learns only whether it is the same."""
+    return digest(key, "file", content_digest).hex()
+
+
+def content_digest(data: bytes) -> str:
+    """SHA-256 of a file's content."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts:
+    pairs = sorted(
+        (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
+    )
+    digests = np.frombuffer(b"".join(mark for mark, _ in pairs), np.uint8)
+    counted = np.array([count for _, count in pairs], np.int64)
+    return digests.reshape(len(pairs), DIGEST_BYTES), counted
+
+
+def _rows(digests: NDArray[np.uint8], site: str) -> NDArray[np.void]:
+    """Each row of 16 bytes as one value that sorts like its bytes."""
+    if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
+        raise GuardError(f"site {site}: its digests have another shape", got=str(digests.shape))
+    return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
+
+
+def _compare_keys(checks: dict[str, str]) -> None:
+    groups: dict[str, list[str]] = {}
+    for site, check in checks.items():
+        groups.setdefault(check, []).append(site)
+    if len(groups) <= 1:
+        return
+    largest = max(groups.values(), key=len)
+    if len(largest) * 2 > len(checks):
+        odd = [site for site in checks if site not in largest]
+        who = f"the key of {', '.join(odd)} is not the key of the other sites"
+    else:
+        who = f"these groups hold different keys: {' | '.join(map(', '.join, groups.values()))}"
+    raise FederationError(
+        f"the sites do not share one key: {who}",
+        fix="give every site the same key file",
+    )

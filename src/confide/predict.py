@@ -1,0 +1,151 @@
+"""Using a trained model: annotate documents, or score the model on annotated ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from confide.data.corpora import locate
+from confide.errors import DataError, KeyFileError, RunError
+from confide.federation.keys import read_key
+from confide.federation.messages import decode
+from confide.methods import method_named
+from confide.release import is_release, released
+from confide.runfolder import RunFolder
+from confide.scoring import count_entities, scores
+from confide.scoring.counts import Mode
+from confide.settings import Settings
+from confide.text.document import Document
+from confide.text.formats import read, retag
+
+STANDARD_INPUT = "-"
+
+
+class Extractor(Protocol):
+    """Reads documents and returns them annotated."""
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with what the model finds, a confidence on each entity."""
+        ...
+
+
+def predict(
+    run: Path,
+    sources: Sequence[str | Path],
+    *,
+    site: str | None = None,
+    format: str | None = None,
+    key: Path | None = None,
+) -> list[Document]:
+    """Annotate files, or standard input (`-`), with the model of a run or of a release.
+
+    Args:
+        run: the folder of a run, or a folder that `release` wrote.
+        sources: raw text, or any format that confide reads; annotations in it are left out.
+        site: whose model, where every site has its own (`alone`).
+        format: the format of the sources; by default found out from each.
+        key: the sites' shared key file; by default the one that the run's settings name.
+
+    Raises:
+        KeyFileError: the model's vocabulary is keyed and the key is not there, or another.
+        MissingDataError, FormatError: a source cannot be read.
+        RunError: the folder holds no model.
+    """
+    extract = extractor(run, site=site, key=key)
+    return extract(_documents(sources, format=format))
+
+
+def evaluate(
+    run: Path,
+    data: Sequence[str | Path],
+    *,
+    site: str | None = None,
+    format: str | None = None,
+    scheme: str | None = None,
+    key: Path | None = None,
+    mode: Mode = "default",
+) -> dict[str, Any]:
+    """Score the model of a run on annotated files; the form is that of `scoring.scores`.
+
+    The tag map of `site`, where its settings have one, is applied to the files. Raises as
+    `predict` does, and DataError where the files hold no entity.
+    """
+    extract = extractor(run, site=site, key=key)
+    tags = {} if is_release(run) else _tags(RunFolder(run).settings(), site)
+    gold = retag(_documents(data, format=format, scheme=scheme), tags)
+    if not any(document.entities for document in gold):
+        raise DataError(
+            "there is nothing to score against: no entity is annotated in these files",
+            fix="look at them with `confide data check`",
+        )
+    return scores(count_entities(gold, extract(gold), mode=mode))
+
+
+def extractor(run: Path, *, site: str | None = None, key: Path | None = None) -> Extractor:
+    """The model of a run at its selected round, or of a release."""
+    if is_release(run):
+        return released(run)
+    folder = RunFolder(run)
+    result, settings = folder.result(), folder.settings()
+    method = method_named(settings.algorithm)
+    part = _part(result, site)
+    state = decode(method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes())
+    return method(settings).extractor(state, key=_key(folder, settings, site=site, key=key))
+
+
+def _part(result: dict[str, Any], site: str | None) -> str:
+    """Which federation of the run the model belongs to."""
+    parts = result["best_rounds"]
+    known = sorted(result["data"]["sites"])
+    if site is not None and site not in known:
+        raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
+    if "" in parts:
+        return ""
+    if site is None:
+        raise RunError(
+            "every site of this run has a model of its own",
+            fix=f"choose one with --site: {', '.join(known)}",
+        )
+    return site
+
+
+def _key(folder: RunFolder, settings: Settings, *, site: str | None, key: Path | None) -> bytes:
+    own = next((s.key for s in settings.site if s.name == site and s.key), None)
+    path = key or Path(own or settings.key or folder.sites / "shared.key")
+    try:
+        return read_key(path)
+    except KeyFileError as error:
+        raise KeyFileError(
+            f"the words of this model are keyed, and {error.what}",
+            where=str(path),
+            fix="name the key file that the sites share with --key, or let a site make a copy"
+            " with its words in the clear: `confide release`",
+        ) from error
+
+
+def _tags(settings: Settings, site: str | None) -> dict[str, str]:
+    if settings.split is not None:
+        return settings.split.tags
+    return next((table.tags for table in settings.site if table.name == site), {})
+
+
+def _documents(
+    sources: Sequence[str | Path], *, format: str | None, scheme: str | None = None
+) -> list[Document]:
+    documents: list[Document] = []
+    for source in sources:
+        if str(source) == STANDARD_INPUT:
+            documents.append(Document("stdin", sys.stdin.read(), source="stdin"))
+            continue
+        documents += read(locate(source), format, scheme=scheme).documents
+    if not documents:
+        raise DataError("there is no document to read", expected="at least one file, or -")
+    seen: dict[str, int] = {}
+    unique = []
+    for document in documents:
+        count = seen[document.id] = seen.get(document.id, 0) + 1
+        unique.append(document if count == 1 else replace(document, id=f"{document.id}#{count}"))
+    return unique

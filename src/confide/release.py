@@ -1,0 +1,130 @@
+"""A release: a copy of a model with its word list in the clear, by an explicit act of a site.
+
+The model of a run knows its words by keyed digest only. A site that holds the key can recognise
+the words of its own training text, and hand on a copy that needs no key. The copy tells which
+words occur in that text; that is what the act is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.encoding import TagSet
+from confide.data.examples import examples_from
+from confide.data.vocabulary import (
+    SPECIALS,
+    ClearVocabulary,
+    KeyedVocabulary,
+    count_characters,
+    count_words,
+)
+from confide.errors import RunError
+from confide.federation.files import write_atomically
+from confide.federation.keys import read_key
+from confide.federation.messages import Arrays, carries, decode, encode
+from confide.gathering import gather
+from confide.methods import fedavg
+from confide.runfolder import RunFolder
+
+FILE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Released:
+    """A tagger that needs no key."""
+
+    words: list[str] = carries("the words, in order of ids")
+    characters: list[str] = carries("the characters, in order of ids")
+    types: list[str] = carries("names of the entity types")
+    how: str = carries("how a word is normalised")
+    sizes: dict[str, int] = carries("sizes of the tagger")
+    character: str = carries("which character part the tagger has")
+    dropout: float = carries("share of features dropped in training")
+    weights: Arrays = carries("weights of the tagger")
+
+
+def release(
+    run: Path, *, out: Path, site: str | None = None, key: Path | None = None
+) -> Path:
+    """Write the model of a run to the folder `out`, with the words of `site` (or of all) in clear.
+
+    Rows of words and characters that occur at no such site cannot be named; they are left out,
+    and such words are read as unknown ones. Raises RunError, KeyFileError, DataError.
+    """
+    folder = RunFolder(run)
+    settings, result = folder.settings(), folder.result()
+    if (out / FILE).exists():
+        raise RunError("there is a release in this folder already", where=str(out / FILE))
+    gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
+    specs = [spec for spec in gathered.specs if site in (None, spec.name)]
+    if not specs:
+        names = ", ".join(spec.name for spec in gathered.specs)
+        raise RunError(f"the run has no site {site!r}", expected=names)
+    part = "" if "" in result["best_rounds"] else specs[0].name
+    checkpoint = folder.store(part).load(result["best_rounds"][part])
+    state = decode(fedavg.State, checkpoint.state.tobytes())
+    secret = key or specs[0].key_file
+    assert secret is not None
+    known = read_key(Path(secret))
+    examples, _ = examples_from([document for spec in specs for document in spec.train])
+    tokens = [token for example in examples for token in example.tokens]
+    words, word_ids = _named(
+        KeyedVocabulary(state.word_digests_V16, "word", known),
+        sorted(count_words(tokens, state.how)),  # type: ignore[arg-type]
+    )
+    characters, character_ids = _named(
+        KeyedVocabulary(state.character_digests_V16, "character", known),
+        sorted(count_characters(tokens)),
+    )
+    weights = dict(state.weights)
+    weights["word.weight"] = weights["word.weight"][word_ids]
+    for name in fedavg.CHARACTER_ROWS:
+        if name in weights:
+            weights[name] = weights[name][character_ids]
+    sizes = {**state.sizes, "words": len(word_ids), "characters": len(character_ids)}
+    message = Released(
+        words=words,
+        characters=characters,
+        types=list(state.types),
+        how=state.how,
+        sizes=sizes,
+        character=state.character,
+        dropout=state.dropout,
+        weights=weights,
+    )
+    write_atomically(out / FILE, encode(message))
+    return out
+
+
+def is_release(folder: Path) -> bool:
+    """Whether this is a folder that `release` wrote."""
+    return (Path(folder) / FILE).is_file()
+
+
+def released(folder: Path) -> fedavg.Extractor:
+    """The extractor of a release. Raises MessageError where the file is damaged."""
+    model = decode(Released, (Path(folder) / FILE).read_bytes())
+    vocabulary: dict[str, Any] = {
+        "words": ClearVocabulary(tuple(model.words), "word"),
+        "characters": ClearVocabulary(tuple(model.characters), "character"),
+        "tags": TagSet(tuple(model.types)),
+        "how": model.how,
+    }
+    if model.character == "none":
+        vocabulary["characters"] = None
+    return fedavg.Extractor(fedavg.tagger_of(model, model.weights), vocabulary)
+
+
+def _named(
+    vocabulary: KeyedVocabulary, texts: list[str]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """The texts that the vocabulary knows, by id; and the rows to keep, the specials first."""
+    ids = vocabulary.ids(texts)
+    known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)
+    rows = [*range(SPECIALS), *(id for id, _ in known)]
+    return [text for _, text in known], np.array(rows, np.int64)

@@ -1,0 +1,163 @@
+"""The folder of a run: where its parts lie, and how they are opened, written and refused.
+
+    settings.toml     the settings, resolved
+    environment.json  versions, seeds, machine, fingerprint of the data
+    result.json       scores, history, bytes, seconds (docs/result.md)
+    ledger.jsonl      what crossed the wall
+    checkpoints/      the server's state, by round
+    alone/NAME/       the same two for every site of a run with method "alone"
+    sites/NAME/       what the site owns: its memory, log, worst errors; never read by the server
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from confide import __version__
+from confide.errors import RunError, SettingsError
+from confide.federation.checkpoints import CheckpointStore
+from confide.federation.files import write_atomically
+from confide.federation.keys import new_key
+from confide.settings import Settings, dump, load
+
+SCHEMA = 1
+
+
+class RunFolder:
+    """The parts of one run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def sites(self) -> Path:
+        """The folder that holds each site's own folder."""
+        return self.path / "sites"
+
+    def part(self, name: str) -> Path:
+        """Where checkpoints and ledger of one federation lie: here, or below `alone`."""
+        return self.path / "alone" / name if name else self.path
+
+    def store(self, part: str = "") -> CheckpointStore:
+        """The checkpoints of one federation of the run."""
+        return CheckpointStore(self.part(part) / "checkpoints")
+
+    def is_taken(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "settings.toml").exists()
+
+    def open(self, settings: Settings, *, resume: bool) -> None:
+        """Make the folder, or go on in it. Raises RunError where that would lose a run."""
+        if self.is_taken() and not resume:
+            raise RunError(
+                "there is a run in this folder already",
+                where=str(self.path),
+                fix="continue it with --resume, or choose another folder with --out",
+            )
+        if resume and not self.is_taken():
+            raise RunError(
+                "there is no run to resume in this folder",
+                where=str(self.path),
+                fix="leave --resume away to start one",
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.is_taken():
+            self.write("settings.toml", dump(settings))
+
+    def key_file(self, settings: Settings) -> Path:
+        """The key that the simulated sites share: the given one, or one made for this run."""
+        if settings.key:
+            return Path(settings.key)
+        path = self.sites / "shared.key"
+        return path if path.exists() else new_key(path)
+
+    def settings(self) -> Settings:
+        """The settings of the run. Raises RunError where there is none."""
+        path = self.path / "settings.toml"
+        if not path.is_file():
+            raise RunError(
+                "this is not the folder of a run",
+                where=str(self.path),
+                expected="a settings.toml, written by `confide run`",
+            )
+        try:
+            return load(path)
+        except SettingsError as error:
+            raise RunError(f"its settings cannot be read: {error}", where=str(self.path)) from error
+
+    def result(self) -> dict[str, Any]:
+        """result.json. Raises RunError: not finished, damaged, or of a newer schema."""
+        path = self.path / "result.json"
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            schema = int(result["schema"])
+        except FileNotFoundError as error:
+            self.settings()
+            raise RunError(
+                "the run is not finished",
+                where=str(self.path),
+                fix="continue it with `confide run --resume`",
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError("this is not the result of a run", where=str(path)) from error
+        if schema > SCHEMA:
+            raise RunError(
+                "the run was written by a newer confide",
+                where=str(path),
+                expected=f"schema {SCHEMA} or older",
+                got=f"schema {schema}",
+                fix="read it with the version of confide that wrote it, or a later one",
+            )
+        return dict(result)
+
+    def write(self, name: str, content: str | dict[str, Any]) -> Path:
+        """Write a text or JSON file of the run, whole or not at all."""
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        try:
+            write_atomically(self.path / name, text.encode())
+        except OSError as error:
+            raise RunError(
+                f"{name} could not be written ({error.strerror})",
+                where=str(self.path),
+                fix="make room on the disk, then continue with --resume",
+            ) from error
+        return self.path / name
+
+
+def environment(settings: Settings, fingerprint: str) -> dict[str, Any]:
+    """What the numbers depend on besides settings: versions, machine, data. No host name."""
+    packages = ("torch", "numpy", "safetensors", "pydantic")
+    return {
+        "confide": __version__,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+        "machine": {
+            "system": platform.system(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+        },
+        "seed": settings.seed,
+        "workers": settings.workers,
+        "threads": settings.threads,
+        "data": fingerprint,
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "?"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,185 @@
+"""The rounds of one federation: train, score development text, checkpoint, go on after a crash."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confide.errors import CheckpointError
+from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
+from confide.federation.events import Event, Watcher
+from confide.federation.federation import Federation
+from confide.federation.ledger import Ledger
+from confide.federation.messages import decode, encode
+from confide.methods import Method
+from confide.scoring import EntityCounts, scores, sum_counts
+from confide.settings import Settings
+
+
+@dataclass
+class Progress:
+    """What a run has come to so far; saved in every checkpoint, so that nothing is counted twice."""
+
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_round: int = 0
+    best_score: float = -1.0
+    best_dev: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The state of the selected round, and how it was reached."""
+
+    state: Any
+    progress: Progress
+
+
+class Rounds:
+    """Runs a method over a federation, one checkpoint a round.
+
+    `binding` is a digest of all that decides the numbers; a checkpoint with another one is
+    refused, since it belongs to another run.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        *,
+        settings: Settings,
+        store: CheckpointStore,
+        ledger: Ledger,
+        binding: str,
+        watch: Watcher,
+    ) -> None:
+        self._method = method
+        self._federation = federation
+        self._settings = settings
+        self._store = store
+        self._ledger = ledger
+        self._binding = binding
+        self._watch = watch
+        self._clock = time.perf_counter()
+        self._before = Progress()
+
+    def run(self) -> Trained:
+        """All rounds that are still to do; the state of the best one by development counts."""
+        settings, progress = self._settings, Progress()
+        rounds = self._store.rounds()
+        if rounds:
+            last, state, progress = self._restore(rounds[-1])
+        else:
+            state, last = self._method.start(self._federation), 0
+            self._federation.take_faults()
+        self._before = Progress(
+            seconds=progress.seconds, compute_seconds=progress.compute_seconds
+        )
+        for number in range(last + 1, settings.rounds + 1):
+            if self._is_over(progress, number):
+                break
+            state = self._round(state, progress, number)
+        if progress.best_round in (0, self._store.rounds()[-1]):
+            return Trained(state, progress)
+        return Trained(self._restore(progress.best_round)[1], progress)
+
+    def score(self, state: Any, part: str, round: int) -> dict[str, EntityCounts]:
+        """Every site's counts on its own held-out text."""
+        return self._method.score(state, self._federation, part=part, round=round)
+
+    def _is_over(self, progress: Progress, number: int) -> bool:
+        patience = self._settings.select.patience
+        return patience > 0 and progress.best_round > 0 and (
+            number - 1 - progress.best_round >= patience
+        )
+
+    def _round(self, state: Any, progress: Progress, number: int) -> Any:
+        start, computed = time.perf_counter(), self._federation.compute_seconds
+        sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
+        state, facts = self._method.round(state, self._federation, number)
+        trained = time.perf_counter() - start
+        record: dict[str, Any] = {"round": number, **facts, "train_seconds": trained}
+        if number % self._settings.select.every == 0 or number == self._settings.rounds:
+            self._develop(state, progress, record, number)
+        record["failed"] = {fault.site: fault.code for fault in self._federation.take_faults()}
+        record["bytes"] = {
+            way: sum(sites.values()) - sent[way] for way, sites in self._ledger.totals.items()
+        }
+        record["seconds"] = time.perf_counter() - start
+        record["compute_seconds"] = self._federation.compute_seconds - computed
+        if facts.get("sentences"):
+            record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
+        progress.history.append(record)
+        self._tell(progress, record)
+        self._save(state, progress, number)
+        return state
+
+    def _develop(
+        self, state: Any, progress: Progress, record: dict[str, Any], number: int
+    ) -> None:
+        """Score development text and note whether this round is the best so far."""
+        counts = self.score(state, "dev", number)
+        overall = scores(sum_counts(counts.values()))
+        record["dev"] = {kind: overall[kind]["f1"] for kind in ("strict", "relaxed")}
+        record["dev_sites"] = {
+            site: scores(count)["strict"]["f1"] for site, count in counts.items()
+        }
+        has_text = overall["sentences"] > 0
+        by = self._settings.select.by
+        value = float(number) if by == "last" or not has_text else record["dev"][by]
+        if value > progress.best_score:
+            progress.best_score, progress.best_round = value, number
+            progress.best_dev = overall if has_text else {}
+
+    def _tell(self, progress: Progress, record: dict[str, Any]) -> None:
+        done = [round["seconds"] for round in progress.history[-5:]]
+        left = self._settings.rounds - record["round"]
+        self._watch(
+            Event(
+                "round",
+                record["round"],
+                rounds=self._settings.rounds,
+                loss=record.get("loss"),
+                dev_f1=record.get("dev", {}).get("strict"),
+                bytes_up=sum(self._ledger.totals["up"].values()),
+                bytes_down=sum(self._ledger.totals["down"].values()),
+                seconds=record["seconds"],
+                seconds_left=left * sum(done) / len(done),
+            )
+        )
+
+    def _save(self, state: Any, progress: Progress, number: int) -> None:
+        progress.seconds = self._before.seconds + time.perf_counter() - self._clock
+        progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
+        checkpoint = Checkpoint(
+            round=number,
+            state=as_array(encode(state)),
+            binding=self._binding,
+            progress=json.dumps(vars(progress)),
+            ledger=self._ledger.flush(),
+        )
+        self._store.save(checkpoint, best=progress.best_round)
+
+    def _restore(self, round: int) -> tuple[int, Any, Progress]:
+        checkpoint = self._store.load(round)
+        if checkpoint.binding != self._binding:
+            raise CheckpointError(
+                "the checkpoint was made with other settings or other data",
+                where=str(self._store.path(round)),
+                fix="resume with the settings and data of the run, or start in another folder",
+            )
+        state = decode(self._method.State, checkpoint.state.tobytes())
+        return checkpoint.round, state, Progress(**json.loads(checkpoint.progress))
+
+
+def checkpointed_ledger_length(store: CheckpointStore) -> int:
+    """How long the ledger was when the newest checkpoint was written; 0 before the first."""
+    rounds = store.rounds()
+    return store.load(rounds[-1]).ledger if rounds else 0
+
+
+Trainer = Callable[[], Trained]
