@@ -1,0 +1,1 @@
+"""Documents in, documents out: offsets, tokens, tag schemes, file formats."""

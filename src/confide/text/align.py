@@ -1,0 +1,178 @@
+"""Entities on tokens: what a flat tagger can learn of a document, and its answers back as text.
+
+A flat tagger gives every token to one entity at most, and an entity is a run of tokens inside one
+sentence. `flat_spans` keeps what fits and names everything else; nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confide.errors import DataError
+from confide.text.document import Document, Entity, Problem, Sentence
+from confide.text.schemes import TokenSpan
+
+
+class _Candidate(NamedTuple):
+    """An entity as a run of tokens of one sentence."""
+
+    sentence: int
+    first: int
+    last: int
+    entity: Entity
+
+
+def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]]:
+    """The entities of a segmented document as token spans, sentence by sentence.
+
+    Left out (`Problem.lost`): "discontinuous"; "crosses-sentence"; "no-token" (no token at its
+    place); and of entities that share a token all but the longest (then the first): "nested" where
+    the kept one covers it, "overlapping" where it does not, "duplicate" where type and tokens are
+    the same. Changed: "not-on-token-border", an entity that begins or ends inside a token or in
+    white space, and is taken to whole tokens.
+
+    Returns:
+        For each sentence, spans (first token, one past the last, type) in order, not
+        overlapping; and the problems, in the order of the document's entities.
+
+    Raises:
+        DataError: the document has entities and nobody has segmented it.
+    """
+    spans: list[list[TokenSpan]] = [[] for _ in document.sentences]
+    if not document.entities:
+        return spans, []
+    if not document.sentences:
+        raise DataError(
+            "the document has no sentences",
+            where=document.source or document.id,
+            fix="segment it first (confide.text.segment.segmented)",
+        )
+    notes: dict[int, Problem] = {}
+    candidates: dict[int, _Candidate] = {}
+    starts = [sentence.start for sentence in document.sentences]
+    for number, entity in enumerate(document.entities):
+        found = _locate(document, entity, starts)
+        if isinstance(found, Problem):
+            notes[number] = found
+            continue
+        candidates[number] = found
+        first, last = _edges(document, found)
+        if (entity.start, entity.end) != (first, last):
+            what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
+            notes[number] = _problem(document, entity, "not-on-token-border", what, lost=False)
+    owner: dict[tuple[int, int], _Candidate] = {}
+    for number in sorted(candidates, key=lambda number: _rank(number, candidates[number])):
+        candidate = candidates[number]
+        sentence, first, last, entity = candidate
+        places = [(sentence, position) for position in range(first, last)]
+        holder = next((owner[place] for place in places if place in owner), None)
+        if holder is not None:
+            notes[number] = _collision(document, candidate, holder)
+            continue
+        owner.update(dict.fromkeys(places, candidate))
+        spans[sentence].append((first, last, entity.type))
+    for row in spans:
+        row.sort()
+    return spans, [notes[number] for number in sorted(notes)]
+
+
+def _rank(number: int, candidate: _Candidate) -> tuple[int, int, int]:
+    """The longest first (tokens, then characters), then the first."""
+    length = candidate.last - candidate.first
+    return -length, candidate.entity.start - candidate.entity.end, number
+
+
+def _problem(
+    document: Document, entity: Entity, kind: str, what: str, *, lost: bool = True
+) -> Problem:
+    where = f"{document.source or document.id} [{entity.start}:{entity.end}]"
+    return Problem(kind, where, what, lost)
+
+
+def _locate(document: Document, entity: Entity, starts: Sequence[int]) -> _Candidate | Problem:
+    """The tokens of an entity, or why it has none of its own."""
+    named = f"{entity.type} {entity.id}"
+    if len(entity.fragments) > 1:
+        what = f"{named} has {len(entity.fragments)} fragments"
+        return _problem(document, entity, "discontinuous", what)
+    number = max(bisect_right(starts, entity.start) - 1, 0)
+    if entity.start >= document.sentences[number].end and number + 1 < len(starts):
+        number += 1  # it begins in the white space between two sentences
+    sentence = document.sentences[number]
+    if number + 1 < len(starts) and entity.end > starts[number + 1]:
+        return _problem(document, entity, "crosses-sentence", f"{named} crosses a sentence's end")
+    first, last = _covered(sentence, entity)
+    if first >= last:
+        return _problem(document, entity, "no-token", f"{named} covers no token")
+    return _Candidate(number, first, last, entity)
+
+
+def _covered(sentence: Sentence, entity: Entity) -> tuple[int, int]:
+    """The tokens that share a character with an entity, half open."""
+    first = bisect_right(sentence.tokens, entity.start, key=lambda token: token[1])
+    last = bisect_left(sentence.tokens, entity.end, key=lambda token: token[0])
+    return first, last
+
+
+def _edges(document: Document, candidate: _Candidate) -> tuple[int, int]:
+    """The characters where a candidate's tokens begin and end."""
+    tokens = document.sentences[candidate.sentence].tokens
+    return tokens[candidate.first][0], tokens[candidate.last - 1][1]
+
+
+def _collision(document: Document, candidate: _Candidate, holder: _Candidate) -> Problem:
+    """The problem of an entity whose token belongs to another one."""
+    entity, other = candidate.entity, holder.entity
+    same_tokens = (candidate.first, candidate.last) == (holder.first, holder.last)
+    if same_tokens and entity.type == other.type:
+        kind, how = "duplicate", "has the tokens and type of"
+    elif holder.first <= candidate.first and candidate.last <= holder.last:
+        kind, how = "nested", "lies inside"
+    else:
+        kind, how = "overlapping", "overlaps"
+    what = f"{entity.type} {entity.id} {how} {other.type} {other.id}"
+    return _problem(document, entity, kind, what)
+
+
+def entities_from_spans(
+    document: Document,
+    spans_per_sentence: Sequence[Sequence[TokenSpan]],
+    confidences: Sequence[Sequence[float]] | None = None,
+) -> tuple[Entity, ...]:
+    """Token spans as entities of the document's text, called T1, T2, ...; inverse of `flat_spans`.
+
+    Args:
+        document: a segmented document.
+        spans_per_sentence: for each of its sentences, spans (first token, one past the last,
+            type).
+        confidences: a number for each span, or None.
+
+    Raises:
+        DataError: there are not as many lists as sentences, or a span leaves its sentence.
+    """
+    where = document.source or document.id
+    if len(spans_per_sentence) != len(document.sentences):
+        raise DataError(
+            "spans do not fit the document",
+            expected=f"one list for each of {len(document.sentences)} sentences",
+            got=str(len(spans_per_sentence)),
+            where=where,
+        )
+    entities: list[Entity] = []
+    for number, (sentence, spans) in enumerate(
+        zip(document.sentences, spans_per_sentence, strict=True)
+    ):
+        for place, (first, last, kind) in enumerate(spans):
+            if not 0 <= first < last <= len(sentence.tokens):
+                raise DataError(
+                    "a span leaves its sentence",
+                    expected=f"within 0 and {len(sentence.tokens)}",
+                    got=f"{first} to {last}",
+                    where=where,
+                )
+            fragment = (sentence.tokens[first][0], sentence.tokens[last - 1][1])
+            confidence = None if confidences is None else float(confidences[number][place])
+            entities.append(Entity(f"T{len(entities) + 1}", kind, (fragment,), confidence))
+    return tuple(entities)

@@ -1,0 +1,102 @@
+"""File formats: what is read and written, and how a file's format is told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from confide.errors import SettingsError
+from confide.text.document import Document, Problem
+from confide.text.formats import brat, conll, conll_write, doccano, jsonl, plain, pubtator
+from confide.text.formats.base import Format, Options, Reading
+from confide.text.formats.sniff import detect, files_in
+
+__all__ = ["FORMATS", "Format", "Options", "Reading", "detect", "read", "write"]
+
+FORMATS: dict[str, Format] = {
+    "conll": Format("conll", "CoNLL columns", ".conll", conll.read, conll_write.write),
+    "brat": Format("brat", "brat standoff", "", brat.read, brat.write),
+    "jsonl": Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
+    "doccano": Format("doccano", "doccano's JSON Lines", ".jsonl", jsonl.read, doccano.write),
+    "pubtator": Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
+    "text": Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
+}
+
+
+def format_named(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in FORMATS:
+        raise SettingsError(
+            "the format is not known", expected=" or ".join(FORMATS), got=repr(name)
+        )
+    return FORMATS[name]
+
+
+def read(
+    path: Path | str,
+    format: str | None = None,
+    *,
+    scheme: str | None = None,
+    encoding: str | None = None,
+    columns: tuple[int, int | None] | None = None,
+    bare_type: str = "entity",
+    types: Collection[str] | None = None,
+) -> Reading:
+    """Read annotated documents from a file or a folder.
+
+    Args:
+        path: a file (gzip is unpacked), or a folder: one of brat files, or one of files of one
+            other format, which are read in the order of their names.
+        format: a key of `FORMATS`; None: told from the content.
+        scheme: the tag scheme of CoNLL files; None: detected.
+        encoding: of every file; None: UTF-8, or what a byte order mark says.
+        columns: of CoNLL files, the token's and the tag's (None: no tags), from 0; None: found.
+        bare_type: the type of entities whose tags are only B, I and O.
+        types: the entity types that may occur; None: any.
+
+    Returns:
+        Documents, problems (each with file and line or offset), format, and details of how the
+        files were read ("scheme", "encoding", "columns", ...; of the first file).
+
+    Raises:
+        MissingDataError: there is no such file or folder.
+        FormatError, SchemeError: the content is not what its format or scheme asks for.
+        DataError: nothing is in it, or a type is not among `types`.
+        SettingsError: an argument names nothing that exists.
+    """
+    path = Path(path)
+    options = Options(
+        scheme, encoding, columns, bare_type, None if types is None else frozenset(types)
+    )
+    kind = format_named(detect(path, encoding) if format is None else format)
+    if kind.name == "brat" or not path.is_dir():
+        return kind.read(path, options)
+    readings = [kind.read(file, options) for file in files_in(path)]
+    return Reading(
+        [document for reading in readings for document in reading.documents],
+        [problem for reading in readings for problem in reading.problems],
+        kind.name,
+        readings[0].details,
+    )
+
+
+def write(
+    documents: Sequence[Document], path: Path | str, format: str, *, scheme: str = "iob2"
+) -> list[Problem]:
+    """Write documents, and give what the format cannot hold (nothing is dropped in silence).
+
+    Args:
+        documents: in the order of the file.
+        path: a file; for brat a folder.
+        format: a key of `FORMATS`.
+        scheme: the tag scheme of a CoNLL file.
+
+    Raises:
+        SettingsError: there is no such format or scheme.
+        DataError: the system does not let us write there.
+    """
+    return format_named(format).write(documents, Path(path), scheme)

@@ -1,0 +1,91 @@
+"""What every format shares: the options of a reader, what it gives, and what a format is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confide.errors import DataError
+from confide.text.document import Document, Problem, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to read. Each is None or a default where the reader shall find out by itself.
+
+    `types` are the entity types that may occur (None: any); `columns` the token's and the tag's
+    column, from 0, negative from the end (tag None: the file has no tags).
+    """
+
+    scheme: str | None = None
+    encoding: str | None = None
+    columns: tuple[int, int | None] | None = None
+    bare_type: str = "entity"
+    types: frozenset[str] | None = None
+
+    def require(self, kind: str, where: str) -> None:
+        """Check a type against the declared ones.
+
+        Raises:
+            DataError: `types` is given and `kind` is not in it.
+        """
+        if self.types is not None and kind not in self.types:
+            raise DataError(
+                "an entity type that was not declared",
+                expected=" or ".join(sorted(self.types)) or "none",
+                got=repr(kind),
+                where=where,
+                fix="declare it, or map it in the site's tags",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file gave: documents, what was lost or doubtful, the format, and how it was read."""
+
+    documents: list[Document]
+    problems: list[Problem] = field(default_factory=list)
+    format: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A file format: its name in settings, what it is, its file ending, a reader and a writer.
+
+    `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` the problems.
+    `suffix` is empty where the format is a folder.
+    """
+
+    name: str
+    title: str
+    suffix: str
+    read: Callable[[Path, Options], Reading]
+    write: Callable[[Sequence[Document], Path, str], list[Problem]]
+
+
+def place(document: Document, start: int, end: int) -> str:
+    """Where a stretch of a document is, for a problem: ``source [start:end]``."""
+    return f"{document.source or document.id} [{start}:{end}]"
+
+
+def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in ascending order, those that touch or overlap made one."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def shown(text: str, limit: int = 40) -> str:
+    """A short quotation of text for its owner."""
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def unheld(path: Path, what: str, count: int, *, kind: str) -> list[Problem]:
+    """One problem for `count` things of one sort that a format cannot hold; none for zero."""
+    return [Problem(kind, str(path), f"{count} {what}", lost=True)] if count else []

@@ -1,0 +1,161 @@
+"""Documents to brat standoff: a .txt and an .ann file for each, in one folder."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from confide.text.document import Document, Entity, Problem, Relation
+from confide.text.files import write_text
+from confide.text.formats.base import unheld
+
+CONFIDENCE = "Confidence"
+_UNSAFE = re.compile(r"[^\w.\-/]+")
+_WORD = re.compile(r"[\s:;]+")
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write documents into a folder, and say what brat cannot hold; `scheme` has no meaning here.
+
+    A confidence becomes an attribute line ``Confidence``.
+
+    Raises:
+        DataError: the files cannot be written.
+    """
+    problems: list[Problem] = []
+    taken: set[str] = set()
+    for document in documents:
+        name = _file_name(document.id, taken)
+        taken.add(name.lower())
+        writer = _Writer(document, problems)
+        lines = writer.lines()
+        write_text(path / f"{name}.txt", document.text)
+        write_text(path / f"{name}.ann", "".join(f"{line}\n" for line in lines))
+    cut = sum(bool(document.sentences) for document in documents)
+    described = sum(bool(document.attributes) for document in documents)
+    return [
+        *problems,
+        *unheld(path, "documents lose sentences and tokens", cut, kind="segmentation-unheld"),
+        *unheld(path, "documents lose attributes", described, kind="attributes-unheld"),
+    ]
+
+
+def _file_name(name: str, taken: set[str]) -> str:
+    """A path inside the folder, made of the document's id, that no other document has."""
+    parts = [part.strip(".") for part in _UNSAFE.sub("_", name).split("/")]
+    plain = "/".join(part[:100] for part in parts if part) or "document"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    return next(name for name in names if name.lower() not in taken)
+
+
+class _Writer:
+    """The lines of one document's .ann file."""
+
+    def __init__(self, document: Document, problems: list[Problem]) -> None:
+        self.document, self.problems = document, problems
+        self.names = _numbered("T", [entity.id for entity in document.entities])
+        plain = [relation.id for relation in document.relations if not _group(relation)]
+        self.names |= _numbered("R", plain)
+        self._numbers = {letter: count(1) for letter in "AN#"}
+
+    def lines(self) -> list[str]:
+        """T, E, R and * lines, each followed by what is said about it."""
+        lines: list[str] = []
+        events: dict[str, list[str]] = {}
+        for entity in self.document.entities:
+            lines += self._entity(entity)
+            for key, event in entity.attributes:
+                if key == "event":
+                    events[event] = [f"{_word(entity.type)}:{self.names[entity.id]}"]
+        chains: defaultdict[str, list[str]] = defaultdict(list)
+        for relation in self.document.relations:
+            group = _group(relation)
+            ends = [self.names.get(end) for end in (relation.head, relation.tail)]
+            if relation.level == "concept" or None in ends:
+                what = f"{relation.type} {relation.id} does not link two mentions"
+                self._note("relation-unheld", what, lost=True)
+            elif group in events:
+                target = dict(relation.attributes).get("argument", ends[1])
+                events[group].append(f"{_word(relation.type)}:{target}")
+            elif group.startswith("*"):
+                chains[group] += [end for end in ends if end and end not in chains[group]]
+            else:
+                lines += self._relation(relation, [str(end) for end in ends])
+        lines += [f"{event}\t{' '.join(words)}" for event, words in events.items()]
+        return lines + [f"*\tEquiv {' '.join(members)}" for members in chains.values()]
+
+    def _note(self, kind: str, what: str, *, lost: bool = False) -> None:
+        where = self.document.source or self.document.id
+        self.problems.append(Problem(kind, where, what, lost))
+
+    def _type(self, kind: str) -> str:
+        safe = _word(kind)
+        if safe != kind:
+            self._note("type-changed", f"{kind!r} is written as {safe}")
+        return safe
+
+    def _entity(self, entity: Entity) -> list[str]:
+        name = self.names[entity.id]
+        offsets = ";".join(f"{start} {end}" for start, end in entity.fragments)
+        surface = " ".join(self.document.surface(entity).split())
+        lines = [f"{name}\t{self._type(entity.type)} {offsets}\t{surface}"]
+        surfaces = {key[2:]: value for key, value in entity.attributes if key.startswith("N ")}
+        for concept in entity.concepts:
+            number = next(self._numbers["N"])
+            line = f"N{number}\tReference {name} {_word(concept, ':')}\t"
+            lines.append(line + _line(surfaces.get(concept, "")))
+        others = [pair for pair in entity.attributes if pair[0] != "event" and pair[0][:2] != "N "]
+        return lines + self._said(name, others, entity.confidence)
+
+    def _relation(self, relation: Relation, ends: list[str]) -> list[str]:
+        name = self.names[relation.id]
+        roles = dict(relation.attributes).get("roles", "Arg1 Arg2").split()
+        roles = roles if len(roles) == 2 else ["Arg1", "Arg2"]
+        arguments = " ".join(f"{role}:{end}" for role, end in zip(roles, ends, strict=True))
+        line = f"{name}\t{self._type(relation.type)} {arguments}\t"
+        others = [pair for pair in relation.attributes if pair[0] != "roles"]
+        return [line.rstrip("\t"), *self._said(name, others, relation.confidence)]
+
+    def _said(
+        self, name: str, pairs: Sequence[tuple[str, str]], confidence: float | None
+    ) -> list[str]:
+        """Attribute and note lines."""
+        lines = []
+        if confidence is not None:
+            pairs = [*pairs, (CONFIDENCE, repr(float(confidence)))]
+        for key, value in pairs:
+            letter = "#" if key.startswith("#") else "A"
+            head = f"{letter}{next(self._numbers[letter])}\t{_word(key.removeprefix('#'))} {name}"
+            if letter == "#":
+                lines.append(f"{head}\t{_line(value)}")
+            else:
+                lines.append(f"{head} {' '.join(value.split())}".rstrip())
+        return lines
+
+
+def _group(relation: Relation) -> str:
+    """The event or the equivalence that a relation is a part of, or nothing."""
+    said = dict(relation.attributes)
+    return said.get("event", "") or said.get("equivalence", "")
+
+
+def _numbered(letter: str, ids: Sequence[str]) -> dict[str, str]:
+    """brat's names for our ids: the same where they are brat's already, else numbered anew."""
+    fitting = re.compile(rf"{letter}\d+")
+    if len(set(ids)) == len(ids) and all(fitting.fullmatch(name) for name in ids):
+        return {name: name for name in ids}
+    return {name: f"{letter}{number}" for number, name in enumerate(ids, 1)}
+
+
+def _word(text: str, keep: str = "") -> str:
+    """Text as one word of a line."""
+    if keep:
+        return re.sub(r"\s+", "_", text) or "_"
+    return _WORD.sub("_", text) or "_"
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\r\n\0]+", " ", text)

@@ -1,0 +1,162 @@
+"""Which column of a CoNLL file holds the token and which the tag, by evidence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confide.errors import FormatError
+from confide.text.schemes import parse_tag
+
+_COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
+_BLANKS = re.compile(r"[ \t]+")
+_AFFIX = re.compile(r"(^[bieslumo][-_:])|([-_:][BIESLUM]$)")
+_SAMPLE = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the lines of one file are cut: at tabs or at blanks, how often, and what is where."""
+
+    tabs: bool
+    width: int
+    token: int
+    tag: int | None
+    doubt: str = ""
+
+    def fields(self, line: str) -> list[str]:
+        """The columns of a line."""
+        return line.split("\t") if self.tabs else _BLANKS.split(line.strip(" \t"))
+
+    def describe(self) -> str:
+        """In words, with columns from 0 as in the option."""
+        cut = "tab" if self.tabs else "space"
+        tag = "no tag" if self.tag is None else f"tag {self.tag}"
+        return f"{self.width} by {cut}: token {self.token}, {tag}"
+
+
+def looks_like_comment(line: str) -> bool:
+    """Whether a line may be a comment; a token that begins with # may look like one, too."""
+    return line.startswith("#") and _COMMENT.match(line) is not None
+
+
+def is_document_mark(line: str) -> bool:
+    """Whether a line is CoNLL's mark of a new document."""
+    return line.startswith("-DOCSTART-")
+
+
+def is_affixed(value: str) -> bool:
+    """Whether a value is no tag, yet looks like one: empty, ``b-per``, ``PER-B``."""
+    return not value or _AFFIX.search(value) is not None
+
+
+def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, where: str) -> Layout:
+    """The layout of a file's lines; `stated` columns win over evidence.
+
+    The tag column is the last one whose every value is a tag (or nearly every: the rest are
+    errors to be named later), else the last that holds an ``O`` and few other values. The token
+    column is the first that is not the tag's, not a running number and not all ``_`` or ``-``.
+
+    Raises:
+        FormatError: no column of tags can be told, or a stated column does not exist.
+    """
+    content = [
+        (number, line)
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not looks_like_comment(line) and not is_document_mark(line)
+    ]
+    if not content:  # maybe every token is a "#"
+        content = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    tabs = 2 * sum("\t" in line for _, line in content) >= len(content)
+    cut = Layout(tabs, 0, 0, None)
+    step = max(1, len(content) // _SAMPLE)
+    rows = [cut.fields(line) for _, line in content[::step]]
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    rows = [row for row in rows if len(row) == width]
+    if stated is not None:
+        return _stated(stated, tabs, width, where)
+    columns = [[row[index] for row in rows] for index in range(width)]
+    tag, doubt = _tag_column(columns)
+    if tag is None:
+        raise FormatError(
+            "no column of tags",
+            expected="CoNLL columns: a token, a tag such as B-Disease or O, cut by tab or space",
+            got=f"{width} column{'s' * (width > 1)} on most lines",
+            where=f"{where}:{content[0][0]}",
+            fix="state the columns (token, tag), counted from 0",
+        )
+    return Layout(tabs, width, _token_column(columns, tag), tag, doubt)
+
+
+def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) -> Layout:
+    token, tag = (
+        None if column is None else column % width if -width <= column else width
+        for column in stated
+    )
+    if token is None or token >= width or (tag is not None and (tag >= width or tag == token)):
+        raise FormatError(
+            "the stated columns do not exist, or are the same",
+            expected=f"columns from 0 to {width - 1}",
+            got=f"token {stated[0]}, tag {stated[1]}",
+            where=where,
+        )
+    return Layout(tabs, width, token, tag)
+
+
+def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
+    """The column of tags, and a doubt in words where two could be it."""
+    if len(columns) < 2:
+        return None, ""
+    counts = [Counter(value.strip() for value in column) for column in columns]
+    tagged = [
+        index for index, values in enumerate(counts) if all(_prefixed(value) for value in values)
+    ]
+    if not tagged:
+        tagged = [
+            index
+            for index, values in enumerate(counts)
+            if values["O"]
+            and sum(n for value, n in values.items() if _prefixed(value)) * 5 > values.total() * 4
+            and any(parse_tag(value)[0] not in ("", "O") for value in values)
+        ]
+    if not tagged:
+        tagged = [index for index, values in enumerate(counts) if _plain_types(values)]
+    others = [index for index in tagged[:-1] if counts[index].keys() - {"O"}]
+    doubt = ""
+    if others and len(columns) > 2:
+        doubt = (
+            f"columns {', '.join(map(str, [*others, tagged[-1]]))} all hold tags; the last is read"
+        )
+    return (tagged[-1] if tagged else None), doubt
+
+
+def _prefixed(value: str) -> bool:
+    return parse_tag(value)[0] != ""
+
+
+def _plain_types(values: Counter[str]) -> bool:
+    """Whether values are types without prefixes: mostly O, few others, no punctuation."""
+    others = [value for value in values if value != "O"]
+    return (
+        values["O"] > 0
+        and len(others) <= max(2, values.total() // 5)
+        and len(others) <= 500
+        and all(value[:1].isalpha() and not is_affixed(value) for value in others)
+    )
+
+
+def _token_column(columns: Sequence[Sequence[str]], tag: int) -> int:
+    rest = [index for index in range(len(columns)) if index != tag]
+    wordy = [
+        index
+        for index in rest
+        if not set(columns[index]) <= {"_", "-", ""} and not _running_number(columns[index])
+    ]
+    return (wordy or rest)[0]
+
+
+def _running_number(column: Sequence[str]) -> bool:
+    """Whether a column only numbers the tokens (1, 2-3, 4.1, ...)."""
+    return all(value[:1].isdigit() and not value.strip("0123456789.-") for value in column)

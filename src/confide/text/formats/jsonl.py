@@ -1,0 +1,125 @@
+"""JSON Lines: one document per line, in our own full form, or in doccano's and its relatives'.
+
+What is understood is in docs/formats/jsonl.md. A file that is one JSON list of such objects (or
+one object) is read, too; so are Label Studio's exports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Document, Problem
+from confide.text.files import lines_of, read_text, write_text
+from confide.text.formats.base import Options, Reading
+from confide.text.formats.records import RecordReader, label_studio
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read JSON Lines, or a JSON list of documents.
+
+    Raises:
+        FormatError: a line is not JSON, or not a document (no text, an offset that is no number).
+        DataError: there is no document, or a type is not among the declared ones.
+    """
+    text, encoding = read_text(path, options.encoding)
+    problems: list[Problem] = []
+    reader = RecordReader(options, problems)
+    documents = []
+    for where, name, record in _records(text, path):
+        if "text" not in record and isinstance(record.get("data"), dict):
+            record = label_studio(record, where, problems)
+        documents.append(reader.document(record, name, where))
+    if not documents:
+        raise DataError("the file is empty", where=str(path))
+    return Reading(documents, problems, "jsonl", {"encoding": encoding})
+
+
+def _records(text: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every JSON object of a file: where it stands, a name for it, and the object."""
+    if text.lstrip()[:1] == "[":
+        rows = _load(text, str(path))
+        for number, row in enumerate(rows, 1):
+            yield f"{path}#{number}", f"{path.stem}:{number}", _object(row, f"{path}#{number}")
+        return
+    lines = [(n, line) for n, line in enumerate(lines_of(text), 1) if line.strip()]
+    if lines and lines[0][1].strip() == "{":  # one object over several lines
+        lines = [(lines[0][0], text)]
+    for number, line in lines:
+        where = f"{path}:{number}"
+        yield where, f"{path.stem}:{number}", _object(_load(line, where), where)
+
+
+def _load(text: str, where: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "nested too deep"
+        raise FormatError(f"not JSON: {reason}", where=where) from error
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise FormatError(
+            "not a document",
+            expected='a JSON object with "text"',
+            got=type(row).__name__,
+            where=where,
+        )
+    return row
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write documents in our own full form, which holds everything; `scheme` has no meaning here."""
+    lines = (json.dumps(record(document), ensure_ascii=False) + "\n" for document in documents)
+    write_text(path, "".join(lines))
+    return []
+
+
+def record(document: Document) -> dict[str, Any]:
+    """A document in our own full form; parts that are empty are left out, but for the entities."""
+    row: dict[str, Any] = {"id": document.id, "text": document.text}
+    row["entities"] = [
+        _filled(
+            {
+                "id": entity.id,
+                "type": entity.type,
+                "fragments": entity.fragments,
+                "confidence": entity.confidence,
+                "concepts": entity.concepts,
+                "attributes": entity.attributes,
+            }
+        )
+        for entity in document.entities
+    ]
+    row["relations"] = [
+        _filled(
+            {
+                "id": relation.id,
+                "type": relation.type,
+                "head": relation.head,
+                "tail": relation.tail,
+                "level": "concept" if relation.level == "concept" else None,
+                "confidence": relation.confidence,
+                "attributes": relation.attributes,
+            }
+        )
+        for relation in document.relations
+    ]
+    row["sentences"] = [
+        {"start": sentence.start, "end": sentence.end, "tokens": sentence.tokens}
+        for sentence in document.sentences
+    ]
+    row["attributes"] = document.attributes
+    return {key: value for key, value in row.items() if value or key in ("id", "text", "entities")}
+
+
+def _filled(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None and value != ()}

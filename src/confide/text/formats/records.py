@@ -1,0 +1,296 @@
+"""JSON objects to documents: our own full form, and the forms that annotation tools write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from confide.errors import FormatError
+from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.formats.base import Options, merged_fragments, shown
+
+_ENTITIES = ("entities", "spans", "label", "labels")
+_START = ("start", "start_offset", "begin")
+_END = ("end", "end_offset")
+_TYPE = ("type", "label", "tag", "entity")
+_HEAD = ("head", "from_id", "from")
+_TAIL = ("tail", "to_id", "to")
+_KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
+Json = dict[str, Any]
+
+
+def first_of(row: Json, keys: Iterable[str]) -> Any:
+    """The value under the first of `keys` that is there and not null, else None."""
+    return next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+class RecordReader:
+    """Makes documents of the JSON objects of one file; what does not fit goes to `problems`."""
+
+    def __init__(self, options: Options, problems: list[Problem]) -> None:
+        self.options, self.problems = options, problems
+        self._ignored: set[str] = set()
+        self._where = ""
+
+    def document(self, row: Json, name: str, where: str) -> Document:
+        """One document.
+
+        Args:
+            row: the object; `name` stands in where it has no "id"; `where` is "file:line".
+
+        Raises:
+            FormatError: no text, or a part that is not of its form.
+            DataError: a type is not among the declared ones.
+        """
+        self._where = where
+        text = row.get("text")
+        if not isinstance(text, str):
+            raise self._odd('a document without "text"', "a string", text)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            self._note("lone-surrogate", "half of a character in the text; read as U+FFFD", False)
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        given = row.get("id")
+        entities = self._entities(row, text)
+        return Document(
+            id=clean(str(given)) if isinstance(given, str | int) else name,
+            text=text,
+            entities=tuple(entities.values()),
+            relations=self._relations(row, {key: entity.id for key, entity in entities.items()}),
+            sentences=self._sentences(row, text),
+            attributes=self._attributes(row),
+            source=where,
+        )
+
+    def _odd(self, what: str, expected: str, got: Any) -> FormatError:
+        shape = "nothing" if got is None else type(got).__name__
+        return FormatError(what, expected=expected, got=shape, where=self._where)
+
+    def _note(self, kind: str, what: str, lost: bool = True) -> None:
+        self.problems.append(Problem(kind, self._where, what, lost))
+
+    # --- entities ---------------------------------------------------------------------
+
+    def _entities(self, row: Json, text: str) -> dict[str, Entity]:
+        """The entities by the id that the file gives them (or that they get), in order."""
+        items = [item for key in _ENTITIES for item in self._list(row, key)]
+        taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
+        found: dict[str, Entity] = {}
+        for number, item in enumerate(items, 1):
+            if isinstance(item, list) and len(item) >= 3:
+                item = {"start": item[0], "end": item[1], "type": item[2]}
+            if not isinstance(item, dict):
+                raise self._odd("an entity", "[start, end, type] or an object", item)
+            given = item.get("id")
+            name = str(given) if isinstance(given, str | int) else f"T{number}"
+            if given is None or name in found:
+                if given is not None:
+                    self._note("duplicate-id", f"two entities are called {name}", False)
+                name = _free(f"T{number}", taken | found.keys())
+            entity = self._entity(item, clean(name), text)
+            if entity is not None:
+                found[name] = entity
+        return found
+
+    def _list(self, row: Json, key: str) -> list[Any]:
+        value = row.get(key)
+        if value is None or (key == "label" and isinstance(value, str)):
+            return []
+        if not isinstance(value, list):
+            raise self._odd(f'"{key}"', "a list", value)
+        return value
+
+    def _entity(self, item: Json, name: str, text: str) -> Entity | None:
+        kind = first_of(item, _TYPE)
+        if not isinstance(kind, str) or not kind:
+            raise self._odd("an entity's type", "a string that is not empty", kind)
+        kind = clean(kind)
+        self.options.require(kind, self._where)
+        given = first_of(item, ("fragments", "offsets"))
+        if given is None:
+            given = [[first_of(item, _START), first_of(item, _END)]]
+        spans = self._spans(given, f"the offsets of {kind}")
+        if not spans:
+            raise self._odd(f"the offsets of {kind}", "at least one fragment", None)
+        for start, end in spans:
+            if not 0 <= start < end <= len(text):
+                slug = "empty-span" if start >= end else "beyond-text"
+                what = f"{kind} {start}-{end} points nowhere in {len(text)} characters"
+                self._note(slug, what)
+                return None
+        fragments = merged_fragments(spans)
+        if len(fragments) != len(spans):
+            self._note("fragments-merged", f"fragments of {kind} {name} touch or overlap", False)
+        entity = Entity(
+            name,
+            kind,
+            fragments,
+            confidence=self._confidence(item),
+            concepts=tuple(self._strings(item, "concepts")),
+            attributes=self._pairs(item.get("attributes")),
+        )
+        self._compare(item.get("text"), entity, text)
+        return entity
+
+    def _compare(self, surface: Any, entity: Entity, text: str) -> None:
+        """Name an entity whose own text differs from the text at its offsets."""
+        if isinstance(surface, list):
+            surface = " ".join(map(str, surface))
+        found = " ".join(text[start:end] for start, end in entity.fragments)
+        if isinstance(surface, str) and surface.split() != found.split():
+            what = f"{entity.type} {entity.id} is {shown(surface)} but {shown(found)} in the text"
+            self._note("text-mismatch", what, False)
+
+    def _spans(self, value: Any, what: str) -> list[Span]:
+        if not isinstance(value, list):
+            raise self._odd(what, "[[start, end], ...]", value)
+        return [self._span(pair, what) for pair in value]
+
+    def _span(self, pair: Any, what: str) -> Span:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
+            raise self._odd(what, "whole numbers, a start and an end", pair)
+        return pair[0], pair[1]
+
+    def _confidence(self, item: Json) -> float | None:
+        value = first_of(item, ("confidence", "score"))
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise self._odd("a confidence", "a number from 0 to 1", value)
+        return float(value)
+
+    def _strings(self, item: Json, key: str) -> list[str]:
+        values = self._list(item, key)
+        for value in values:
+            if not isinstance(value, str | int | float):
+                raise self._odd(f'"{key}"', "a list of strings", value)
+        return [clean(str(value)) for value in values]
+
+    def _pairs(self, value: Any) -> tuple[tuple[str, str], ...]:
+        """Attributes, from a list of pairs or an object."""
+        pairs = list(value.items()) if isinstance(value, dict) else value or []
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and all(isinstance(part, str | int | float) for part in pair)
+            for pair in pairs
+        ):
+            raise self._odd('"attributes"', "an object or a list of pairs of strings", value)
+        return tuple((clean(str(key)), clean(str(content))) for key, content in pairs)
+
+    # --- everything else --------------------------------------------------------------
+
+    def _relations(self, row: Json, names: dict[str, str]) -> tuple[Relation, ...]:
+        relations = []
+        for number, item in enumerate(self._list(row, "relations"), 1):
+            if not isinstance(item, dict):
+                raise self._odd("a relation", "an object", item)
+            kind = first_of(item, ("type", "label"))
+            ends = [first_of(item, keys) for keys in (_HEAD, _TAIL)]
+            if not isinstance(kind, str) or not all(isinstance(end, str | int) for end in ends):
+                raise self._odd("a relation", '"type", "head" and "tail"', item)
+            head, tail = map(str, ends)
+            level: Literal["entity", "concept"] = "entity"
+            if item.get("level") == "concept":
+                level = "concept"
+            elif head in names and tail in names:
+                head, tail = names[head], names[tail]
+            else:
+                self._note("dangling-relation", f"{kind} from {head} to {tail}: no such entity")
+                continue
+            relations.append(
+                Relation(
+                    clean(str(item.get("id", f"R{number}"))),
+                    clean(kind),
+                    clean(head),
+                    clean(tail),
+                    level=level,
+                    confidence=self._confidence(item),
+                    attributes=self._pairs(item.get("attributes")),
+                )
+            )
+        return tuple(relations)
+
+    def _sentences(self, row: Json, text: str) -> tuple[Sentence, ...]:
+        sentences = []
+        last = 0
+        for item in self._list(row, "sentences"):
+            if not isinstance(item, dict):
+                raise self._odd("a sentence", "an object", item)
+            start, end = self._span([item.get("start"), item.get("end")], "a sentence")
+            tokens = self._spans(item.get("tokens"), "the tokens of a sentence")
+            borders = [last, start, *(offset for token in tokens for offset in token), end]
+            if borders != sorted(borders) or end > len(text) or any(a >= b for a, b in tokens):
+                raise self._odd("sentences or tokens out of order", "ascending offsets", item)
+            sentences.append(Sentence(start, end, tuple(tokens)))
+            last = end
+        return tuple(sentences)
+
+    def _attributes(self, row: Json) -> tuple[tuple[str, str], ...]:
+        """Our "attributes", then "meta" and every other key that holds one plain value."""
+        pairs = list(self._pairs(row.get("attributes")))
+        meta = row.get("meta")
+        others = {key: value for key, value in row.items() if key not in _KNOWN}
+        if isinstance(meta, dict):
+            others |= meta
+            del others["meta"]
+        if isinstance(row.get("label"), str):
+            others["label"] = row["label"]
+        for key, value in others.items():
+            if isinstance(value, str | int | float):
+                pairs.append((clean(key), clean(str(value))))
+            elif value and key not in self._ignored:
+                self._ignored.add(key)
+                self._note("key-ignored", f"{shown(key)} is not understood, here and below")
+        return tuple(pairs)
+
+
+def clean(text: str) -> str:
+    """Text without halves of characters (lone surrogates), which no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or the first of name-2, name-3, ... that nobody has."""
+    number, wanted = 2, name
+    while wanted in taken:
+        wanted = f"{name}-{number}"
+        number += 1
+    return wanted
+
+
+def label_studio(row: Json, where: str, problems: list[Problem]) -> Json:
+    """A Label Studio task as one of our records; of several annotators' results the first."""
+    data = row["data"]
+    strings = [value for value in data.values() if isinstance(value, str)]
+    text = data.get("text", strings[0] if len(strings) == 1 else None)
+    done = row.get("annotations") or row.get("completions") or []
+    if not isinstance(done, list) or not all(isinstance(one, dict) for one in done):
+        raise FormatError('"annotations"', expected="a list of objects", where=where)
+    if len(done) > 1:
+        what = f"{len(done) - 1} more annotations of the same text; the first is read"
+        problems.append(Problem("annotators-ignored", where, what, lost=True))
+    result = done[0].get("result") if done else []
+    entities: list[Json] = []
+    relations: list[Json] = []
+    for item in result if isinstance(result, list) else []:
+        value = item.get("value") if isinstance(item, dict) else None
+        if isinstance(item, dict) and item.get("type") == "relation":
+            ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
+            labels: Sequence[Any] = item.get("labels") or ["relation"]
+            relations += [{**ends, "type": label} for label in labels]
+        elif isinstance(value, dict) and isinstance(value.get("labels"), list):
+            part = {key: value.get(key) for key in ("start", "end", "text")}
+            named = [{"id": item.get("id")}, *[{} for _ in value["labels"][1:]]]
+            for label, name in zip(value["labels"], named, strict=False):
+                entities.append({**part, **name, "type": label})
+        else:
+            kind = item.get("type") if isinstance(item, dict) else item
+            what = f"a result of type {kind!r} is not understood"
+            problems.append(Problem("key-ignored", where, what, lost=True))
+    rest = {key: value for key, value in data.items() if key != "text" and value != text}
+    record: Json = {"text": text, "entities": entities, "relations": relations, "meta": rest}
+    return record if row.get("id") is None else {**record, "id": row["id"]}
