@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from confide.capacity import capacity
-    from confide.data.dealing import split, stats
+    from confide.data.dealing import split
+    from confide.data.statistics import stats
     from confide.demo import demo
     from confide.federation.keys import new_key
     from confide.federation.ledger import ledger
-    from confide.federation.wire import wire
     from confide.initialise import init
+    from confide.methods import wire
     from confide.predict import evaluate, predict
     from confide.recipes import recipes
     from confide.release import release
@@ -65,8 +66,8 @@ _HOME = {
     "report": "confide.report",
     "run": "confide.run",
     "split": "confide.data.dealing",
-    "stats": "confide.data.dealing",
-    "wire": "confide.federation.wire",
+    "stats": "confide.data.statistics",
+    "wire": "confide.methods",
     "write": "confide.text.formats",
 }
 

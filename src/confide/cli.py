@@ -6,7 +6,7 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
+from confide.console.words import Format, Json, Key, Quiet, RunFolder, Scheme, Site
 from confide.errors import ConfideError
 
 STOPPED = 130
@@ -48,20 +49,6 @@ app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-Site = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The site whose extractor it is, where they differ."),
-]
-Format = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="The files' format; detected if not given.")
-]
-Key = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The sites' key, for a model with a keyed word list."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
 
 def main() -> None:
     """The console script `confide`."""
@@ -89,18 +76,16 @@ def _options(
 
 @app.command(rich_help_panel=_TRAIN)
 def run(
-    settings: Annotated[
-        str, typer.Argument(metavar="SETTINGS", help="A settings file, or the name of a recipe.")
-    ],
+    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
     *,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder; runs/NAME if not given.")
+        Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
@@ -126,7 +111,7 @@ def demo(
         "demo-run"
     ),
     seed: Annotated[int, typer.Option(help="Another seed writes another corpus.")] = 1,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a small made-up corpus of three sites, train on it, and show everything."""
     from confide import api
@@ -174,7 +159,7 @@ def predict(
     from confide.console.putting import put_documents
 
     documents = api.predict(run, files, site=site, format=format, key=key)
-    put_documents(documents, out, to)
+    put_documents(documents, out, format=to)
 
 
 @app.command(rich_help_panel=_USE)
@@ -184,12 +169,10 @@ def evaluate(
     *,
     site: Site = None,
     format: Format = None,
-    scheme: Annotated[
-        str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected if not given.")
-    ] = None,
+    scheme: Scheme = None,
     key: Key = None,
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="How spans are matched: default, or n2c2.")
+        Literal["default", "n2c2"], typer.Option(help="How spans are matched.")
     ] = "default",
     as_json: Json = False,
 ) -> None:
@@ -265,7 +248,7 @@ def init(
 
 @app.command(rich_help_panel=_LOOK)
 def wire(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method's name, as fedavg.")],
+    method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
     *,
     as_json: Json = False,
 ) -> None:

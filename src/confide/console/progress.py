@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from confide.console.screen import clock, console, percent, size
+from confide.console.screen import clock, console
+from confide.report.words import points, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,7 @@ class Standing:
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.dev_f1 is not None:
-            parts.append(f"dev F1 {percent(self.dev_f1)} (best {percent(self.best_f1)})")
+            parts.append(f"dev F1 {points(self.dev_f1)} (best {points(self.best_f1)})")
         if self.bytes_up or self.bytes_down:
             parts.append(f"up {size(self.bytes_up)}, down {size(self.bytes_down)}")
         if self.seconds_left is not None:

@@ -74,20 +74,6 @@ def fail(error: ConfideError) -> None:
     console(sys.stderr).print(message, soft_wrap=True)
 
 
-def size(number: float) -> str:
-    """Bytes in words.
-
-    >>> size(999), size(12_300), size(4_560_000)
-    ('999 B', '12.3 kB', '4.6 MB')
-    """
-    units = iter(("B", "kB", "MB"))
-    unit = next(units)
-    while number >= 999.95 and unit != "GB":
-        number /= 1000
-        unit = next(units, "GB")
-    return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-
-
 def clock(seconds: float) -> str:
     """Seconds as minutes or hours.
 
@@ -97,12 +83,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def percent(fraction: float | None) -> str:
-    """A score between 0 and 1 as it is printed in tables.
-
-    >>> percent(0.85331), percent(None)
-    ('85.3', '–')
-    """
-    return "–" if fraction is None else f"{100 * fraction:.1f}"

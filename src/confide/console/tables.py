@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from confide.console.screen import percent, size
+from confide.report.words import count, points, size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from confide.data.dealing import SplitReport
+    from confide.data.statistics import Stats
 
 _RIGHT = {"bytes", "count", "sites", "rounds", "sentences", "support"}
 
@@ -77,6 +80,47 @@ def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str =
     return table
 
 
+def shares(dealt: SplitReport) -> Table:
+    """What each site got of a corpus."""
+    table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
+    kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
+    table.add_column("site")
+    for name in ("documents", "sentences", *kinds):
+        table.add_column(name, justify="right")
+    for site, share in dealt.sites.items():
+        counts = (share.documents, share.sentences, *(share.entities.get(k, 0) for k in kinds))
+        table.add_row(site, *map(count, counts))
+    return table
+
+
+def statistics(found: Stats) -> list[Table]:
+    """Counts per file and in all: sizes and shapes, then entities by type, then what is shared."""
+    files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
+    sizes, types = _table("sizes"), _table("entities")
+    for table in (sizes, types):
+        table.add_column("", overflow="fold")
+        for path in files:
+            table.add_column(path, justify="right", overflow="fold")
+    for name in _SIZES:
+        sizes.add_row(name.replace("_", " "), *(count(getattr(f, name)) for f in files.values()))
+    for kind in found.total.entities:
+        types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
+    tables = [sizes, types]
+    if found.shared:
+        tables.append(_table("sentences that stand in both files"))
+        for name in ("file", "and file", "sentences"):
+            tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
+        for (one, other), number in found.shared.items():
+            tables[-1].add_row(one, other, count(number))
+    return tables
+
+
+_SIZES = (
+    "documents", "sentences", "sentences_with_entities", "tokens", "distinct_tokens",
+    "nested", "overlapping", "discontinuous", "repeated",
+)  # fmt: skip
+
+
 def _table(title: str, *, caption: str = "") -> Table:
     return Table(
         title=title or None,
@@ -105,12 +149,12 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [percent(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
+    return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
 
 
 def _two_f1(values: Mapping[str, Any]) -> list[str]:
     return [
-        percent(values["strict"]["f1"]),
-        percent(values["relaxed"]["f1"]),
+        points(values["strict"]["f1"]),
+        points(values["relaxed"]["f1"]),
         str(values.get("sentences", "")),
     ]

@@ -1,0 +1,46 @@
+"""Documents and problems onto the screen or into files."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from confide.console.screen import say
+from confide.errors import SettingsError
+
+if TYPE_CHECKING:
+    from confide.text.document import Document, Problem
+
+
+def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
+    """Write documents to a path, or to stdout; say on stderr what the format could not hold.
+
+    Raises SettingsError where the format is a folder and there is no path.
+    """
+    from confide import api
+
+    if path is not None:
+        say_problems(api.write(documents, path, format))
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "documents"
+        problems = api.write(documents, file, format)
+        if file.is_dir():
+            raise SettingsError(f"{format} is a folder of files", fix="name the folder with --out")
+        sys.stdout.write(file.read_text(encoding="utf-8"))
+    say_problems(problems)
+
+
+def say_problems(problems: Sequence[Problem], *, most: int = 3) -> None:
+    """Problems on stderr: how many of each kind, and the first few of each."""
+    for kind, number in Counter(problem.kind for problem in problems).items():
+        say(f"{kind}: {number}", style="bold yellow")
+        of_kind = [problem for problem in problems if problem.kind == kind]
+        for problem in of_kind[:most]:
+            say(f"  {problem.where}: {problem.what}")
+        if number > most:
+            say(f"  … and {number - most} more")
