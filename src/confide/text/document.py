@@ -13,7 +13,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A mention: a type and one or more character fragments, ascending and not touching each other."""
+    """A mention: a type and one or more character fragments, ascending, not touching another."""
 
     id: str
     type: str

@@ -114,7 +114,7 @@ def _decodes(raw: bytes, name: str) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, split at ``\\n`` and ``\\r\\n`` only (at ``\\r`` where there is no other).
+    """The lines of a text, split at LF and CR LF only (at CR where there is no LF).
 
     `str.splitlines` would also split at U+2028, U+0085 and form feeds, which tokens may hold.
     """
@@ -124,7 +124,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 with ``\\n`` line ends, and make the folders that are missing.
+    """Write UTF-8, line ends as they are, and make the folders that are missing.
 
     Raises:
         DataError: the system does not let us write there.

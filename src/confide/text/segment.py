@@ -37,17 +37,18 @@ _BREAK = re.compile(
 )
 _BULLET = re.compile(r"(?:[-*•·+>]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
-_NEVER_LAST = frozenset(
+_TITLES = (
     "dr mr mrs ms prof st fig figs eq eqs ref refs vs v cf e.g i.e eg ie approx ca al no nos vol "
-    "dept jr sr sp spp resp incl esp viz pp ed eds".split()
+    "dept jr sr sp spp resp incl esp viz pp ed eds"
 )
-_OFTEN_LAST = frozenset(
-    "etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k".split()
-)
-_OPENERS = frozenset(
+_DOTTED = "etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
+_OPENING = (
     "the a an he she it they we i this that these those there in on at for from with no after "
-    "before during his her its patient patients pt on our however continue denies".split()
+    "before during his her its patient patients pt on our however continue denies"
 )
+_NEVER_LAST = frozenset(_TITLES.split())
+_OFTEN_LAST = frozenset(_DOTTED.split())
+_OPENERS = frozenset(_OPENING.split())
 _WRAPPED_AT = 60
 
 

@@ -143,7 +143,7 @@ def _group(relation: Relation) -> str:
 
 
 def _numbered(letter: str, ids: Sequence[str]) -> dict[str, str]:
-    """brat's names for our ids: the same where they are brat's already, else numbered anew."""
+    """Names for brat: the ids themselves where they are of its form, else numbers."""
     fitting = re.compile(rf"{letter}\d+")
     if len(set(ids)) == len(ids) and all(fitting.fullmatch(name) for name in ids):
         return {name: name for name in ids}

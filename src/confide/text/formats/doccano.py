@@ -1,4 +1,4 @@
-"""Documents to doccano's JSON Lines: entities with start_offset and end_offset, relations by number."""
+"""Documents to doccano's JSON Lines: entities by offsets, relations by number."""
 
 from __future__ import annotations
 

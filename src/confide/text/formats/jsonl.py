@@ -77,7 +77,7 @@ def _object(row: Any, where: str) -> dict[str, Any]:
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents in our own full form, which holds everything; `scheme` has no meaning here."""
+    """Write documents in our own full form, which holds everything; `scheme` is not used."""
     lines = (json.dumps(record(document), ensure_ascii=False) + "\n" for document in documents)
     write_text(path, "".join(lines))
     return []

@@ -36,7 +36,9 @@ class RecordReader:
         """One document.
 
         Args:
-            row: the object; `name` stands in where it has no "id"; `where` is "file:line".
+            row: the object.
+            name: stands in where it has no "id".
+            where: "file:line", for problems and errors.
 
         Raises:
             FormatError: no text, or a part that is not of its form.

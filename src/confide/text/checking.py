@@ -1,0 +1,190 @@
+"""Look at a user's files before anything is trained on them, and change their format.
+
+`check` names every annotation that was lost or changed in reading, and every one that a flat
+tagger would have to leave out; `convert` goes from one format to another and says what was lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confide.errors import SettingsError
+from confide.text.align import flat_spans
+from confide.text.document import Document, Problem
+from confide.text.formats import Reading, format_named, read, write
+from confide.text.segment import segmented
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` found.
+
+    Attributes:
+        documents: as they were read, in order.
+        problems: everything that was lost, changed or doubtful, in the order of the files.
+        format: the formats, joined by a comma where files differ.
+        details: how each file was read: "<path>" to "iob2, utf-8, ...".
+        counts: "documents", "sentences", "tokens", "entities", "relations", "lost" and "changed"
+            (problems), "trainable" (entities that a flat tagger can learn).
+        types: entities of each type, the most frequent first.
+    """
+
+    documents: list[Document]
+    problems: list[Problem]
+    format: str
+    details: dict[str, str]
+    counts: dict[str, int]
+    types: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many problems there are of each kind, the most frequent first."""
+        return dict(Counter(problem.kind for problem in self.problems).most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What `convert` wrote, and what was lost on the way in and on the way out."""
+
+    paths: list[Path]
+    problems: list[Problem]
+
+
+def check(
+    paths: Path | str | Sequence[Path | str],
+    *,
+    format: str | None = None,
+    scheme: str | None = None,
+    encoding: str | None = None,
+    columns: tuple[int, int | None] | None = None,
+    bare_type: str = "entity",
+    types: Collection[str] | None = None,
+) -> CheckReport:
+    """Read files and name every annotation that does not come through whole.
+
+    Args: as `confide.text.formats.read`; `paths` is one file or folder, or several.
+
+    Raises:
+        ConfideError: as `read` does, for what cannot be read at all.
+    """
+    readings: dict[str, Reading] = {}
+    for path in _paths(paths):
+        readings[str(path)] = read(
+            path,
+            format,
+            scheme=scheme,
+            encoding=encoding,
+            columns=columns,
+            bare_type=bare_type,
+            types=types,
+        )
+    documents = [document for reading in readings.values() for document in reading.documents]
+    problems = [problem for reading in readings.values() for problem in reading.problems]
+    problems += _same_ids(documents)
+    counts = Counter(documents=len(documents), sentences=0, tokens=0, entities=0, relations=0)
+    counts.update(trainable=0)
+    kinds: Counter[str] = Counter()
+    for document in documents:
+        ready = segmented(document)
+        spans, left_out = flat_spans(ready)
+        problems += left_out
+        kinds.update(entity.type for entity in document.entities)
+        counts["sentences"] += len(ready.sentences)
+        counts["tokens"] += sum(len(sentence.tokens) for sentence in ready.sentences)
+        counts["entities"] += len(document.entities)
+        counts["relations"] += len(document.relations)
+        counts["trainable"] += sum(map(len, spans))
+    counts["lost"] = sum(problem.lost for problem in problems)
+    counts["changed"] = len(problems) - counts["lost"]
+    return CheckReport(
+        documents,
+        problems,
+        ", ".join(sorted({reading.format for reading in readings.values()})),
+        {path: _described(reading) for path, reading in readings.items()},
+        dict(counts),
+        dict(kinds.most_common()),
+    )
+
+
+def _paths(paths: Path | str | Sequence[Path | str]) -> list[Path]:
+    """The paths as a list that is not empty."""
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not several:
+        raise SettingsError("no file was named", expected="at least one file or folder")
+    return [Path(path) for path in several]
+
+
+def _described(reading: Reading) -> str:
+    """How a file was read, in a few words."""
+    words = [format_named(reading.format).title]
+    words += [f"{key} {value}" for key, value in reading.details.items() if key != "evidence"]
+    return ", ".join(words)
+
+
+def _same_ids(documents: Iterable[Document]) -> list[Problem]:
+    """Documents that are called as one before them, and texts that were there before."""
+    problems = []
+    seen: dict[str, str] = {}
+    for document in documents:
+        if document.id in seen:
+            what = f"{document.id!r} is also at {seen[document.id]}"
+            problems.append(Problem("duplicate-document", document.source, what))
+        seen.setdefault(document.id, document.source)
+    return problems
+
+
+def convert(
+    paths: Path | str | Sequence[Path | str],
+    to: str,
+    out: Path | str,
+    *,
+    format: str | None = None,
+    scheme: str | None = None,
+    to_scheme: str = "iob2",
+    encoding: str | None = None,
+) -> ConvertReport:
+    """Write files in another format.
+
+    Args:
+        paths: a file or folder, or several.
+        to: a key of `confide.text.formats.FORMATS`.
+        out: for one input a file, unless it is a folder that exists; for several inputs a folder,
+            which gets one file for each under its own name. brat always goes into a folder.
+        format: of the inputs; None: told from the content.
+        scheme: of CoNLL inputs; None: detected.
+        to_scheme: of CoNLL outputs.
+        encoding: of the inputs; None: UTF-8 or what a byte order mark says.
+
+    Returns:
+        The files and folders that were written, and what was lost, changed or doubtful in
+        reading and in writing.
+
+    Raises:
+        SettingsError: an output would be an input, or two outputs would be one.
+        ConfideError: as `read` and `write` do.
+    """
+    inputs, target = _paths(paths), Path(out)
+    suffix = format_named(to).suffix
+    several = len(inputs) > 1 or (suffix != "" and target.is_dir())
+    outputs = [target / f"{_stem(path)}{suffix}" if several else target for path in inputs]
+    for number, (source, output) in enumerate(zip(inputs, outputs, strict=True)):
+        if output in outputs[:number] or output.resolve() == source.resolve():
+            raise SettingsError(
+                "an output would overwrite an input or another output",
+                got=str(output),
+                fix="choose another place for the output",
+            )
+    problems: list[Problem] = []
+    for source, output in zip(inputs, outputs, strict=True):
+        reading = read(source, format, scheme=scheme, encoding=encoding)
+        problems += reading.problems
+        problems += write(reading.documents, output, to, scheme=to_scheme)
+    return ConvertReport(outputs, problems)
+
+
+def _stem(path: Path) -> str:
+    """A file's name without its endings, of which `.gz` may be one more."""
+    return Path(path.name.removesuffix(".gz")).stem
