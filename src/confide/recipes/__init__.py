@@ -1,0 +1,79 @@
+"""Built-in settings for published experiments: `confide run ncbi-iid10`.
+
+A recipe is a settings file of at most 30 lines, shipped with the package. Its first comment line is
+its title. Its data are found under `$CONFIDE_DATA`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from confide.errors import SettingsError
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeInfo:
+    """What a recipe runs: its name, a line about it, method, sites, rounds, and its corpora."""
+
+    name: str
+    title: str
+    method: str
+    sites: int
+    rounds: int
+    corpora: str
+
+
+def recipes() -> list[RecipeInfo]:
+    """The built-in recipes, by name."""
+    return [_info(path) for path in _known().values()]
+
+
+def recipe_path(name: str) -> Path:
+    """The settings file of a recipe.
+
+    Raises SettingsError where there is no recipe of that name, with the nearest one.
+    """
+    known = _known()
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.4)
+        raise SettingsError(
+            f"there is no settings file and no recipe {name!r}",
+            expected=f"a .toml file, or one of {', '.join(known)}",
+            fix=f"did you mean {near[0]!r}?" if near else None,
+        )
+    return known[name]
+
+
+def _known() -> dict[str, Path]:
+    return dict(sorted((path.stem, path) for path in FOLDER.glob("*.toml")))
+
+
+def _info(path: Path) -> RecipeInfo:
+    text = path.read_text(encoding="utf-8")
+    tree = tomllib.loads(text)
+    sites = tree["split"]["sites"] if "split" in tree else len(tree["site"])
+    corpora = sorted({file.split("/")[1] for file in _files(tree)})
+    return RecipeInfo(
+        name=path.stem,
+        title=text.partition("\n")[0].removeprefix("#").strip(),
+        method=tree["method"],
+        sites=sites,
+        rounds=tree["rounds"],
+        corpora=", ".join(corpora),
+    )
+
+
+def _files(tree: dict[str, Any]) -> list[str]:
+    """The training files of a recipe: `$CONFIDE_DATA/<corpus>/...`."""
+    tables = [tree["split"]] if "split" in tree else tree["site"]
+    return [
+        file
+        for table in tables
+        for file in ([table["train"]] if isinstance(table["train"], str) else table["train"])
+    ]
