@@ -23,7 +23,8 @@ from confide.federation.inprocess import SiteSpec
 from confide.learning.seeds import derive_seed
 from confide.settings import Settings, SiteTable
 from confide.text.document import Document, Problem
-from confide.text.formats import read, retag
+from confide.text.formats import read
+from confide.text.retag import check_types, retag
 
 PARTS = ("train", "dev", "test")
 
@@ -40,9 +41,7 @@ class Gathered:
         """Counts per site, for result.json. No text."""
         return {
             "fingerprint": self.fingerprint,
-            "sites": {
-                spec.name: _facts(spec, self.problems[spec.name]) for spec in self.specs
-            },
+            "sites": {spec.name: _facts(spec, self.problems[spec.name]) for spec in self.specs},
         }
 
 
@@ -123,7 +122,7 @@ def _dealt(
             documents,
             split.sites,
             by=split.by,
-            seed=derive_seed(split.seed, "split", part),
+            seed=split.seed,
             alpha=split.alpha,
         )
         for name, share in shares.items():
@@ -137,6 +136,7 @@ def _dealt(
 def _read(
     paths: Sequence[str], settings: Settings, problems: list[Problem], *, site: SiteTable | None
 ) -> list[Document]:
+    """The documents of some files under their common tag names; what did not fit is added."""
     documents: list[Document] = []
     data = settings.data
     for path in paths:
@@ -149,7 +149,11 @@ def _read(
         documents += reading.documents
         problems += reading.problems
     tags = site.tags if site else settings.split.tags if settings.split else {}
-    return retag(documents, tags, types=data.types or None)
+    renamed, changed = retag(documents, tags)
+    if data.types:
+        check_types(renamed, data.types)
+    problems += changed
+    return renamed
 
 
 def _held_out(

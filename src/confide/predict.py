@@ -19,7 +19,8 @@ from confide.scoring import count_entities, scores
 from confide.scoring.counts import Mode
 from confide.settings import Settings
 from confide.text.document import Document
-from confide.text.formats import read, retag
+from confide.text.formats import read
+from confide.text.retag import retag
 
 STANDARD_INPUT = "-"
 
@@ -75,7 +76,7 @@ def evaluate(
     """
     extract = extractor(run, site=site, key=key)
     tags = {} if is_release(run) else _tags(RunFolder(run).settings(), site)
-    gold = retag(_documents(data, format=format, scheme=scheme), tags)
+    gold, _ = retag(_documents(data, format=format, scheme=scheme), tags)
     if not any(document.entities for document in gold):
         raise DataError(
             "there is nothing to score against: no entity is annotated in these files",
@@ -92,7 +93,9 @@ def extractor(run: Path, *, site: str | None = None, key: Path | None = None) ->
     result, settings = folder.result(), folder.settings()
     method = method_named(settings.algorithm)
     part = _part(result, site)
-    state = decode(method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes())
+    state = decode(
+        method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes()
+    )
     return method(settings).extractor(state, key=_key(folder, settings, site=site, key=key))
 
 

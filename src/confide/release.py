@@ -28,7 +28,8 @@ from confide.federation.files import write_atomically
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods import fedavg
+from confide.methods.fedavg import State
+from confide.methods.taggers import CHARACTER_ROWS, Extractor, tagger_of
 from confide.runfolder import RunFolder
 
 FILE = "model.safetensors"
@@ -48,9 +49,7 @@ class Released:
     weights: Arrays = carries("weights of the tagger")
 
 
-def release(
-    run: Path, *, out: Path, site: str | None = None, key: Path | None = None
-) -> Path:
+def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
     """Write the model of a run to the folder `out`, with the words of `site` (or of all) in clear.
 
     Rows of words and characters that occur at no such site cannot be named; they are left out,
@@ -67,7 +66,7 @@ def release(
         raise RunError(f"the run has no site {site!r}", expected=names)
     part = "" if "" in result["best_rounds"] else specs[0].name
     checkpoint = folder.store(part).load(result["best_rounds"][part])
-    state = decode(fedavg.State, checkpoint.state.tobytes())
+    state = decode(State, checkpoint.state.tobytes())
     secret = key or specs[0].key_file
     assert secret is not None
     known = read_key(Path(secret))
@@ -83,7 +82,7 @@ def release(
     )
     weights = dict(state.weights)
     weights["word.weight"] = weights["word.weight"][word_ids]
-    for name in fedavg.CHARACTER_ROWS:
+    for name in CHARACTER_ROWS:
         if name in weights:
             weights[name] = weights[name][character_ids]
     sizes = {**state.sizes, "words": len(word_ids), "characters": len(character_ids)}
@@ -106,7 +105,7 @@ def is_release(folder: Path) -> bool:
     return (Path(folder) / FILE).is_file()
 
 
-def released(folder: Path) -> fedavg.Extractor:
+def released(folder: Path) -> Extractor:
     """The extractor of a release. Raises MessageError where the file is damaged."""
     model = decode(Released, (Path(folder) / FILE).read_bytes())
     vocabulary: dict[str, Any] = {
@@ -117,12 +116,10 @@ def released(folder: Path) -> fedavg.Extractor:
     }
     if model.character == "none":
         vocabulary["characters"] = None
-    return fedavg.Extractor(fedavg.tagger_of(model, model.weights), vocabulary)
+    return Extractor(tagger_of(model, model.weights), vocabulary)
 
 
-def _named(
-    vocabulary: KeyedVocabulary, texts: list[str]
-) -> tuple[list[str], NDArray[np.int64]]:
+def _named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:
     """The texts that the vocabulary knows, by id; and the rows to keep, the specials first."""
     ids = vocabulary.ids(texts)
     known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)

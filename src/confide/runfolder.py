@@ -1,12 +1,12 @@
 """The folder of a run: where its parts lie, and how they are opened, written and refused.
 
-    settings.toml     the settings, resolved
-    environment.json  versions, seeds, machine, fingerprint of the data
-    result.json       scores, history, bytes, seconds (docs/result.md)
-    ledger.jsonl      what crossed the wall
-    checkpoints/      the server's state, by round
-    alone/NAME/       the same two for every site of a run with method "alone"
-    sites/NAME/       what the site owns: its memory, log, worst errors; never read by the server
+settings.toml     the settings, resolved
+environment.json  versions, seeds, machine, fingerprint of the data
+result.json       scores, history, bytes, seconds (docs/result.md)
+ledger.jsonl      what crossed the wall
+checkpoints/      the server's state, by round
+alone/NAME/       the same two for every site of a run with method "alone"
+sites/NAME/       what the site owns: its memory, log, worst errors; never read by the server
 """
 
 from __future__ import annotations

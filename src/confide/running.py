@@ -21,7 +21,7 @@ from confide.settings import Settings
 
 @dataclass
 class Progress:
-    """What a run has come to so far; saved in every checkpoint, so that nothing is counted twice."""
+    """What a run has come to so far; saved in every checkpoint, so nothing counts twice."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
     best_round: int = 0
@@ -76,9 +76,7 @@ class Rounds:
         else:
             state, last = self._method.start(self._federation), 0
             self._federation.take_faults()
-        self._before = Progress(
-            seconds=progress.seconds, compute_seconds=progress.compute_seconds
-        )
+        self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
             if self._is_over(progress, number):
                 break
@@ -93,8 +91,10 @@ class Rounds:
 
     def _is_over(self, progress: Progress, number: int) -> bool:
         patience = self._settings.select.patience
-        return patience > 0 and progress.best_round > 0 and (
-            number - 1 - progress.best_round >= patience
+        return (
+            patience > 0
+            and progress.best_round > 0
+            and (number - 1 - progress.best_round >= patience)
         )
 
     def _round(self, state: Any, progress: Progress, number: int) -> Any:
@@ -118,9 +118,7 @@ class Rounds:
         self._save(state, progress, number)
         return state
 
-    def _develop(
-        self, state: Any, progress: Progress, record: dict[str, Any], number: int
-    ) -> None:
+    def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:
         """Score development text and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
         overall = scores(sum_counts(counts.values()))

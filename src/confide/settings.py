@@ -186,9 +186,7 @@ class Settings(Table):
                 f"schema {self.schema_} is newer than this confide, which reads schema {SCHEMA}"
             )
         if bool(self.site) == (self.split is not None):
-            raise ValueError(
-                "give either [[site]] tables, or one [split] table, and not both"
-            )
+            raise ValueError("give either [[site]] tables, or one [split] table, and not both")
         names = [site.name for site in self.site]
         twice = {name for name in names if names.count(name) > 1}
         if twice:

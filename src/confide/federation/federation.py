@@ -264,5 +264,3 @@ def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
         return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
     total += array
     return total
-
-

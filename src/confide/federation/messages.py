@@ -35,7 +35,9 @@ M = TypeVar("M")
 Arrays = dict[str, np.ndarray]
 
 _PLAIN = (bool, int, float, str)
-_DTYPES = frozenset("bool int8 uint8 int16 int32 int64 float16 float32 float64".split())
+_DTYPES = frozenset(
+    ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
+)
 
 
 def carries(what: str) -> Any:

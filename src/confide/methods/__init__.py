@@ -56,6 +56,3 @@ def method_named(name: str) -> type[Method]:
 def wire(method: str) -> list[WireRow]:
     """The table of what leaves a site under a method: step, direction, field, kind, what, seen."""
     return wire_table(method_named(method).steps)
-
-
-

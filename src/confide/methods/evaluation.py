@@ -57,6 +57,4 @@ def _table(counts: dict[str, Count], types: list[str]) -> NDArray[np.int64]:
 
 
 def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
-    return {
-        name: Count(*(int(n) for n in row)) for name, row in zip(types, table_Y3, strict=True)
-    }
+    return {name: Count(*(int(n) for n in row)) for name, row in zip(types, table_Y3, strict=True)}

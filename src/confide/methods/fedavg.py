@@ -22,23 +22,16 @@ Where we differ from the paper or decide what it leaves open:
   initialises it "by the number of rounds passed"); momentum is not carried over;
 - `weighting = "sentences"` weighs sites by their training sentences; the paper's sites are equal;
 - word vectors from a file: each site reads the file for itself and fills in the rows that it knows
-  when it is asked for the first time; all sites must have the same file, and the rows stay trainable.
+  in the first round; all sites must have the same file, and the rows stay trainable.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from confide.data.encoding import Encoded, TagSet, encode
-from confide.data.vectors import VectorFile, read_vectors
-from confide.data.vocabulary import SPECIALS, KeyedVocabulary
-from confide.errors import ConfideError, FederationError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -46,40 +39,34 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import Prepared, annotate, prepare
+from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays, initial, load, set_words
+from confide.learning.weights import arrays, initial, set_words
 from confide.methods.evaluation import Scored, counts_of, score_documents
+from confide.methods.taggers import (
+    Extractor,
+    TaggerMemory,
+    compare_vectors,
+    encoded_text,
+    known,
+    model_of,
+    prepared_text,
+    sizes_from,
+    tagger_of,
+    tagger_sizes,
+    vectors_of,
+    vocabulary_for,
+)
 from confide.methods.vocabulary import (
     CHECK_KEY,
     COUNT_VOCABULARY,
-    Agreed,
     agree,
     file_check,
     training_examples,
 )
-from confide.models.tagger import Tagger, TaggerSizes
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
-from confide.text.document import Document
-
-
-CHARACTER_ROWS = ("character.embedding.weight",)
-"""The parameters that have a row per character, as `word.weight` has one per word."""
-
-
-class Form(Protocol):
-    """What the shape of a tagger depends on."""
-
-    @property
-    def types(self) -> list[str]: ...  # noqa: D102
-    @property
-    def sizes(self) -> dict[str, int]: ...  # noqa: D102
-    @property
-    def character(self) -> str: ...  # noqa: D102
-    @property
-    def dropout(self) -> float: ...  # noqa: D102
 
 
 class Settings(Table):
@@ -89,20 +76,7 @@ class Settings(Table):
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a site keeps: the common vocabulary and the form of the model."""
-
-    word_digests_V16: NDArray[np.uint8] = carries("digests of the common words, in order of ids")
-    character_digests_V16: NDArray[np.uint8] = carries("the same for characters")
-    types: list[str] = carries("names of the common entity types")
-    how: str = carries("how a word is normalised")
-    sizes: dict[str, int] = carries("sizes of the tagger")
-    character: str = carries("which character part the tagger has")
-    dropout: float = carries("share of features dropped in training")
-
-
-@dataclass(frozen=True)
-class State(Memory):
+class State(TaggerMemory):
     """What the server carries from round to round: the same, and the common weights."""
 
     weights: Arrays = carries("weights of the tagger")
@@ -150,23 +124,25 @@ class Score:
 
 
 def take_vocabulary(
-    site: Site, memory: Memory | None, ask: Memory, turn: Turn
-) -> tuple[VocabularyTaken, Memory]:
+    site: Site, memory: TaggerMemory | None, ask: TaggerMemory, turn: Turn
+) -> tuple[VocabularyTaken, TaggerMemory]:
     """Keep the common vocabulary (Fig. 3, step 4)."""
     for part in ("train", "dev", "test", "vectors"):
         site.cache.pop(part, None)
-    found = _vectors(site, ask)
+    found = vectors_of(site, ask)
     return VocabularyTaken(file_check(site.key(), found.digest) if found else ""), ask
 
 
-def train(site: Site, memory: Memory | None, ask: Train, turn: Turn) -> tuple[Trained, Memory]:
+def train(
+    site: Site, memory: TaggerMemory | None, ask: Train, turn: Turn
+) -> tuple[Trained, TaggerMemory]:
     """Train the common model on the site's own text for some epochs."""
-    memory = _known(memory)
-    encoded = _encoded(site, memory)
+    memory = known(memory)
+    encoded = encoded_text(site, memory)
     if not len(encoded):
         raise Refusal("no-training-text")
-    model = _model(site, memory, ask.weights)
-    found = _vectors(site, memory) if turn.round == 1 else None
+    model = model_of(site, memory, ask.weights)
+    found = vectors_of(site, memory) if turn.round == 1 else None
     if found:
         set_words(model, found.ids_K, found.rows_KD)
     report = fit(
@@ -191,12 +167,14 @@ def train(site: Site, memory: Memory | None, ask: Train, turn: Turn) -> tuple[Tr
     return Trained(trained, weight, report.loss * weight, report.sentences), memory
 
 
-def score(site: Site, memory: Memory | None, ask: Score, turn: Turn) -> tuple[Scored, Memory]:
+def score(
+    site: Site, memory: TaggerMemory | None, ask: Score, turn: Turn
+) -> tuple[Scored, TaggerMemory]:
     """Count what the common model gets right on the site's held-out text."""
-    memory = _known(memory)
+    memory = known(memory)
     gold = site.documents(ask.part)
-    model = _model(site, memory, ask.weights)
-    predicted = annotate(model, _prepared(site, memory, ask.part))
+    model = model_of(site, memory, ask.weights)
+    predicted = annotate(model, prepared_text(site, memory, ask.part))
     return score_documents(gold, predicted), memory
 
 
@@ -212,7 +190,7 @@ class FedAvg:
     steps = (CHECK_KEY, COUNT_VOCABULARY, TAKE_VOCABULARY, TRAIN, SCORE)
     Settings = Settings
     State = State
-    Memory = Memory
+    Memory = TaggerMemory
 
     def __init__(self, settings: RunSettings) -> None:
         self._run = settings
@@ -228,22 +206,22 @@ class FedAvg:
             min_count=run.vocabulary.min_count,
             min_sites=run.vocabulary.min_sites,
         )
-        common = Memory(
+        common = TaggerMemory(
             word_digests_V16=agreed.word_digests_V16,
             character_digests_V16=agreed.character_digests_V16,
             types=list(agreed.types),
             how=run.vocabulary.how,
-            sizes=_sizes(run, agreed),
+            sizes=sizes_from(run, agreed),
             character=run.model.character,
             dropout=run.model.dropout,
         )
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
-        _compare_vectors({site: reply.vectors for site, reply in taken.items()})
-        first = initial(_tagger_sizes(common), derive_seed(federation.seed, "weights"))
+        compare_vectors({site: reply.vectors for site, reply in taken.items()})
+        first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
         return State(**vars(common), weights=arrays(first))
 
     def round(self, state: State, federation: Federation, n: int) -> tuple[State, dict[str, Any]]:
-        """Sites train from the common weights; the mean of what they arrive at is the next state."""
+        """Sites train from the common weights; the mean of theirs is the next state."""
         training = self._run.training
         rate = training.learning_rate * training.decay ** (n - 1)
         sites = federation.draw(self._run.federation.fraction, n)
@@ -261,8 +239,7 @@ class FedAvg:
         )
         total = federation.sum(TRAIN, ask, round=n, sites=sites)
         mean = {
-            name: (array / total.weight).astype(np.float32)
-            for name, array in total.weights.items()
+            name: (array / total.weight).astype(np.float32) for name, array in total.weights.items()
         }
         facts = {
             "loss": total.loss / total.weight,
@@ -282,119 +259,4 @@ class FedAvg:
     def extractor(self, state: State, *, key: bytes) -> Extractor:
         """What reads documents and annotates them, for who holds the key."""
         model = tagger_of(state, state.weights)
-        return Extractor(model, _vocabulary(state, key))
-
-
-@dataclass(frozen=True)
-class Extractor:
-    """A trained tagger with its vocabulary."""
-
-    model: Tagger
-    vocabulary: Mapping[str, Any]
-
-    def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with what the model finds, a confidence on each entity."""
-        return annotate(self.model, prepare(documents, **self.vocabulary))
-
-
-def _known(memory: Memory | None) -> Memory:
-    if memory is None:
-        raise Refusal("memory-missing")
-    return memory
-
-
-def _vocabulary(memory: Memory, key: bytes) -> dict[str, Any]:
-    """What turns text into the model's numbers, for who holds the key."""
-    characters = KeyedVocabulary(memory.character_digests_V16, "character", key)
-    return {
-        "words": KeyedVocabulary(memory.word_digests_V16, "word", key),
-        "characters": None if memory.character == "none" else characters,
-        "tags": TagSet(tuple(memory.types)),
-        "how": memory.how,
-    }
-
-
-def _encoded(site: Site, memory: Memory) -> Encoded:
-    """The site's training text as numbers, made once."""
-    if "train" not in site.cache:
-        site.cache["train"] = encode(training_examples(site), **_vocabulary(memory, site.key()))
-    found: Encoded = site.cache["train"]
-    return found
-
-
-def _prepared(site: Site, memory: Memory, part: str) -> Prepared:
-    """A part of the site's held-out text, ready to be annotated, made once."""
-    if part not in site.cache:
-        site.cache[part] = prepare(site.documents(part), **_vocabulary(memory, site.key()))
-    found: Prepared = site.cache[part]
-    return found
-
-
-def _model(site: Site, memory: Memory, weights: Arrays) -> Tagger:
-    """The one model of this process, with these weights."""
-    form = (tuple(memory.sizes.items()), memory.character, memory.dropout)
-    if site.scratch.get("form") != form:
-        site.scratch.update(form=form, model=tagger_of(memory, {}))
-    model: Tagger = site.scratch["model"]
-    load(model, weights)
-    return model
-
-
-def tagger_of(memory: Form, weights: Arrays) -> Tagger:
-    """A tagger of this form; parameters that `weights` does not name are as at the start."""
-    rules = TagSet(tuple(memory.types)).rules
-    model = initial(_tagger_sizes(memory), 0, rules=rules)
-    load(model, weights)
-    return model
-
-
-def _vectors(site: Site, memory: Memory) -> VectorFile | None:
-    """Rows of the site's own file of vectors for the common words that it knows, read once."""
-    if site.vectors is None:
-        return None
-    if "vectors" not in site.cache:
-        words = KeyedVocabulary(memory.word_digests_V16, "word", site.key())
-        try:
-            found = read_vectors(site.vectors, words, how=memory.how)  # type: ignore[arg-type]
-        except (OSError, ConfideError) as error:
-            raise Refusal("vectors-missing") from error
-        if found.dims != memory.sizes["word_dim"]:
-            raise Refusal("vectors-dimension")
-        site.cache["vectors"] = found
-    kept: VectorFile = site.cache["vectors"]
-    return kept
-
-
-def _sizes(run: RunSettings, agreed: Agreed) -> dict[str, int]:
-    model = run.model
-    return {
-        "words": len(agreed.word_digests_V16) + SPECIALS,
-        "characters": len(agreed.character_digests_V16) + SPECIALS,
-        "tags": len(TagSet(tuple(agreed.types))),
-        "word_dim": model.word_dim,
-        "character_dim": model.character_dim,
-        "character_filters": model.character_filters,
-        "character_width": model.character_width,
-        "character_hidden": model.character_hidden,
-        "bilstm_hidden": model.bilstm_hidden,
-        "bilstm_layers": model.bilstm_layers,
-    }
-
-
-def _tagger_sizes(memory: Form) -> TaggerSizes:
-    return TaggerSizes(
-        **memory.sizes,
-        character=memory.character,  # type: ignore[arg-type]
-        dropout=memory.dropout,
-    )
-
-
-def _compare_vectors(checks: Mapping[str, str]) -> None:
-    if len(set(checks.values())) <= 1:
-        return
-    common = Counter(checks.values()).most_common(1)[0][0]
-    odd = ", ".join(site for site, check in checks.items() if check != common)
-    raise FederationError(
-        f"the sites do not start from the same file of word vectors: {odd} has another one or none",
-        fix="give every site the same file, or none",
-    )
+        return Extractor(model, vocabulary_for(state, key))

@@ -15,7 +15,6 @@ same ask builds the character vocabulary and the union of tag names, which are n
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -96,9 +95,7 @@ def training_examples(site: Site) -> list[Example]:
     return found
 
 
-def check_key(
-    site: Site, memory: object, ask: CheckKey, turn: Turn
-) -> tuple[KeyChecked, object]:
+def check_key(site: Site, memory: object, ask: CheckKey, turn: Turn) -> tuple[KeyChecked, object]:
     """Show that the site holds the key that the other sites hold."""
     return KeyChecked(key_check(site.key(), ask.nonce)), memory
 
@@ -160,9 +157,7 @@ def agree(
     )
 
 
-def number(
-    counted: Mapping[str, Counts], *, min_count: int, min_sites: int
-) -> NDArray[np.uint8]:
+def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
     """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16.
 
     Raises GuardError, naming the site, where counts are not counts of distinct digests.
@@ -183,13 +178,8 @@ def number(
 
 
 def file_check(key: bytes, content_digest: str) -> str:
-    """A value that sites with the same file share; the server learns only whether it is the same."""
+    """A value that sites with the same file share; it says nothing else about the file."""
     return digest(key, "file", content_digest).hex()
-
-
-def content_digest(data: bytes) -> str:
-    """SHA-256 of a file's content."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts:
