@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from confide import __version__, api
 from confide.cli import STOPPED, app
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
+from confide.text.document import Document, Entity
 
 RATES = {
     "f1": 0.75,
@@ -210,13 +212,12 @@ def test_progress_on_a_terminal_names_site_and_time() -> None:
 
     from confide.console.progress import Progress
 
-    screen = Console(force_terminal=True, width=160, record=True, file=open("/dev/null", "w"))
+    screen = Console(force_terminal=True, width=160, record=True, file=io.StringIO())
     with Progress(screen=screen) as progress:
         progress(Event("ask", round=2, rounds=4, site="north", step="train", seconds_left=30))
         progress._bar.refresh()  # type: ignore[union-attr]
     shown = screen.export_text()
     assert "round 2/4" in shown and "north train" in shown and "0:30 left" in shown
-    screen.file.close()
 
 
 def test_recipes_as_table_and_as_json(put: Any) -> None:
@@ -278,3 +279,88 @@ def test_new_key_is_secret_and_never_overwritten(tmp_path: Path) -> None:
     before = path.read_bytes()
     again = call("key", "new", str(path))
     assert again.exit_code == 2 and path.read_bytes() == before
+
+
+# --- data, with the real functions ------------------------------------------------------
+
+CONLL = """\
+Stopped\tO
+varelozil\tB-DRUG
+after\tO
+severe\tB-ADE
+headache\tI-ADE
+
+Rash\tB-ADE
+gone\tO
+
+"""
+
+
+@pytest.fixture
+def notes(in_tmp: Path) -> Path:
+    """A little annotated file in the current folder."""
+    path = in_tmp / "notes.conll"
+    path.write_text(CONLL, encoding="utf-8")
+    return path
+
+
+def test_check_counts_and_names(notes: Path) -> None:
+    done = call("data", "check", "notes.conll", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["counts"]["entities"] == 3 and found["types"] == {"ADE": 2, "DRUG": 1}
+    assert "documents" not in found, "text does not belong into a summary"
+    notes.write_text(CONLL.replace("B-ADE\nheadache", "O\nheadache"), encoding="utf-8")
+    shown = call("data", "check", "notes.conll", "--scheme", "iob2").stdout
+    assert "notes.conll:5" in shown
+
+
+def test_check_names_a_few_problems_of_a_kind_or_all(in_tmp: Path) -> None:
+    nested = '{"text": "severe headache", "label": [[0, 15, "ADE"], [7, 15, "ADE"]]}\n'
+    Path("notes.jsonl").write_text(nested * 9, encoding="utf-8")
+    few = call("data", "check", "notes.jsonl").stdout
+    every = call("data", "check", "notes.jsonl", "--all").stdout
+    assert few.count("  notes.jsonl:") == 3 and "9 lost" in few and "and 6 more" in few
+    assert every.count("  notes.jsonl:") == 9
+
+
+def test_check_refuses_a_type_that_was_not_declared(notes: Path) -> None:
+    done = call("data", "check", "notes.conll", "--type", "DRUG")
+    assert done.exit_code == 2 and "ADE" in done.stderr and "notes.conll:4" in done.stderr
+
+
+def test_a_missing_file_is_one_message(in_tmp: Path) -> None:
+    done = call("data", "stats", "nowhere.conll")
+    assert done.exit_code == 2 and done.stderr.startswith("error: ")
+
+
+def test_convert_there_and_back(notes: Path) -> None:
+    done = call("data", "convert", "notes.conll", "--to", "brat", "--out", "brat")
+    assert done.exit_code == 0 and done.stdout == "brat\n"
+    assert call("data", "convert", "brat", "--to", "conll", "--out", "back.conll").exit_code == 0
+    tags = [line.split("\t")[-1] for line in Path("back.conll").read_text().splitlines() if line]
+    assert [tag for tag in tags if tag != "O"] == ["B-DRUG", "B-ADE", "I-ADE", "B-ADE"]
+
+
+def test_split_is_reproducible(notes: Path) -> None:
+    for folder in ("one", "two"):
+        words = ("data", "split", "notes.conll", "--sites", "2", "--seed", "4", "--out", folder)
+        assert call(*words).exit_code == 0
+    for path in Path("one").iterdir():
+        assert path.read_bytes() == (Path("two") / path.name).read_bytes()
+
+
+def test_stats_as_table_and_as_json(notes: Path) -> None:
+    assert "DRUG" in call("data", "stats", "notes.conll").stdout
+    found = json.loads(call("data", "stats", "notes.conll", "--json").stdout)
+    assert found["total"]["tokens"] == 7 and found["total"]["entities"] == {"ADE": 2, "DRUG": 1}
+
+
+def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
+    put("predict", [Document("n1", "No rash.", (Entity("T1", "ADE", ((3, 7),), 0.91),))])
+    done = call("predict", "runs/a", "-")
+    assert json.loads(done.stdout)["entities"][0]["confidence"] == 0.91
+    refused = call("predict", "runs/a", "-", "--to", "brat")
+    assert refused.exit_code == 2 and "--out" in refused.stderr
+    assert call("predict", "runs/a", "-", "--to", "brat", "--out", "out").exit_code == 0
+    assert "ADE 3 7" in Path("out/n1.ann").read_text()

@@ -8,12 +8,67 @@ from typing import Annotated, Literal
 import typer
 
 from confide.console import screen
-from confide.console.words import Format, Json, Scheme
+from confide.console.putting import problem_lines, say_problems
+from confide.console.words import Encoding, Format, Json, Scheme
 
 data = typer.Typer(no_args_is_help=True, help="Check, convert, split and count annotated files.")
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
+
+
+@data.command("check")
+def check(
+    files: Files,
+    *,
+    format: Format = None,
+    scheme: Scheme = None,
+    encoding: Encoding = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="A type that may occur.")
+    ] = None,
+    bare_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="The type of tags that are only B, I and O.")
+    ] = "entity",
+    every: Annotated[bool, typer.Option("--all", help="Name every problem, not a few.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Name every annotation that was lost or changed: file, line or offset, and why."""
+    from confide import api
+    from confide.console import tables
+
+    found = api.check(
+        files, format=format, scheme=scheme, encoding=encoding, types=types, bare_type=bare_type
+    )
+    if as_json:
+        names = ("format", "details", "counts", "types", "problems")
+        screen.put_json({name: getattr(found, name) for name in names})
+        return
+    screen.show(*tables.checked(found), *problem_lines(found.problems, most=None if every else 3))
+
+
+@data.command("convert")
+def convert(
+    files: Files,
+    *,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="A file, or a folder for several.")],
+    format: Format = None,
+    scheme: Scheme = None,
+    to_scheme: Annotated[
+        str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
+    ] = "iob2",
+    encoding: Encoding = None,
+) -> None:
+    """Write files in another format; what it cannot hold is named."""
+    from confide import api
+
+    done = api.convert(
+        files, to, out, format=format, scheme=scheme, to_scheme=to_scheme, encoding=encoding
+    )
+    say_problems(done.problems)
+    for path in done.paths:
+        typer.echo(str(path))
 
 
 @data.command("split")

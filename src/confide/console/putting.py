@@ -9,10 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from confide.console.screen import say
+from confide.console.screen import console
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from confide.text.document import Document, Problem
 
 
@@ -35,12 +37,24 @@ def put_documents(documents: Sequence[Document], path: Path | None, *, format: s
     say_problems(problems)
 
 
-def say_problems(problems: Sequence[Problem], *, most: int = 3) -> None:
-    """Problems on stderr: how many of each kind, and the first few of each."""
-    for kind, number in Counter(problem.kind for problem in problems).items():
-        say(f"{kind}: {number}", style="bold yellow")
+def say_problems(problems: Sequence[Problem]) -> None:
+    """Problems on stderr: how many of each kind, and the first few."""
+    screen = console(sys.stderr)
+    for line in problem_lines(problems):
+        screen.print(line, soft_wrap=True)
+
+
+def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[Text]:
+    """How many problems there are of each kind, and the first `most` of each; None: all."""
+    from rich.text import Text
+
+    lines = []
+    for kind, number in Counter(problem.kind for problem in problems).most_common():
         of_kind = [problem for problem in problems if problem.kind == kind]
-        for problem in of_kind[:most]:
-            say(f"  {problem.where}: {problem.what}")
-        if number > most:
-            say(f"  … and {number - most} more")
+        lost = sum(problem.lost for problem in of_kind)
+        heading = f"{kind}: {number}" + (f", {lost} lost" if lost else "")
+        lines.append(Text(heading, style="bold yellow"))
+        lines += [Text(f"  {problem.where}: {problem.what}") for problem in of_kind[:most]]
+        if most is not None and number > most:
+            lines.append(Text(f"  … and {number - most} more", style="dim"))
+    return lines

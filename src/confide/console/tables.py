@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from os.path import commonpath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
+    from confide.text.checking import CheckReport
 
 _RIGHT = {"bytes", "count", "sites", "rounds", "sentences", "support"}
 
@@ -80,6 +83,17 @@ def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str =
     return table
 
 
+def checked(found: CheckReport) -> list[Table]:
+    """How files were read, what is in them, and entities by type."""
+    how = mapping(found.details, columns=("file", "read as"))
+    how.columns[1].justify = "left"
+    return [
+        how,
+        mapping(found.counts, columns=("in all", "")),
+        mapping(found.types, columns=("type", "entities")),
+    ]
+
+
 def shares(dealt: SplitReport) -> Table:
     """What each site got of a corpus."""
     table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
@@ -99,7 +113,7 @@ def statistics(found: Stats) -> list[Table]:
     sizes, types = _table("sizes"), _table("entities")
     for table in (sizes, types):
         table.add_column("", overflow="fold")
-        for path in files:
+        for path in shortened(files):
             table.add_column(path, justify="right", overflow="fold")
     for name in _SIZES:
         sizes.add_row(name.replace("_", " "), *(count(getattr(f, name)) for f in files.values()))
@@ -110,9 +124,26 @@ def statistics(found: Stats) -> list[Table]:
         tables.append(_table("sentences that stand in both files"))
         for name in ("file", "and file", "sentences"):
             tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
+        short = dict(zip(files, shortened(files), strict=True))
         for (one, other), number in found.shared.items():
-            tables[-1].add_row(one, other, count(number))
+            tables[-1].add_row(short[one], short[other], count(number))
     return tables
+
+
+def shortened(paths: Iterable[str]) -> list[str]:
+    """Paths without the folders that all of them share.
+
+    >>> shortened(["data/a/train.tsv", "data/b/train.tsv", "all"])
+    ['a/train.tsv', 'b/train.tsv', 'all']
+    """
+    given = list(paths)
+    folders = [str(Path(path).parent) for path in given if path != "all"]
+    shared = commonpath(folders) if len(folders) > 1 else ""
+    inside = [bool(shared) and Path(path).is_relative_to(shared) for path in given]
+    return [
+        str(Path(path).relative_to(shared)) if within else path
+        for path, within in zip(given, inside, strict=True)
+    ]
 
 
 _SIZES = (
