@@ -93,10 +93,13 @@ def extractor(run: Path, *, site: str | None = None, key: Path | None = None) ->
     result, settings = folder.result(), folder.settings()
     method = method_named(settings.algorithm)
     part = _part(result, site)
-    state = decode(
+    state: Any = decode(
         method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes()
     )
-    return method(settings).extractor(state, key=_key(folder, settings, site=site, key=key))
+    extract: Extractor = method(settings).extractor(
+        state, key=_key(folder, settings, site=site, key=key)
+    )
+    return extract
 
 
 def _part(result: dict[str, Any], site: str | None) -> str:

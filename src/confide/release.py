@@ -28,7 +28,7 @@ from confide.federation.files import write_atomically
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods.fedavg import State
+from confide.methods.fedavg import FedAvgState
 from confide.methods.taggers import CHARACTER_ROWS, Extractor, tagger_of
 from confide.runfolder import RunFolder
 
@@ -66,7 +66,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         raise RunError(f"the run has no site {site!r}", expected=names)
     part = "" if "" in result["best_rounds"] else specs[0].name
     checkpoint = folder.store(part).load(result["best_rounds"][part])
-    state = decode(State, checkpoint.state.tobytes())
+    state = decode(FedAvgState, checkpoint.state.tobytes())
     secret = key or specs[0].key_file
     assert secret is not None
     known = read_key(Path(secret))

@@ -170,7 +170,7 @@ class Rounds:
                 where=str(self._store.path(round)),
                 fix="resume with the settings and data of the run, or start in another folder",
             )
-        state = decode(self._method.State, checkpoint.state.tobytes())
+        state: Any = decode(self._method.State, checkpoint.state.tobytes())
         return checkpoint.round, state, Progress(**json.loads(checkpoint.progress))
 
 

@@ -188,7 +188,7 @@ class Federation:
         """The reply in `data`, noted in the ledger and checked. Raises SiteFault."""
         try:
             failed = peek(data)["message"] == Failure.__name__
-            message = decode(Failure if failed else step.reply, data)
+            message: Any = decode(Failure if failed else step.reply, data)
             self._ledger.record(
                 sizes(message, len(data)),
                 round=round,

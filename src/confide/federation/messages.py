@@ -21,7 +21,6 @@ import dataclasses
 import json
 import types
 import typing
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +33,7 @@ FORMAT = 1
 M = TypeVar("M")
 Arrays = dict[str, np.ndarray]
 
+_FIELDS: dict[type, dict[str, str]] = {}
 _PLAIN = (bool, int, float, str)
 _DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -117,7 +117,7 @@ def peek(data: bytes) -> dict[str, Any]:
             )
         if not isinstance(header["message"], str) or not isinstance(header["fields"], dict):
             raise ValueError("no message")
-        return header
+        return dict(header)
     except MessageError:
         raise
     except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
@@ -141,9 +141,14 @@ def sizes(message: Any, encoded: int) -> list[FieldSize]:
     return [*rows, FieldSize("(header)", "header", rest, 1)]
 
 
-@cache
 def fields_of(kind: type) -> dict[str, str]:
-    """Field name -> "array", "arrays", "number", "text" or "list", from the annotations."""
+    """Field name -> "array", "arrays", "number", "text", "list" or "table", from annotations."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = _fields_of(kind)
+    return _FIELDS[kind]
+
+
+def _fields_of(kind: type) -> dict[str, str]:
     if not dataclasses.is_dataclass(kind):
         raise MessageError(f"{kind.__name__} is not a dataclass, so it cannot travel")
     hints = typing.get_type_hints(kind)
@@ -194,13 +199,8 @@ def _plain(value: Any, message: str, name: str) -> Any:
     )
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _typed(kind: type, name: str, value: Any) -> Any:
-    return _fit(_hints(kind)[name], value, f"{kind.__name__}.{name}")
+    return _fit(typing.get_type_hints(kind)[name], value, f"{kind.__name__}.{name}")
 
 
 def _fit(hint: Any, value: Any, place: str) -> Any:

@@ -89,7 +89,7 @@ class SiteHost:
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
         try:
-            ask = decode(step.ask, data)
+            ask: Any = decode(step.ask, data)
         except MessageError as error:
             raise Refusal("bad-ask") from error
         seed = derive_seed(self._seed, round, self.site.name, name)

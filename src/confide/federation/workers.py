@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from confide.federation.failures import CODES, Failure
+from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.messages import encode
@@ -87,9 +87,7 @@ class _Blocks:
         self._asks = asks
         for data in asks.values():
             if id(data) not in self._blocks:
-                block = SharedMemory(create=True, size=len(data))
-                block.buf[: len(data)] = data
-                self._blocks[id(data)] = block
+                self._blocks[id(data)] = _placed(data)
 
     def place(self, site: str) -> tuple[str, int]:
         """Name and length of the block that holds a site's ask."""
@@ -141,11 +139,7 @@ class _Worker:
         try:
             if self.pipe.poll(0):
                 name, length, seconds = self.pipe.recv()
-                block = SharedMemory(name)
-                reply = bytes(block.buf[:length])
-                block.close()
-                block.unlink()
-                return Delivery(self._site, reply, seconds)
+                return Delivery(self._site, _taken(name, length, unlink=True), seconds)
             code = "timeout"
         except (EOFError, ConnectionResetError):
             code = "lost"
@@ -205,16 +199,29 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             step, round, site, name, length = pipe.recv()
-            block = SharedMemory(name)
-            ask = bytes(block.buf[:length])
-            block.close()
+            ask = _taken(name, length, unlink=False)
             start = time.perf_counter()
             reply = hosts[site].answer(step, round, ask)
             seconds = time.perf_counter() - start
-            back = SharedMemory(create=True, size=len(reply))
-            back.buf[: len(reply)] = reply
+            back = _placed(reply)
             back.close()
             pipe.send((back.name, len(reply), seconds))
 
 
-assert {"lost", "timeout"} <= CODES.keys()
+def _placed(data: bytes) -> SharedMemory:
+    """A new block of shared memory that holds these bytes."""
+    block = SharedMemory(create=True, size=len(data))
+    assert block.buf is not None
+    block.buf[: len(data)] = data
+    return block
+
+
+def _taken(name: str, length: int, *, unlink: bool) -> bytes:
+    """A copy of a block's first bytes; with `unlink` the block is gone after."""
+    block = SharedMemory(name)
+    assert block.buf is not None
+    data = bytes(block.buf[:length])
+    block.close()
+    if unlink:
+        block.unlink()
+    return data

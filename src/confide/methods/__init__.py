@@ -10,7 +10,8 @@ from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.methods.fedavg import FedAvg
 from confide.scoring import EntityCounts
-from confide.settings import REFERENCES, Settings, nearest
+from confide.settings import REFERENCES, nearest
+from confide.settings import Settings as RunSettings
 
 
 class Method(Protocol):
@@ -18,10 +19,11 @@ class Method(Protocol):
 
     name: ClassVar[str]
     steps: ClassVar[tuple[Step, ...]]
+    Settings: ClassVar[type]
     State: ClassVar[type]
     Memory: ClassVar[type]
 
-    def __init__(self, settings: Settings) -> None: ...
+    def __init__(self, settings: RunSettings) -> None: ...
 
     def start(self, federation: Federation) -> Any:
         """The first state."""

@@ -28,7 +28,7 @@ Where we differ from the paper or decide what it leaves open:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -69,14 +69,14 @@ from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
 
 
-class Settings(Table):
+class FedAvgSettings(Table):
     """The method's own settings: the table `[options]`."""
 
     weighting: Literal["equal", "sentences"] = "equal"
 
 
 @dataclass(frozen=True)
-class State(TaggerMemory):
+class FedAvgState(TaggerMemory):
     """What the server carries from round to round: the same, and the common weights."""
 
     weights: Arrays = carries("weights of the tagger")
@@ -186,17 +186,17 @@ SCORE = Step.of(score)
 class FedAvg:
     """The method: `start` agrees on vocabulary and tags, `round` is one turn of FedAvg."""
 
-    name = "fedavg"
-    steps = (CHECK_KEY, COUNT_VOCABULARY, TAKE_VOCABULARY, TRAIN, SCORE)
-    Settings = Settings
-    State = State
-    Memory = TaggerMemory
+    name: ClassVar[str] = "fedavg"
+    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_VOCABULARY, TAKE_VOCABULARY, TRAIN, SCORE)
+    Settings: ClassVar[type] = FedAvgSettings
+    State: ClassVar[type] = FedAvgState
+    Memory: ClassVar[type] = TaggerMemory
 
     def __init__(self, settings: RunSettings) -> None:
         self._run = settings
-        self._own = own_settings(Settings, settings.options)
+        self._own = own_settings(FedAvgSettings, settings.options)
 
-    def start(self, federation: Federation) -> State:
+    def start(self, federation: Federation) -> FedAvgState:
         """Agree on the vocabulary and draw the first weights (Fig. 3)."""
         run = self._run
         agreed = agree(
@@ -218,9 +218,11 @@ class FedAvg:
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
         compare_vectors({site: reply.vectors for site, reply in taken.items()})
         first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
-        return State(**vars(common), weights=arrays(first))
+        return FedAvgState(**vars(common), weights=arrays(first))
 
-    def round(self, state: State, federation: Federation, n: int) -> tuple[State, dict[str, Any]]:
+    def round(
+        self, state: FedAvgState, federation: Federation, n: int
+    ) -> tuple[FedAvgState, dict[str, Any]]:
         """Sites train from the common weights; the mean of theirs is the next state."""
         training = self._run.training
         rate = training.learning_rate * training.decay ** (n - 1)
@@ -250,13 +252,13 @@ class FedAvg:
         return replace(state, weights=mean), facts
 
     def score(
-        self, state: State, federation: Federation, *, part: str, round: int
+        self, state: FedAvgState, federation: Federation, *, part: str, round: int
     ) -> dict[str, EntityCounts]:
         """Every site's counts on its own held-out text."""
         replies = federation.ask(SCORE, Score(state.weights, part), round=round)
         return {site: counts_of(reply) for site, reply in replies.items()}
 
-    def extractor(self, state: State, *, key: bytes) -> Extractor:
+    def extractor(self, state: FedAvgState, *, key: bytes) -> Extractor:
         """What reads documents and annotates them, for who holds the key."""
         model = tagger_of(state, state.weights)
         return Extractor(model, vocabulary_for(state, key))
