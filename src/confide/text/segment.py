@@ -38,10 +38,10 @@ _BREAK = re.compile(
 _BULLET = re.compile(r"(?:[-*•·+>]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _TITLES = (
-    "dr mr mrs ms prof st fig figs eq eqs ref refs vs v cf e.g i.e eg ie approx ca al no nos vol "
+    "dr mr mrs ms prof st fig figs eq eqs ref refs vs v cf e.g i.e eg ie approx ca nos vol "
     "dept jr sr sp spp resp incl esp viz pp ed eds"
 )
-_DOTTED = "etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
+_DOTTED = "al etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
 _OPENING = (
     "the a an he she it they we i this that these those there in on at for from with no after "
     "before during his her its patient patients pt on our however continue denies"
@@ -129,7 +129,7 @@ def _stop_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
         return True
     found = _LAST_WORD.search(text, max(line_start, match.start() - 40), match.start())
     word = found.group() if found else ""
-    if word.lower() in _NEVER_LAST:
+    if word.lower() in _NEVER_LAST or (word.lower() == "no" and following.isdigit()):
         return False
     if _BULLET.match(text, match.start() - len(word)) and match.start() - len(word) == line_start:
         return False  # "1. Aspirin"
