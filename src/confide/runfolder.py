@@ -51,8 +51,8 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / "settings.toml").exists()
 
-    def open(self, settings: Settings, *, resume: bool) -> None:
-        """Make the folder, or go on in it. Raises RunError where that would lose a run."""
+    def check(self, *, resume: bool) -> None:
+        """Raise RunError where starting would lose a run, or where there is none to resume."""
         if self.is_taken() and not resume:
             raise RunError(
                 "there is a run in this folder already",
@@ -65,16 +65,18 @@ class RunFolder:
                 where=str(self.path),
                 fix="leave --resume away to start one",
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, settings: Settings) -> None:
+        """Make the folder with its settings, and the sites' key where none was named."""
         if not self.is_taken():
             self.write("settings.toml", dump(settings))
+        key_file = self.key_file(settings)
+        if not settings.key and not key_file.exists():
+            new_key(key_file)
 
     def key_file(self, settings: Settings) -> Path:
         """The key that the simulated sites share: the given one, or one made for this run."""
-        if settings.key:
-            return Path(settings.key)
-        path = self.sites / "shared.key"
-        return path if path.exists() else new_key(path)
+        return Path(settings.key) if settings.key else self.sites / "shared.key"
 
     def settings(self) -> Settings:
         """The settings of the run. Raises RunError where there is none."""
