@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,23 @@ def corpora() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs the published corpora under $CONFIDE_DATA")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `confide demo` leaves, from less text and fewer rounds. Made once; do not write there."""
+    from confide.data.synthetic import write_corpus
+
+    folder = tmp_path_factory.mktemp("demo") / "demo-run"
+    write_corpus(folder / "corpus", sentences=60)
+    return folder
+
+
+@pytest.fixture
+def demo_run(small_demo: Path) -> Callable[[Path], Path]:
+    """Puts a copy of the small demo's folder where it is wanted."""
+
+    def put(folder: Path) -> Path:
+        return Path(shutil.copytree(small_demo, folder))
+
+    return put

@@ -19,6 +19,7 @@ from confide import __version__, api
 from confide.cli import STOPPED, app
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
+from confide.federation.ledger import LedgerRow
 from confide.text.document import Document, Entity
 
 RATES = {
@@ -69,6 +70,11 @@ class Row:
     step: str
     field: str
     bytes: int
+
+
+@dataclass(frozen=True)
+class Spoken:
+    text: str
 
 
 @pytest.fixture
@@ -217,7 +223,7 @@ def test_progress_on_a_terminal_names_site_and_time() -> None:
         progress(Event("ask", round=2, rounds=4, site="north", step="train", seconds_left=30))
         progress._bar.refresh()  # type: ignore[union-attr]
     shown = screen.export_text()
-    assert "round 2/4" in shown and "north train" in shown and "0:30 left" in shown
+    assert "round 2/4" in shown and "north · train" in shown and "0:30 left" in shown
 
 
 def test_recipes_as_table_and_as_json(put: Any) -> None:
@@ -258,15 +264,35 @@ def test_report_prints_the_path_of_its_page(put: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [("ledger", "runs/a"), ("wire", "fedavg")])
-def test_ledger_and_wire(put: Any, words: tuple[str, str]) -> None:
-    put(words[0], [Row("train", "weights", 4_000_000)])
-    assert "4.0 MB" in call(*words).stdout
-    assert json.loads(call(*words, "--json").stdout)[0]["field"] == "weights"
+def test_ledger_and_wire_show_what_leaves_and_on_demand_both(
+    put: Any, words: tuple[str, str]
+) -> None:
+    up = LedgerRow("train", "up", "weights", 4_000_000, 1, sites=2, rounds=3, seen="sum")
+    down = LedgerRow("train", "down", "clip", 9, 1, sites=2, rounds=3, seen="by the site")
+    put(words[0], [down, up])
+    shown = call(*words).stdout
+    assert "4.0 MB up, 9 B down" in shown and "weights" in shown and "clip" not in shown
+    assert "clip" in call(*words, "--both").stdout
+    assert [row["field"] for row in json.loads(call(*words, "--json").stdout)] == [
+        "clip",
+        "weights",
+    ]
 
 
 def test_a_run_folder_that_is_none(put: Any) -> None:
     put("ledger", raises=RunError("this folder holds no ledger", where="x"))
     assert "holds no ledger" in call("ledger", "x").stderr
+
+
+def test_capacity_hands_everything_on(put: Any) -> None:
+    verb = put("capacity", Spoken("flat\n"))
+    words = ("capacity", "a.toml", "--parts", "4", "--seeds", "2", "--site", "north", "--out", "c")
+    done = call(*words, "--set", "rounds=1")
+    assert done.stdout == "flat\n" and "capacity.svg" in done.stderr
+    assert verb.options.pop("on_event") and verb.args == ("a.toml",)
+    assert verb.options == {
+        "parts": 4, "seeds": 2, "site": "north", "overrides": ["rounds=1"], "out": Path("c"),
+    }  # fmt: skip
 
 
 # --- keys -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
-from confide.console.words import Format, Json, Key, Quiet, RunFolder, Scheme, Site
+from confide.console.words import Both, Format, Json, Key, Overrides, Quiet, RunFolder, Scheme, Site
 from confide.errors import ConfideError
 
 STOPPED = 130
@@ -78,9 +78,7 @@ def _options(
 def run(
     settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
     *,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
     ] = None,
@@ -215,16 +213,16 @@ def report(
 
 
 @app.command(rich_help_panel=_USE)
-def ledger(run: RunFolder, *, as_json: Json = False) -> None:
+def ledger(run: RunFolder, *, both: Both = False, as_json: Json = False) -> None:
     """What left each site in a run: step, field, bytes, count."""
     from confide import api
     from confide.console import tables
 
-    left = api.ledger(run)
+    entries = api.ledger(run)
     if as_json:
-        screen.put_json(left)
+        screen.put_json(entries)
     else:
-        screen.show(tables.rows(left))
+        screen.show(tables.crossed(entries, title="What left the sites", both=both))
 
 
 # --- look before you leap -----------------------------------------------------------------
@@ -250,9 +248,10 @@ def init(
 def wire(
     method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
     *,
+    both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """What a method sends from and to a site: every step and field."""
+    """What leaves a site under a method: every step and field."""
     from confide import api
     from confide.console import tables
 
@@ -260,7 +259,40 @@ def wire(
     if as_json:
         screen.put_json(fields)
     else:
-        screen.show(tables.rows(fields))
+        title = f"What leaves a site under {method}"
+        screen.show(tables.crossed(fields, title=title, both=both))
+
+
+@app.command(rich_help_panel=_LOOK)
+def capacity(
+    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
+    *,
+    parts: Annotated[int, typer.Option(metavar="N", help="Into how many parts.")] = 5,
+    seeds: Annotated[int, typer.Option(metavar="N", help="How many times each.")] = 3,
+    site: Annotated[str | None, typer.Option(metavar="NAME", help="Only this site's text.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the plot and the numbers go.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Would more text help this model? Trains on growing parts of what is there."""
+    from confide import api
+    from confide.console.progress import Progress
+
+    with Progress(quiet=quiet) as progress:
+        found = api.capacity(
+            settings,
+            parts=parts,
+            seeds=seeds,
+            site=site,
+            overrides=overrides or (),
+            out=out,
+            on_event=progress,
+        )
+    typer.echo(found.text, nl=False)
+    if out is not None:
+        screen.say(f"plot: {out / 'capacity.svg'}")
 
 
 @keys.command("new")

@@ -6,6 +6,7 @@ A progress is a context manager that is called with every event of the run.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -32,6 +33,7 @@ class Standing:
 
     round: int = 0
     rounds: int | None = None
+    done: int = 0
     site: str = ""
     step: str = ""
     loss: float | None = None
@@ -47,6 +49,8 @@ class Standing:
             value = getattr(event, name)
             if value is not None:
                 setattr(self, name, value)
+        if event.kind == "round":
+            self.done = self.round
         if self.dev_f1 is not None:
             self.best_f1 = max(self.dev_f1, self.best_f1 or 0.0)
 
@@ -99,7 +103,8 @@ class Progress:
     def __call__(self, event: Event) -> None:
         """Take in an event and show what it changed."""
         self.standing.take(event)
-        if event.message and (event.kind == "failed" or not self._quiet):
+        loud = event.kind == "failed" or not self._quiet
+        if event.message and loud and event.kind != "end":  # the verb says where the run lies
             self._print(event.message)
         elif event.kind == "round" and self._bar is None and not self._quiet:
             self._print(f"{self.standing.where} · {self.standing.facts}")
@@ -115,22 +120,32 @@ class Progress:
         self._bar.update(
             self._task,
             description=standing.where,
-            completed=standing.round,
+            completed=standing.done,
             total=standing.rounds,
-            now=" ".join(part for part in (standing.site, standing.step) if part),
+            now=" · ".join(part for part in (standing.site, standing.step) if part),
             facts=standing.facts,
         )
 
 
 def _bar(screen: Console) -> Bar:
+    from rich.console import RenderableType
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
+    from rich.text import Text
 
-    return Bar(
+    class TwoLines(Bar):
+        """The bar, and the facts on a line of their own, so that they fit."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            """The bar's line, then the facts' line."""
+            yield self.make_tasks_table(self.tasks)
+            for task in self.tasks:
+                yield Text(task.fields["facts"], style="dim", overflow="ellipsis", no_wrap=True)
+
+    return TwoLines(
         TextColumn("{task.description}", style="bold"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=32),
         TextColumn("{task.fields[now]}", style="cyan"),
-        TextColumn("{task.fields[facts]}"),
         console=screen,
         transient=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -30,7 +31,9 @@ def put_documents(documents: Sequence[Document], path: Path | None, *, format: s
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "documents"
-        problems = api.write(documents, file, format)
+        problems = [
+            replace(problem, where="stdout") for problem in api.write(documents, file, format)
+        ]
         if file.is_dir():
             raise SettingsError(f"{format} is a folder of files", fix="name the folder with --out")
         sys.stdout.write(file.read_text(encoding="utf-8"))
@@ -51,6 +54,10 @@ def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[
     lines = []
     for kind, number in Counter(problem.kind for problem in problems).most_common():
         of_kind = [problem for problem in problems if problem.kind == kind]
+        if number == 1:
+            (only,) = of_kind
+            lines.append(Text.assemble((kind, "bold yellow"), f": {only.where}: {only.what}"))
+            continue
         lost = sum(problem.lost for problem in of_kind)
         heading = f"{kind}: {number}" + (f", {lost} lost" if lost else "")
         lines.append(Text(heading, style="bold yellow"))

@@ -17,19 +17,37 @@ if TYPE_CHECKING:
 
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
+    from confide.federation.ledger import LedgerRow
+    from confide.federation.wire import WireRow
     from confide.text.checking import CheckReport
 
 _RIGHT = {"bytes", "count", "sites", "rounds", "sentences", "support"}
 
 
-def rows(records: Sequence[DataclassInstance], *, title: str = "") -> Table:
+def rows(
+    records: Sequence[DataclassInstance], *, title: str = "", without: Sequence[str] = ()
+) -> Table:
     """One column per field of the dataclass, one row per record."""
     table = _table(title)
-    names = [field.name for field in fields(records[0])] if records else []
+    known = [field.name for field in fields(records[0])] if records else []
+    names = [name for name in known if name not in without]
     for name in names:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
     for record in records:
         table.add_row(*(_cell(name, getattr(record, name)) for name in names))
+    return table
+
+
+def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
+    """The fields of a wire table or a ledger: what left the sites, or both directions."""
+    shown = [field for field in fields if both or field.direction == "up"]
+    table = rows(shown, title=title, without=() if both else ("direction",))
+    table.caption = "one by one: the server sees each site's; sum: its code sees only the sum"
+    sizes = dict.fromkeys(("up", "down"), 0)
+    for field in fields:
+        sizes[field.direction] += getattr(field, "bytes", 0)
+    if any(sizes.values()):
+        table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
     return table
 
 

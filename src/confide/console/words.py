@@ -27,3 +27,7 @@ Key = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
+]
+Both = Annotated[bool, typer.Option("--both", help="Also what goes down to a site.")]
