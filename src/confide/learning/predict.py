@@ -146,4 +146,4 @@ def _chances(
     for row_K, path in zip(tags_NK, paths, strict=True):
         row_K[: len(path)] = torch.tensor(path)
     at_2N = torch.tensor([[place for place, _ in spans], [span[0] for _, span in spans]])
-    return span_probabilities(found, at_2N, tags_NK, lengths_N).numpy()
+    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.encoding import TagRules
+from confide.data.vectors import VectorFile
 from confide.errors import DataError
 from confide.learning.seeds import seeded
 from confide.models.tagger import Tagger, TaggerSizes
@@ -56,15 +57,15 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
             parameters[name].copy_(torch.from_numpy(np.ascontiguousarray(value)))
 
 
-def set_words(model: Tagger, ids_V: NDArray[np.integer], rows_VD: NDArray[np.floating]) -> None:
-    """Puts these vectors at these word ids; raises `DataError` where the width differs."""
-    if rows_VD.ndim != 2 or rows_VD.shape[1] != model.sizes.word_dim:
+def set_words(model: Tagger, vectors: VectorFile) -> None:
+    """Puts a file's rows at its word ids; raises `DataError` where the width differs."""
+    if vectors.dims != model.sizes.word_dim:
         raise DataError(
             "the word vectors do not fit the model",
             expected=f"{model.sizes.word_dim} numbers per word",
-            got=f"shape {rows_VD.shape}",
+            got=str(vectors.dims),
             fix="set `word_dim` of the model to the file's width",
         )
     with torch.no_grad():
-        places_V = torch.from_numpy(ids_V.astype(np.int64))
-        model.word.weight[places_V] = torch.from_numpy(rows_VD.astype(np.float32))
+        places_K = torch.from_numpy(vectors.ids_K.astype(np.int64))
+        model.word.weight[places_K] = torch.from_numpy(vectors.rows_KD)

@@ -95,7 +95,7 @@ class CRF(nn.Module):
 
 
 def negative_log_likelihood(
-    emissions_BLY: Tensor, scores: Scores, tags_BL: Tensor, lengths_B: Tensor
+    emissions_BLY: Tensor, scores: Scores, *, tags_BL: Tensor, lengths_B: Tensor
 ) -> Tensor:
     """loss_B = log Z - score(tags), differentiable once, in the emissions' type.
 
@@ -109,15 +109,8 @@ class _NegativeLogLikelihood(torch.autograd.Function):
     """The gradient of the loss is what the model expects minus what is there."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        emissions_BLY: Tensor,
-        moves_YY: Tensor,
-        starts_Y: Tensor,
-        ends_Y: Tensor,
-        tags_BL: Tensor,
-        lengths_B: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+        moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         outside_BL1 = ~_mask(lengths_B, tags_BL.shape[1])[:, :, None]
         emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
@@ -152,7 +145,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
         return surplus_BLY.to(ctx.kind), *(g.to(ctx.kind) for g in by_scores), None, None
 
 
-def posterior(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
+def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:
     """What the CRF believes about each token and move; cut from the graph."""
     outside_BL1 = ~_mask(lengths_B, emissions_BLY.shape[1])[:, :, None]
     emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
@@ -168,10 +161,10 @@ def _recursions(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Pos
 def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior | None:
     """Both recursions as one: each is "multiply by the moves, then by the emissions".
 
-    The backward one runs on length-reversed sentences and transposed moves. None where a scale
-    vanishes.
+    The backward one runs on length-reversed sentences and transposed moves. Emissions in the
+    padding are 0. None where a scale vanishes.
     """
-    batch, length, tags = emissions_BLY.shape
+    _, length, tags = emissions_BLY.shape
     mask_BL1 = _mask(lengths_B, length)[:, :, None]
     shift_BL1 = emissions_BLY.amax(2, keepdim=True)
     weights_BLY = (emissions_BLY - shift_BL1).exp()  # 1 in the padding, whose emissions are 0
@@ -184,20 +177,8 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     both_2BLY = torch.stack([weights_BLY, weights_BLY.gather(1, mirror_BLY)])
     weights_L2BY = both_2BLY.permute(2, 0, 1, 3).contiguous()
     moves_2YY = torch.stack([moves_YY, moves_YY.T])
-    pushed_L2BY = torch.empty_like(weights_L2BY)
-    states_L2BY = torch.empty_like(weights_L2BY)
-    scales_L2B1 = weights_L2BY.new_empty(length, 2, batch, 1)
-    pushed_L2BY[0] = torch.stack([starts_Y, ends_Y])[:, None, :]
-    state_2BY: Tensor | None = None
-    for pushed_2BY, weights_2BY, next_2BY, scale_2B1 in zip(
-        pushed_L2BY.unbind(), weights_L2BY.unbind(), states_L2BY.unbind(), scales_L2B1.unbind(),
-        strict=True,
-    ):  # fmt: skip
-        if state_2BY is not None:
-            torch.bmm(state_2BY, moves_2YY, out=pushed_2BY)
-        torch.mul(pushed_2BY, weights_2BY, out=next_2BY)
-        torch.sum(next_2BY, 2, keepdim=True, out=scale_2B1)
-        state_2BY = next_2BY.div_(scale_2B1)
+    edges_2Y = torch.stack([starts_Y, ends_Y])
+    pushed_L2BY, states_L2BY, scales_L2B1 = _steps(weights_L2BY, moves_2YY, edges_2Y)
 
     prefix_BLY = states_L2BY[:, 0].transpose(0, 1)
     suffix_BLY = states_L2BY[:, 1].transpose(0, 1).gather(1, mirror_BLY)
@@ -226,6 +207,29 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
         moves_YY,
         in_logs=False,
     )
+
+
+def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[Tensor, ...]:
+    """The loop: pushed = state x moves, state = pushed * weights / sum; returns all, by step."""
+    length, _, batch, _ = weights_L2BY.shape
+    pushed_L2BY, states_L2BY = torch.empty_like(weights_L2BY), torch.empty_like(weights_L2BY)
+    scales_L2B1 = weights_L2BY.new_empty(length, 2, batch, 1)
+    pushed_L2BY[0] = edges_2Y[:, None, :]
+    steps = zip(
+        pushed_L2BY.unbind(),
+        weights_L2BY.unbind(),
+        states_L2BY.unbind(),
+        scales_L2B1.unbind(),
+        strict=True,
+    )
+    state_2BY: Tensor | None = None
+    for pushed_2BY, weights_2BY, next_2BY, scale_2B1 in steps:
+        if state_2BY is not None:
+            torch.bmm(state_2BY, moves_2YY, out=pushed_2BY)
+        torch.mul(pushed_2BY, weights_2BY, out=next_2BY)
+        torch.sum(next_2BY, 2, keepdim=True, out=scale_2B1)
+        state_2BY = next_2BY.div_(scale_2B1)
+    return pushed_L2BY, states_L2BY, scales_L2B1
 
 
 def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
@@ -261,7 +265,7 @@ def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Po
     )
 
 
-def viterbi(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Tensor:
+def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
     """tags_BL: the best path of each sentence, 0 in the padding.
 
     Only the best scores are kept on the way forward; on the way back, the tag before is looked
@@ -287,7 +291,7 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Tensor:
 
 
 def span_probabilities(
-    found: Posterior, at_2N: Tensor, tags_NK: Tensor, lengths_N: Tensor
+    found: Posterior, at_2N: Tensor, *, tags_NK: Tensor, lengths_N: Tensor
 ) -> Tensor:
     """chance_N: the exact probability that the tokens of a span have exactly these tags.
 

@@ -111,7 +111,7 @@ class CharacterCNN(nn.Module):
         super().__init__()
         self.embedding = start_embedding(characters, dim)
         self.convolution = nn.Conv1d(dim, filters, width, padding=width // 2)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = LockedDropout(dropout)
         self.features = filters
         nn.init.xavier_uniform_(self.convolution.weight)
         nn.init.zeros_(self.convolution.bias)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class CharacterBiLSTM(nn.Module):
         super().__init__()
         self.embedding = start_embedding(characters, dim)
         self.bilstm = BiLSTM(dim, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = LockedDropout(dropout)
         self.features = 2 * hidden
 
     def forward(self, characters_UC: Tensor, lengths_U: Tensor) -> Tensor:

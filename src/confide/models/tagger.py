@@ -117,12 +117,14 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
 
 def loss(model: Tagger, batch: TaggerInput) -> Tensor:
     """loss_B: the negative log-likelihood of each sentence's tags."""
-    return negative_log_likelihood(model(batch), model.crf.scores(), batch.tags_BL, batch.lengths_B)
+    return negative_log_likelihood(
+        model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+    )
 
 
 def decode(model: Tagger, batch: TaggerInput) -> Tensor:
     """tags_BL: the best path of each sentence, 0 in the padding."""
-    return viterbi(model(batch), model.crf.scores(), batch.lengths_B)
+    return viterbi(model(batch), model.crf.scores(), lengths_B=batch.lengths_B)
 
 
 def decode_with_posterior(
@@ -133,8 +135,9 @@ def decode_with_posterior(
     The posterior is None where no row has one: what nobody asks for is not computed.
     """
     emissions_BLY, scores = model(batch), model.crf.scores()
-    tags_BL = viterbi(emissions_BLY, scores, batch.lengths_B)
+    tags_BL = viterbi(emissions_BLY, scores, lengths_B=batch.lengths_B)
     rows_R = tags_BL.any(1).nonzero()[:, 0]
     if not len(rows_R):
         return tags_BL, rows_R, None
-    return tags_BL, rows_R, posterior(emissions_BLY[rows_R], scores, batch.lengths_B[rows_R])
+    found = posterior(emissions_BLY[rows_R], scores, lengths_B=batch.lengths_B[rows_R])
+    return tags_BL, rows_R, found

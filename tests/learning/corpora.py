@@ -1,0 +1,75 @@
+"""A tiny corpus that a tagger can learn, and everything it needs to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from confide.data.encoding import Encoded, TagScheme, TagSet, encode
+from confide.data.examples import Example
+from confide.data.vocabulary import ClearVocabulary, count_characters, count_words, numbered
+from confide.learning.weights import initial
+from confide.models.tagger import Tagger, TaggerSizes
+
+_DRUGS = ("aspirin", "ibuprofen", "codeine", "heparin")
+_EFFECTS = (("joint", "pain"), ("nausea",), ("severe", "skin", "rash"))
+_FILLERS = ("the", "patient", "took", "and", "then", "had", "today", "after")
+
+
+def sentence(random: np.random.Generator, number: int) -> Example:
+    """Fillers with one drug and one effect of one to three words."""
+    tokens = list(random.choice(_FILLERS, 3))
+    spans = [(3, 4, "Drug")]
+    tokens += [str(random.choice(_DRUGS)), str(random.choice(_FILLERS))]
+    effect = _EFFECTS[random.integers(len(_EFFECTS))]
+    spans.append((5, 5 + len(effect), "Effect"))
+    tokens += [*effect, *random.choice(_FILLERS, random.integers(0, 4))]
+    return Example(0, number, tuple(map(str, tokens)), tuple(spans))
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Examples, what numbers them, and models that fit."""
+
+    examples: list[Example]
+    words: ClearVocabulary
+    characters: ClearVocabulary
+    tags: TagSet
+
+    def encode(self, examples: list[Example] | None = None, *, max_tokens: int = 512) -> Encoded:
+        return encode(
+            self.examples if examples is None else examples,
+            words=self.words,
+            characters=self.characters,
+            tags=self.tags,
+            how="lower",
+            max_tokens=max_tokens,
+        )
+
+    def model(self, seed: int = 1, character: str = "cnn") -> Tagger:
+        sizes = TaggerSizes(
+            words=len(self.words),
+            characters=len(self.characters),
+            tags=len(self.tags),
+            word_dim=16,
+            character=character,  # type: ignore[arg-type]
+            character_dim=8,
+            character_filters=8,
+            character_hidden=8,
+            bilstm_hidden=16,
+            dropout=0.2,
+        )
+        return initial(sizes, seed, rules=self.tags.rules)
+
+
+def tiny(sentences: int = 60, scheme: TagScheme = "iobes", seed: int = 0) -> Tiny:
+    random = np.random.default_rng(seed)
+    examples = [sentence(random, number) for number in range(sentences)]
+    tokens = [token for example in examples for token in example.tokens]
+    return Tiny(
+        examples,
+        numbered(count_words(tokens, "lower")),
+        numbered(count_characters(tokens), kind="character"),
+        TagSet(("Drug", "Effect"), scheme),
+    )

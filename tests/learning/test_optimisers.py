@@ -1,0 +1,48 @@
+"""Optimisers against their formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from confide.errors import SettingsError
+from confide.learning.optimisers import OPTIMISERS, Optimiser, build
+
+GRADIENTS = (0.5, -1.0, 2.0)
+
+
+def walked(settings: Optimiser) -> float:
+    parameter = nn.Parameter(torch.tensor([1.0]))
+    optimiser = build([parameter], settings)
+    for gradient in GRADIENTS:
+        parameter.grad = torch.tensor([gradient])
+        optimiser.step()
+    return float(parameter.detach())
+
+
+def test_sgd_is_momentum_and_weight_decay() -> None:
+    settings = Optimiser("sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    weight, speed = 1.0, 0.0
+    for gradient in GRADIENTS:
+        speed = 0.9 * speed + gradient + 0.01 * weight
+        weight -= 0.1 * speed
+    assert walked(settings) == pytest.approx(weight, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_and_adamw_differ_in_how_weights_decay(name: str) -> None:
+    settings = Optimiser(name, learning_rate=0.1, weight_decay=0.05)
+    weight, first, second = 1.0, 0.0, 0.0
+    for step, raw in enumerate(GRADIENTS, 1):
+        gradient = raw + (0.05 * weight if name == "adam" else 0.0)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        if name == "adamw":
+            weight -= 0.1 * 0.05 * weight
+        weight -= 0.1 * (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)) ** 0.5 + 1e-8)
+    assert walked(settings) == pytest.approx(weight, abs=1e-5)
+
+
+def test_an_unknown_optimiser_is_refused() -> None:
+    with pytest.raises(SettingsError, match=", ".join(OPTIMISERS)):
+        build([], Optimiser("adagrad"))

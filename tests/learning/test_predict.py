@@ -1,0 +1,138 @@
+"""Prediction: confidences, windows, and documents with entities."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from confide.data.batches import batch_of
+from confide.data.examples import Example
+from confide.learning.fit import fit
+from confide.learning.optimisers import Optimiser
+from confide.learning.predict import annotate, predict_spans, prepare
+from confide.models import tagger
+from confide.models.tagger import Tagger
+from confide.text.document import Document
+from learning.corpora import Tiny, tiny
+
+ADAM = Optimiser("adam", learning_rate=0.01)
+
+
+@cache
+def learnt(scheme: str = "iobes") -> tuple[Tiny, Tagger]:
+    corpus = tiny(80, scheme)  # type: ignore[arg-type]
+    model = corpus.model()
+    fit(model, corpus.encode(), epochs=8, batch_size=8, optimiser=ADAM, seed=1)
+    return corpus, model
+
+
+def tokens_of(text: str) -> Example:
+    return Example(0, 0, tuple(text.split()))
+
+
+@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+def test_the_confidence_is_the_sum_over_all_readings(scheme: str) -> None:
+    """Against the loss: P(path) = exp(-loss), summed over every path with exactly this entity."""
+    corpus, model = learnt(scheme)
+    example = tokens_of("took severe skin rash")
+    encoded = corpus.encode([example])
+    (found,) = predict_spans(model, encoded)
+    batch = batch_of(encoded, np.array([0]))
+    tags = corpus.tags
+    paths = torch.tensor(list(itertools.product(range(len(tags)), repeat=4)))
+    with torch.no_grad():
+        emissions = model.eval()(batch).double().expand(len(paths), -1, -1)
+        losses = tagger.negative_log_likelihood(
+            emissions, model.crf.scores(), tags_BL=paths, lengths_B=torch.full((len(paths),), 4)
+        )
+    chances = (-losses).exp()
+    assert chances.sum().item() == pytest.approx(1.0, abs=1e-6)
+    assert [span.type for span in found] == ["Effect"]
+    for span in found:
+        same = [span[:3] in tags.spans(path.numpy()) for path in paths]
+        assert span.confidence == pytest.approx(chances[torch.tensor(same)].sum().item(), abs=1e-5)
+        assert 0.5 < span.confidence <= 1.0
+
+
+def test_prediction_does_not_depend_on_batches() -> None:
+    corpus, model = learnt()
+    encoded = corpus.encode()
+    few, many = (predict_spans(model, encoded, tokens_per_batch=n) for n in (20, 4096))
+    for mine, theirs in zip(few, many, strict=True):
+        assert [span[:3] for span in mine] == [span[:3] for span in theirs]
+        assert [s.confidence for s in mine] == pytest.approx([s.confidence for s in theirs])
+
+
+def test_prediction_leaves_the_mode_of_the_model() -> None:
+    corpus, model = learnt()
+    for mode in (True, False):
+        model.train(mode)
+        predict_spans(model, corpus.encode())
+        assert model.training is mode
+
+
+def test_windows_are_put_together() -> None:
+    corpus, model = learnt()
+    long = Example(
+        0, 0, tuple(token for example in corpus.examples[:30] for token in example.tokens)
+    )
+    (whole,) = predict_spans(model, corpus.encode([long]))
+    (stitched,) = predict_spans(model, corpus.encode([long], max_tokens=32))
+    assert len(whole) > 50
+    assert [span[:3] for span in stitched] == [span[:3] for span in whole]
+    assert all(a.end <= b.start for a, b in zip(stitched, stitched[1:], strict=False))
+
+
+def test_fifty_thousand_tokens_are_one_sentence_like_any_other() -> None:
+    corpus, model = learnt()
+    example = corpus.examples[0]
+    copies = 50_000 // len(example.tokens) + 1
+    spans = tuple(
+        (start + n * len(example.tokens), end + n * len(example.tokens), name)
+        for n in range(copies)
+        for start, end, name in example.spans
+    )
+    giant = Example(0, 0, example.tokens * copies, spans)
+    encoded = corpus.encode([giant])
+    assert encoded.cut == ((0, len(giant.tokens)),)
+    assert encoded.lengths_S.max() <= 512
+    fresh = corpus.model()
+    report = fit(fresh, encoded, epochs=1, batch_size=32, optimiser=ADAM, seed=1)
+    assert report.tokens >= 50_000
+    (found,) = predict_spans(model, encoded)
+    assert len({span[:3] for span in found} & set(spans)) > 0.95 * len(spans)
+
+
+def test_documents_come_back_with_entities_of_their_text() -> None:
+    corpus, model = learnt()
+    text = "the patient took codeine and joint pain .\n\nthen heparin after nausea"
+    documents = [Document("d1", text), Document("d2", ""), Document("d3", "and then")]
+    prepared = prepare(
+        documents,
+        words=corpus.words,
+        characters=corpus.characters,
+        tags=corpus.tags,
+        how="lower",
+    )
+    first, second, third = annotate(model, prepared)
+    found = [(entity.type, first.surface(entity)) for entity in first.entities]
+    assert ("Drug", "codeine") in found and ("Effect", "joint pain") in found
+    assert ("Drug", "heparin") in found
+    assert first.sentences and first.text == text
+    assert all(e.confidence is not None and 0 < e.confidence <= 1 for e in first.entities)
+    assert [document.id for document in (first, second, third)] == ["d1", "d2", "d3"]
+    assert second.entities == third.entities == ()
+
+
+def test_gold_entities_play_no_part_in_prediction() -> None:
+    corpus, model = learnt()
+    given = {"words": corpus.words, "characters": corpus.characters, "tags": corpus.tags}
+    bare = [Document("d", "the patient took codeine")]
+    marked = annotate(model, prepare(bare, how="lower", **given))  # type: ignore[arg-type]
+    alien = [replace(marked[0], entities=(replace(marked[0].entities[0], type="Alien"),))]
+    assert annotate(model, prepare(alien, how="lower", **given)) == marked  # type: ignore[arg-type]
