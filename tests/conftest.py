@@ -53,7 +53,7 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `confide demo` leaves, from less text and fewer rounds. Made once; do not write there."""
+    """What `confide demo` leaves, from less text. Made once; do not write there."""
     from confide.data.synthetic import write_corpus
 
     folder = tmp_path_factory.mktemp("demo") / "demo-run"
