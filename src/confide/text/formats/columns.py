@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confide.errors import FormatError
+from confide.errors import DataError, FormatError
 from confide.text.schemes import parse_tag
 
 _COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
@@ -61,6 +61,7 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
 
     Raises:
         FormatError: no column of tags can be told, or a stated column does not exist.
+        DataError: there is no line.
     """
     content = [
         (number, line)
@@ -69,6 +70,8 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
     ]
     if not content:  # maybe every token is a "#"
         content = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not content:
+        raise DataError("the file is empty", where=where)
     tabs = 2 * sum("\t" in line for _, line in content) >= len(content)
     cut = Layout(tabs, 0, 0, None)
     step = max(1, len(content) // _SAMPLE)

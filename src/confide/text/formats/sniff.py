@@ -50,7 +50,7 @@ def _of_text(text: str, path: Path) -> str:
         return "pubtator"
     if _is_json(text):
         return "jsonl"
-    if len(text) == _SAMPLE:
+    if len(text) == _SAMPLE and len(lines) > 1:
         lines.pop()  # cut in the middle
     try:
         find_layout(lines, None, str(path))
