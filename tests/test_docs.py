@@ -206,3 +206,17 @@ def test_every_verb_is_on_the_page_of_the_command_line() -> None:
     verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]
     verbs += [f"confide data {verb.name}" for verb in data.registered_commands]
     assert not [verb for verb in verbs if f"$ {verb}" not in page]
+
+
+def test_every_setting_is_on_its_page() -> None:
+    from confide import settings
+
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    tables = [
+        value
+        for value in vars(settings).values()
+        if isinstance(value, type) and issubclass(value, settings.Table)
+    ]
+    keys = {field.alias or name for table in tables for name, field in table.model_fields.items()}
+    shown = set(re.findall(r"`\[*([a-z_]+)\]*`", page)) | {"when"}
+    assert len(tables) > 8 and not keys - shown
