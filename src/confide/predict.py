@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from confide.data.corpora import locate
-from confide.errors import DataError, KeyFileError, RunError
+from confide.errors import DataError, KeyFileError
 from confide.federation.keys import read_key
 from confide.federation.messages import decode
 from confide.methods import method_named
@@ -92,37 +92,14 @@ def extractor(run: Path, *, site: str | None = None, key: Path | None = None) ->
     folder = RunFolder(run)
     result, settings = folder.result(), folder.settings()
     method = method_named(settings.algorithm)
-    part = _part(result, site)
+    part = folder.part_of(result, site)
     state: Any = decode(
         method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes()
     )
-    extract: Extractor = method(settings).extractor(
-        state, key=_key(folder, settings, site=site, key=key)
-    )
-    return extract
-
-
-def _part(result: dict[str, Any], site: str | None) -> str:
-    """Which federation of the run the model belongs to."""
-    parts = result["best_rounds"]
-    known = sorted(result["data"]["sites"])
-    if site is not None and site not in known:
-        raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
-    if "" in parts:
-        return ""
-    if site is None:
-        raise RunError(
-            "every site of this run has a model of its own",
-            fix=f"choose one with --site: {', '.join(known)}",
-        )
-    return site
-
-
-def _key(folder: RunFolder, settings: Settings, *, site: str | None, key: Path | None) -> bytes:
     own = next((s.key for s in settings.site if s.name == site and s.key), None)
-    path = key or Path(own or settings.key or folder.sites / "shared.key")
+    path = key or (Path(own) if own else folder.key_file(settings))
     try:
-        return read_key(path)
+        extract: Extractor = method(settings).extractor(state, key=read_key(path))
     except KeyFileError as error:
         raise KeyFileError(
             f"the words of this model are keyed, and {error.what}",
@@ -130,6 +107,7 @@ def _key(folder: RunFolder, settings: Settings, *, site: str | None, key: Path |
             fix="name the key file that the sites share with --key, or let a site make a copy"
             " with its words in the clear: `confide release`",
         ) from error
+    return extract
 
 
 def _tags(settings: Settings, site: str | None) -> dict[str, str]:

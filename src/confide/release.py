@@ -29,7 +29,7 @@ from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
 from confide.methods.fedavg import FedAvgState
-from confide.methods.taggers import CHARACTER_ROWS, Extractor, tagger_of
+from confide.methods.taggers import CHARACTER_ROWS, Extractor, tagger_of, vocabulary_for
 from confide.runfolder import RunFolder
 
 FILE = "model.safetensors"
@@ -52,19 +52,17 @@ class Released:
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
     """Write the model of a run to the folder `out`, with the words of `site` (or of all) in clear.
 
-    Rows of words and characters that occur at no such site cannot be named; they are left out,
-    and such words are read as unknown ones. Raises RunError, KeyFileError, DataError.
+    `key` is the sites' shared key file; by default the one that the run's settings name. Rows of
+    words and characters that occur at no such site cannot be named; they are left out, and such
+    words are read as unknown ones. Raises RunError, KeyFileError, DataError.
     """
     folder = RunFolder(run)
     settings, result = folder.settings(), folder.result()
     if (out / FILE).exists():
         raise RunError("there is a release in this folder already", where=str(out / FILE))
-    gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
+    part = folder.part_of(result, site)
+    gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
     specs = [spec for spec in gathered.specs if site in (None, spec.name)]
-    if not specs:
-        names = ", ".join(spec.name for spec in gathered.specs)
-        raise RunError(f"the run has no site {site!r}", expected=names)
-    part = "" if "" in result["best_rounds"] else specs[0].name
     checkpoint = folder.store(part).load(result["best_rounds"][part])
     state = decode(FedAvgState, checkpoint.state.tobytes())
     secret = key or specs[0].key_file
@@ -72,8 +70,9 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     known = read_key(Path(secret))
     examples, _ = examples_from([document for spec in specs for document in spec.train])
     tokens = [token for example in examples for token in example.tokens]
+    keyed = vocabulary_for(state, known)
     words, word_ids = _named(
-        KeyedVocabulary(state.word_digests_V16, "word", known),
+        keyed["words"],
         sorted(count_words(tokens, state.how)),  # type: ignore[arg-type]
     )
     characters, character_ids = _named(
@@ -96,7 +95,12 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         dropout=state.dropout,
         weights=weights,
     )
-    write_atomically(out / FILE, encode(message))
+    try:
+        write_atomically(out / FILE, encode(message))
+    except OSError as error:
+        raise RunError(
+            f"the release could not be written ({error.strerror})", where=str(out)
+        ) from error
     return out
 
 

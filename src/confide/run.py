@@ -7,13 +7,14 @@ holds all text, `alone` is one federation for each site. All three walk the same
 from __future__ import annotations
 
 import hashlib
+import json
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather, pooled
 from confide.methods import Method, method_named
 from confide.recipes import recipe_path
-from confide.runfolder import SCHEMA, RunFolder, environment
+from confide.runfolder import SCHEMA, RunFolder, decisive, environment
 from confide.running import Rounds, Trained, checkpointed_ledger_length
 from confide.scoring import EntityCounts, scores, sum_counts
-from confide.settings import Settings, dump, load
+from confide.settings import Settings, anchored, load
 from confide.sitereport import site_report
 
 __all__ = ["Event", "RunResult", "run"]
@@ -91,7 +92,7 @@ def run(
     method = kind(chosen)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
-    folder.check(resume=resume)
+    folder.check(chosen, resume=resume)
     watch(Event("start", rounds=chosen.rounds, message=f"{name}: {chosen.method}"))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     folder.begin(chosen)
@@ -99,9 +100,7 @@ def run(
     started = time.perf_counter()
     outcomes = _train(chosen, method, folder, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
-    by_site = {
-        spec.name: site_report(method, _state_for(spec, outcomes), spec) for spec in gathered.specs
-    }
+    by_site = {spec.name: site_report(method, *_at_home(spec, outcomes)) for spec in gathered.specs}
     result = _result(chosen, outcomes, gathered, by_site=by_site)
     result["name"] = name
     result["this_session_seconds"] = time.perf_counter() - started
@@ -112,7 +111,7 @@ def run(
 
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
     if isinstance(settings, Settings):
-        return settings
+        return anchored(settings, Path.cwd())
     path = Path(settings)
     if not path.suffix and not path.exists():
         path = recipe_path(str(settings))
@@ -201,10 +200,16 @@ def _federate(
     return Outcome(part, trained, counts, ledger)
 
 
-def _state_for(spec: SiteSpec, outcomes: list[Outcome]) -> Any:
-    """The state that a site ends with: its own federation's, or the only one."""
-    own = (o for o in outcomes if spec.name in {site.name for site in o.part.specs})
-    return next(own, outcomes[0]).trained.state
+def _at_home(spec: SiteSpec, outcomes: list[Outcome]) -> tuple[Any, SiteSpec]:
+    """The state that a site ends with, and the site with the key that goes with it.
+
+    They are those of its own federation; or of the only one, where all text is in one place.
+    """
+    for outcome in outcomes:
+        if spec in outcome.part.specs:
+            return outcome.trained.state, spec
+    only = outcomes[0]
+    return only.trained.state, replace(spec, key_file=only.part.specs[0].key_file)
 
 
 def _result(
@@ -290,8 +295,6 @@ def _mean(numbers: list[float]) -> float:
 
 
 def _binding(settings: Settings, fingerprint: str) -> str:
-    """A digest of all that decides the numbers of a round; more rounds or workers do not."""
-    free = settings.model_copy(
-        update={"workers": 1, "rounds": 1, "select": type(settings.select)(), "name": ""}
-    )
-    return hashlib.sha256((dump(free) + fingerprint).encode()).hexdigest()
+    """A digest of all that decides the numbers of a round."""
+    chosen = json.dumps(decisive(settings), sort_keys=True)
+    return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()

@@ -23,7 +23,7 @@ from confide.errors import RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import write_atomically
 from confide.federation.keys import new_key
-from confide.settings import Settings, dump, load
+from confide.settings import Settings, dump, leaves, load
 
 SCHEMA = 1
 
@@ -51,7 +51,7 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / "settings.toml").exists()
 
-    def check(self, *, resume: bool) -> None:
+    def check(self, settings: Settings, *, resume: bool) -> None:
         """Raise RunError where starting would lose a run, or where there is none to resume."""
         if self.is_taken() and not resume:
             raise RunError(
@@ -65,14 +65,34 @@ class RunFolder:
                 where=str(self.path),
                 fix="leave --resume away to start one",
             )
+        if resume:
+            self._same(settings)
 
     def begin(self, settings: Settings) -> None:
         """Make the folder with its settings, and the sites' key where none was named."""
-        if not self.is_taken():
-            self.write("settings.toml", dump(settings))
+        self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
         if not settings.key and not key_file.exists():
-            new_key(key_file)
+            fresh = key_file.with_name("new.key")  # renamed when it is whole
+            fresh.unlink(missing_ok=True)
+            new_key(fresh).replace(key_file)
+
+    def _same(self, settings: Settings) -> None:
+        """Raise RunError where the run was begun with other settings, or by a newer confide."""
+        before, now = decisive(self.settings()), decisive(settings)
+        if (self.path / "result.json").exists():
+            self.result()
+        changed = sorted(
+            key for key in before.keys() | now.keys() if before.get(key) != now.get(key)
+        )
+        if changed:
+            raise RunError(
+                f"the run was begun with another {changed[0]}",
+                where=str(self.path),
+                expected=repr(before.get(changed[0])),
+                got=repr(now.get(changed[0])),
+                fix="resume with the settings of the run, or start in another folder",
+            )
 
     def key_file(self, settings: Settings) -> Path:
         """The key that the simulated sites share: the given one, or one made for this run."""
@@ -117,6 +137,20 @@ class RunFolder:
             )
         return dict(result)
 
+    def part_of(self, result: dict[str, Any], site: str | None) -> str:
+        """Which federation of the run a site's model belongs to; raises RunError."""
+        parts, known = result["best_rounds"], sorted(result["data"]["sites"])
+        if site is not None and site not in known:
+            raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
+        if "" in parts:
+            return ""
+        if site is None:
+            raise RunError(
+                "every site of this run has a model of its own",
+                fix=f"choose one with --site: {', '.join(known)}",
+            )
+        return site
+
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
         """Write a text or JSON file of the run, whole or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
@@ -129,6 +163,18 @@ class RunFolder:
                 fix="make room on the disk, then continue with --resume",
             ) from error
         return self.path / name
+
+
+def decisive(settings: Settings) -> dict[str, Any]:
+    """The settings that decide the numbers of a round, by dotted key.
+
+    How many rounds there are, how many workers, and how patient a run is do not.
+    """
+    tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for key in ("rounds", "workers", "name", "when"):
+        tree.pop(key)
+    tree["select"].pop("patience")
+    return {".".join(key): value for key, value in leaves(tree)}
 
 
 def environment(settings: Settings, fingerprint: str) -> dict[str, Any]:

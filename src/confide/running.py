@@ -25,7 +25,7 @@ class Progress:
 
     history: list[dict[str, Any]] = field(default_factory=list)
     best_round: int = 0
-    best_score: float = -1.0
+    best_score: float = -2.0
     best_dev: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     compute_seconds: float = 0.0
@@ -128,7 +128,8 @@ class Rounds:
         }
         has_text = overall["sentences"] > 0
         by = self._settings.select.by
-        value = float(number) if by == "last" or not has_text else record["dev"][by]
+        later = -1 / number  # grows from round to round, and is under every F1
+        value = later if by == "last" or not has_text else record["dev"][by]
         if value > progress.best_score:
             progress.best_score, progress.best_round = value, number
             progress.best_dev = overall if has_text else {}

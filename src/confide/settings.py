@@ -207,7 +207,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
     path = Path(path)
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError) as error:
+    except OSError as error:
         raise MissingDataError(
             "there is no such settings file",
             where=str(path),
@@ -230,7 +230,9 @@ def parse(
     plain: dict[str, Any] = _copy(tree)
     given = [_assignment(text) for text in overrides]
     method = next((v for k, v in reversed(given) if k == ["method"]), plain.get("method"))
-    for key, value in _leaves(plain.get("when", {}).get(method, {})):
+    when = plain.get("when")
+    special = when.get(method) if isinstance(when, dict) and isinstance(method, str) else None
+    for key, value in leaves(special if isinstance(special, dict) else {}):
         _put(plain, key, value)
     for key, value in given:
         _put(plain, key, value)
@@ -238,7 +240,7 @@ def parse(
         settings = Settings.model_validate(plain)
     except ValidationError as error:
         raise _explain(error) from error
-    return settings if folder is None else _anchored(settings, folder)
+    return settings if folder is None else anchored(settings, folder)
 
 
 def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
@@ -270,11 +272,12 @@ def _copy(tree: Any) -> Any:
     return [_copy(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def _leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
+def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
+    """Every value of a tree that is no table, with the keys that lead to it."""
     found = []
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            found += _leaves(value, (*path, key))
+            found += leaves(value, (*path, key))
         else:
             found.append(([*path, key], value))
     return found
@@ -328,7 +331,7 @@ def _known_keys(location: Sequence[int | str]) -> list[str]:
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def _anchored(settings: Settings, folder: Path) -> Settings:
+def anchored(settings: Settings, folder: Path) -> Settings:
     """Relative paths become absolute; `$CONFIDE_DATA/...` stays until the data is read."""
 
     def anchor(text: str) -> str:

@@ -14,6 +14,7 @@ from confide.federation.messages import carries
 CODES = {
     "no-key": "the site has no key; put the key file that the sites share where the site's"
     " settings name it (`confide key new` makes one)",
+    "other-key": "the site's key is not the one that the sites agreed on at the start of the run",
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",

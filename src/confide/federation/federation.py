@@ -138,7 +138,7 @@ class Federation:
         return faults
 
     def _addressed(self, ask: Any, sites: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
-        names = sorted(ask) if isinstance(ask, Mapping) else sorted(sites or self.sites)
+        names = sorted(ask if isinstance(ask, Mapping) else self.sites if sites is None else sites)
         unknown = set(names) - set(self.sites)
         if unknown:
             raise FederationError(f"there is no site {sorted(unknown)[0]!r} in this federation")

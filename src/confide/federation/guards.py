@@ -6,6 +6,7 @@ reply is used: the same again, since a site may not be what it says it is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,8 @@ class Guards:
 def check_reply(step: Step, ask: Any, reply: Any) -> None:
     """Raise GuardError where a reply is not finite, not of its declared shape, or absurd.
 
-    The message names fields only, never values.
+    What a step says of its own replies (`Step.check`) comes last. The message names fields only,
+    never values.
     """
     if type(reply) is not step.reply:
         raise GuardError("another message", expected=step.reply.__name__, got=type(reply).__name__)
@@ -43,18 +45,24 @@ def check_reply(step: Step, ask: Any, reply: Any) -> None:
             for key, array in value.items():
                 _check_array(f"{name}/{key}", array)
         elif kind == "number" and value is not None:
-            if not np.isfinite(value):
+            if not math.isfinite(value):
                 raise GuardError(f"{name} is not finite")
             if abs(value) > MOST:
                 raise GuardError(f"{name} is absurdly large")
     for asked, replied in step.like:
         _check_like(asked, getattr(ask, asked), replied, getattr(reply, replied))
+    if step.check is not None:
+        step.check(reply)
 
 
 def _check_array(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
-        raise GuardError(f"{name} is not finite")
-    if array.dtype.kind == "i" and array.size and int(np.abs(array).max()) > MOST:
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = float(array.sum(dtype=np.float64))
+        if not math.isfinite(total):
+            raise GuardError(f"{name} is not finite")
+    whole = array.dtype.kind == "i" and array.size > 0
+    if whole and max(int(array.max()), -int(array.min())) > MOST:
         raise GuardError(f"{name} is absurdly large")
 
 
@@ -68,4 +76,10 @@ def _check_like(asked: str, want: dict[str, np.ndarray], name: str, got: Any) ->
                 f"{name}/{key} has another shape",
                 expected=str(array.shape),
                 got=str(got[key].shape),
+            )
+        if array.dtype != got[key].dtype:
+            raise GuardError(
+                f"{name}/{key} has another type of number",
+                expected=array.dtype.name,
+                got=got[key].dtype.name,
             )

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,25 +61,44 @@ class Ledger:
             entry = Entry(
                 round, step, direction, site, size.field, size.kind, size.bytes, size.count, seen
             )
-            self._waiting.append(json.dumps(asdict(entry), separators=(",", ":")))
+            line = {name: getattr(entry, name) for name in Entry.__slots__}
+            self._waiting.append(json.dumps(line, separators=(",", ":")))
 
     def flush(self) -> int:
         """Write what waits; gives the length of the file in bytes, for checkpoints."""
         if self._path is None:
             self._waiting.clear()
             return 0
-        with open(self._path, "a", encoding="utf-8") as file:
-            if self._waiting:
-                file.write("\n".join(self._waiting) + "\n")
-            self._waiting.clear()
-            return file.tell()
+        lines = "".join(line + "\n" for line in self._waiting)
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(lines)
+        except OSError as error:
+            raise RunError(
+                f"the ledger could not be written ({error.strerror})",
+                where=str(self._path),
+                fix="make room on the disk, then continue with --resume",
+            ) from error
+        self._waiting.clear()
+        return self._path.stat().st_size
 
     @staticmethod
     def cut(path: Path, length: int) -> None:
-        """Forget what was written after a checkpoint, so that a resumed run counts it once."""
-        if path.exists():
-            with open(path, "r+b") as file:
-                file.truncate(length)
+        """Forget what was written after a checkpoint, so that a resumed run counts it once.
+
+        Raises RunError where lines are missing that were there at the checkpoint.
+        """
+        there = path.stat().st_size if path.exists() else 0
+        if there < length:
+            raise RunError(
+                "a part of the ledger is missing",
+                expected=f"at least {length} bytes",
+                got=f"{there} bytes",
+                where=str(path),
+                fix="bring the file back, or start the run again in another folder",
+            )
+        if there > length:
+            os.truncate(path, length)
 
 
 def read_ledger(path: Path) -> Iterator[Entry]:

@@ -18,6 +18,7 @@ array([1.5, 2. ])
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -30,6 +31,7 @@ from safetensors import SafetensorError
 from confide.errors import MessageError
 
 FORMAT = 1
+MOST_INT = 2**63 - 1
 M = TypeVar("M")
 Arrays = dict[str, np.ndarray]
 
@@ -69,7 +71,7 @@ def encode(message: Any) -> bytes:
         else:
             plain[name] = _plain(value, type(message).__name__, name)
     header = {"format": FORMAT, "message": type(message).__name__, "fields": plain}
-    return safetensors.numpy.save(tensors, {"confide": json.dumps(header, separators=(",", ":"))})
+    return safetensors.numpy.save(tensors, {"confide": _json(header)})
 
 
 def decode(kind: type[M], data: bytes) -> M:
@@ -81,6 +83,9 @@ def decode(kind: type[M], data: bytes) -> M:
         tensors = safetensors.numpy.load(bytes(data))
     except (SafetensorError, KeyError, ValueError) as error:
         raise MessageError(f"the arrays of a {kind.__name__} cannot be read") from error
+    odd = sorted(key for key, array in tensors.items() if array.dtype.name not in _DTYPES)
+    if odd:
+        raise MessageError(f"{kind.__name__}.{odd[0]} is an array of a type that cannot travel")
     plain = header["fields"]
     values: dict[str, Any] = {}
     for name, form in fields_of(kind).items():
@@ -120,7 +125,7 @@ def peek(data: bytes) -> dict[str, Any]:
         return dict(header)
     except MessageError:
         raise
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MessageError("these bytes are not a confide message") from error
 
 
@@ -136,9 +141,13 @@ def sizes(message: Any, encoded: int) -> list[FieldSize]:
             rows.append(FieldSize(name, kind, total, sum(a.size for a in value.values())))
         else:
             count = len(value) if isinstance(value, (list, tuple, dict)) else 1
-            rows.append(FieldSize(name, kind, len(json.dumps(value)), count))
+            rows.append(FieldSize(name, kind, len(_json(value)), count))
     rest = encoded - sum(row.bytes for row in rows)
     return [*rows, FieldSize("(header)", "header", rest, 1)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def fields_of(kind: type) -> dict[str, str]:
@@ -151,7 +160,7 @@ def fields_of(kind: type) -> dict[str, str]:
 def _fields_of(kind: type) -> dict[str, str]:
     if not dataclasses.is_dataclass(kind):
         raise MessageError(f"{kind.__name__} is not a dataclass, so it cannot travel")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(kind)}
 
 
@@ -182,11 +191,13 @@ def _array(value: Any, message: str, name: str) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES:
         got = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
         raise MessageError(f"{message}.{name} cannot travel", expected="an array", got=got)
-    return np.ascontiguousarray(value)
+    return np.asarray(value, order="C")
 
 
 def _plain(value: Any, message: str, name: str) -> Any:
     if value is None or type(value) in _PLAIN:
+        if type(value) is int and abs(value) > MOST_INT:
+            raise MessageError(f"{message}.{name} cannot travel", expected="at most 64 bits")
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(item, message, name) for item in value]
@@ -200,7 +211,13 @@ def _plain(value: Any, message: str, name: str) -> Any:
 
 
 def _typed(kind: type, name: str, value: Any) -> Any:
-    return _fit(typing.get_type_hints(kind)[name], value, f"{kind.__name__}.{name}")
+    return _fit(_hints(kind)[name], value, f"{kind.__name__}.{name}")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a message; looking them up takes longer than decoding a small one."""
+    return typing.get_type_hints(kind)
 
 
 def _fit(hint: Any, value: Any, place: str) -> Any:
@@ -210,8 +227,10 @@ def _fit(hint: Any, value: Any, place: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         return _fit(next(a for a in arguments if a is not type(None)), value, place)
-    if hint is float and type(value) in (int, float):
+    if hint is float and (type(value) is float or (type(value) is int and abs(value) <= MOST_INT)):
         return float(value)
+    if type(value) is int and abs(value) > MOST_INT:
+        raise MessageError(f"{place} is an integer of more than 64 bits")
     if hint in _PLAIN and type(value) is hint:
         return value
     if origin is list and isinstance(value, list):

@@ -97,7 +97,9 @@ class SiteHost:
         reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
         check_reply(step, ask, reply)
         encoded = encode(reply)
-        if after is not before:
+        if after is before:
+            self._memory.unchanged(round, name)
+        else:
             self._memory.commit(round, name, after)
         return encoded
 

@@ -15,6 +15,7 @@ from confide.errors import MessageError
 from confide.federation.messages import fields_of
 
 Answer = Callable[..., tuple[Any, Any]]
+Check = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Step:
 
     `summed` steps answer with numbers and arrays only, and the server adds the replies up without
     looking at one (`Federation.sum`). `like` names pairs of fields (ask, reply) whose arrays must
-    have equal names and shapes.
+    have equal names, shapes and types. `check` raises GuardError, naming fields only, where a reply
+    is not what it should be; it stands on both sides of the wall.
     """
 
     name: str
@@ -42,13 +44,20 @@ class Step:
     answer: Answer
     summed: bool = False
     like: tuple[tuple[str, str], ...] = ()
+    check: Check | None = None
 
     @staticmethod
-    def of(answer: Answer, *, summed: bool = False, like: tuple[tuple[str, str], ...] = ()) -> Step:
+    def of(
+        answer: Answer,
+        *,
+        summed: bool = False,
+        like: tuple[tuple[str, str], ...] = (),
+        check: Check | None = None,
+    ) -> Step:
         """The step that a function declares by its annotations."""
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
-        step = Step(answer.__name__, hints["ask"], reply, answer, summed, like)
+        step = Step(answer.__name__, hints["ask"], reply, answer, summed, like, check)
         fields_of(step.ask)
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:

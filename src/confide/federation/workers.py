@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -62,6 +63,7 @@ class WorkerEngine:
             held.callback(blocks.free)
             for worker in busy:
                 worker.begin(step, round, site=queues[worker].popleft(), blocks=blocks)
+            held.callback(_leave, busy)
             while busy:
                 for worker in _ready(busy, timeout):
                     delivery = worker.finish(step, round, blocks=blocks, timeout=timeout)
@@ -110,16 +112,26 @@ class _Worker:
         self._site = ""
         self._since = 0.0
         self._again = False
+        self._left = False
         self._spawn()
 
     def _spawn(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
-        self._process.start()
+        with _no_script():
+            self._process.start()
         theirs.close()
+        self._left = False
+
+    def leave(self) -> None:
+        """Nobody waits for the ask in hand any more; its reply must not answer the next one."""
+        self._left = True
 
     def begin(self, step: str, round: int, *, site: str, blocks: _Blocks) -> None:
         """Hand over an ask. A death is noticed by `finish`."""
+        if self._left:
+            self._kill()
+            self._spawn()
         self._site, self._again = site, False
         self._send(step, round, blocks)
 
@@ -164,6 +176,24 @@ class _Worker:
             self._process.kill()
         self._process.join()
         self.pipe.close()
+
+
+def _leave(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.leave()
+
+
+@contextlib.contextmanager
+def _no_script() -> Iterator[None]:
+    """Inside, a spawned process does not run the caller's script again; it needs nothing of it."""
+    main = vars(sys.modules["__main__"])
+    kept: dict[str, Any] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
+    main["__spec__"] = None
+    main.pop("__file__", None)
+    try:
+        yield
+    finally:
+        main.update(kept)
 
 
 def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:

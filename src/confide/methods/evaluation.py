@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.errors import GuardError
 from confide.federation.messages import carries
 from confide.scoring import Count, EntityCounts, count_entities
 from confide.text.document import Document
@@ -39,6 +40,18 @@ def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> 
         sentences=counts.sentences,
         malformed=counts.malformed,
     )
+
+
+def check_scored(reply: Scored) -> None:
+    """Raise GuardError where counts contradict themselves: more right than predicted or gold."""
+    for name, table in (("strict_Y3", reply.strict_Y3), ("relaxed_Y3", reply.relaxed_Y3)):
+        if table.dtype != np.int64 or table.shape != (len(reply.types), 3):
+            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+        true_Y, rest_Y2 = table[:, :1], table[:, 1:]
+        if (table < 0).any() or (true_Y > rest_Y2).any():
+            raise GuardError(f"{name} holds counts that cannot be")
+    if len(set(reply.types)) != len(reply.types) or reply.sentences < 0 or reply.malformed < 0:
+        raise GuardError("types, sentences or malformed cannot be")
 
 
 def counts_of(reply: Scored) -> EntityCounts:

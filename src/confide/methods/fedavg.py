@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -42,7 +43,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial, set_words
-from confide.methods.evaluation import Scored, counts_of, score_documents
+from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
     Extractor,
     TaggerMemory,
@@ -144,7 +145,7 @@ def train(
     model = model_of(site, memory, ask.weights)
     found = vectors_of(site, memory) if turn.round == 1 else None
     if found:
-        set_words(model, found.ids_K, found.rows_KD)
+        set_words(model, found)
     report = fit(
         model,
         encoded,
@@ -178,9 +179,15 @@ def score(
     return score_documents(gold, predicted), memory
 
 
+def check_trained(reply: Trained) -> None:
+    """Raise GuardError where a site has no weight in the mean, or has trained on nothing."""
+    if reply.weight < 1 or reply.sentences < 1:
+        raise GuardError("weight or sentences is not a count")
+
+
 TAKE_VOCABULARY = Step.of(take_vocabulary)
-TRAIN = Step.of(train, summed=True, like=(("weights", "weights"),))
-SCORE = Step.of(score)
+TRAIN = Step.of(train, summed=True, like=(("weights", "weights"),), check=check_trained)
+SCORE = Step.of(score, check=check_scored)
 
 
 class FedAvg:
@@ -207,6 +214,8 @@ class FedAvg:
             min_sites=run.vocabulary.min_sites,
         )
         common = TaggerMemory(
+            nonce=agreed.nonce,
+            check=agreed.check,
             word_digests_V16=agreed.word_digests_V16,
             character_digests_V16=agreed.character_digests_V16,
             types=list(agreed.types),

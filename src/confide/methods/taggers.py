@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from confide.data.encoding import Encoded, TagSet, encode
 from confide.data.vectors import VectorFile, read_vectors
 from confide.data.vocabulary import SPECIALS, KeyedVocabulary
-from confide.errors import ConfideError, FederationError
+from confide.errors import ConfideError, FederationError, KeyFileError
 from confide.federation.failures import Refusal
+from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.learning.predict import Prepared, annotate, prepare
@@ -47,8 +48,10 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class TaggerMemory:
-    """What a site keeps: the common vocabulary and the form of the model."""
+    """What a site keeps: the common vocabulary, whose key it needs, and the form of the model."""
 
+    nonce: str = carries("the number of this run that sites compared their keys by")
+    check: str = carries("what the common key makes of it: tells whether a key is the common one")
     word_digests_V16: NDArray[np.uint8] = carries("digests of the common words, in order of ids")
     character_digests_V16: NDArray[np.uint8] = carries("the same for characters")
     types: list[str] = carries("names of the common entity types")
@@ -78,7 +81,15 @@ def known(memory: TaggerMemory | None) -> TaggerMemory:
 
 
 def vocabulary_for(memory: TaggerMemory, key: bytes) -> dict[str, Any]:
-    """What turns text into the model's numbers, for who holds the key."""
+    """What turns text into the model's numbers, for who holds the key.
+
+    Raises KeyFileError where this is not the key that the sites shared: no word would be known.
+    """
+    if key_check(key, memory.nonce) != memory.check:
+        raise KeyFileError(
+            "this is not the key that the sites trained with, so no word would be recognised",
+            fix="name the key file that the sites shared then",
+        )
     characters = KeyedVocabulary(memory.character_digests_V16, "character", key)
     return {
         "words": KeyedVocabulary(memory.word_digests_V16, "word", key),
@@ -91,7 +102,7 @@ def vocabulary_for(memory: TaggerMemory, key: bytes) -> dict[str, Any]:
 def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
     """The site's training text as numbers, made once."""
     if "train" not in site.cache:
-        site.cache["train"] = encode(training_examples(site), **vocabulary_for(memory, site.key()))
+        site.cache["train"] = encode(training_examples(site), **_vocabulary(site, memory))
     found: Encoded = site.cache["train"]
     return found
 
@@ -99,7 +110,7 @@ def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
 def prepared_text(site: Site, memory: TaggerMemory, part: str) -> Prepared:
     """A part of the site's held-out text, ready to be annotated, made once."""
     if part not in site.cache:
-        site.cache[part] = prepare(site.documents(part), **vocabulary_for(memory, site.key()))
+        site.cache[part] = prepare(site.documents(part), **_vocabulary(site, memory))
     found: Prepared = site.cache[part]
     return found
 
@@ -163,6 +174,14 @@ def tagger_sizes(memory: Form) -> TaggerSizes:
         character=memory.character,  # type: ignore[arg-type]
         dropout=memory.dropout,
     )
+
+
+def _vocabulary(site: Site, memory: TaggerMemory) -> dict[str, Any]:
+    """The same at a site, which must still have the key that it had at the start."""
+    try:
+        return vocabulary_for(memory, site.key())
+    except KeyFileError as error:
+        raise Refusal("other-key") from error
 
 
 def compare_vectors(checks: Mapping[str, str]) -> None:

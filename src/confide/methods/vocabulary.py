@@ -78,8 +78,14 @@ class VocabularyCounted:
 
 @dataclass(frozen=True)
 class Agreed:
-    """The common vocabulary: row i of a digest table has id i + 2."""
+    """The common vocabulary: row i of a digest table has id i + 2.
 
+    `check` is what the key of all sites makes of `nonce`: who holds a key can tell whether it is
+    that one.
+    """
+
+    nonce: str
+    check: str
     word_digests_V16: NDArray[np.uint8]
     character_digests_V16: NDArray[np.uint8]
     types: list[str]
@@ -120,8 +126,24 @@ def count_vocabulary(
     return VocabularyCounted(*words, *characters, types, len(examples)), memory
 
 
+def check_counted(reply: VocabularyCounted) -> None:
+    """Raise GuardError where digests and counts are not counts of distinct digests."""
+    for kind, digests, counts in (
+        ("word", reply.word_digests_W16, reply.word_counts_W),
+        ("character", reply.character_digests_C16, reply.character_counts_C),
+    ):
+        if digests.shape != (len(digests), DIGEST_BYTES) or digests.dtype != np.uint8:
+            raise GuardError(f"the digests of {kind}s have another shape", got=str(digests.shape))
+        if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
+            raise GuardError(f"the counts of {kind}s are not counts")
+        if len(np.unique(_rows(digests))) != len(digests):
+            raise GuardError(f"the digests of {kind}s are not distinct")
+    if reply.sentences < 1:
+        raise GuardError("sentences is not a count")
+
+
 CHECK_KEY = Step.of(check_key)
-COUNT_VOCABULARY = Step.of(count_vocabulary)
+COUNT_VOCABULARY = Step.of(count_vocabulary, check=check_counted)
 
 
 def agree(
@@ -133,7 +155,7 @@ def agree(
     """
     nonce = format(derive_seed(federation.seed, "key check"), "x")
     checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
-    _compare_keys({site: reply.check for site, reply in checks.items()})
+    check = _common_check({site: reply.check for site, reply in checks.items()})
     declared = list(types)
     counted = federation.ask(
         COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=sorted(checks)
@@ -148,8 +170,10 @@ def agree(
     characters = {
         site: (r.character_digests_C16, r.character_counts_C) for site, r in counted.items()
     }
-    sites = min(min_sites, len(counted))
+    sites = min(min_sites, len(federation.sites))
     return Agreed(
+        nonce=nonce,
+        check=check,
         word_digests_V16=number(words, min_count=min_count, min_sites=sites),
         character_digests_V16=number(characters, min_count=1, min_sites=sites),
         types=declared or seen,
@@ -158,15 +182,8 @@ def agree(
 
 
 def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
-    """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16.
-
-    Raises GuardError, naming the site, where counts are not counts of distinct digests.
-    """
-    for site, (digests, counts) in counted.items():
-        rows = _rows(digests, site)
-        if len(np.unique(rows)) != len(rows) or len(rows) != len(counts) or (counts < 1).any():
-            raise GuardError(f"site {site}: its counts are not counts of distinct digests")
-    everything = np.concatenate([_rows(digests, site) for site, (digests, _) in counted.items()])
+    """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16."""
+    everything = np.concatenate([_rows(digests) for digests, _ in counted.values()])
     distinct, places = np.unique(everything, return_inverse=True)
     occurrences = np.zeros(len(distinct), np.int64)
     np.add.at(occurrences, places, np.concatenate([counts for _, counts in counted.values()]))
@@ -191,19 +208,18 @@ def _digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts
     return digests.reshape(len(pairs), DIGEST_BYTES), counted
 
 
-def _rows(digests: NDArray[np.uint8], site: str) -> NDArray[np.void]:
+def _rows(digests: NDArray[np.uint8]) -> NDArray[np.void]:
     """Each row of 16 bytes as one value that sorts like its bytes."""
-    if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
-        raise GuardError(f"site {site}: its digests have another shape", got=str(digests.shape))
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
 
-def _compare_keys(checks: dict[str, str]) -> None:
+def _common_check(checks: dict[str, str]) -> str:
+    """The check value that all sites share. Raises FederationError, naming who has another."""
     groups: dict[str, list[str]] = {}
     for site, check in checks.items():
         groups.setdefault(check, []).append(site)
-    if len(groups) <= 1:
-        return
+    if len(groups) == 1:
+        return next(iter(groups))
     largest = max(groups.values(), key=len)
     if len(largest) * 2 > len(checks):
         odd = [site for site in checks if site not in largest]
