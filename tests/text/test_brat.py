@@ -86,6 +86,15 @@ def test_round_trip(tmp_path_factory, documents):
     assert found == documents
 
 
+@pytest.mark.parametrize("key", ["N", "event", "equivalence", "argument", "roles", "#x"])
+def test_attributes_that_are_called_like_lines(tmp_path, key):
+    entity = Entity("T1", "A", ((0, 1),), attributes=((key, "w"),))
+    relation = Relation("R1", "A", "T1", "T1", attributes=((key, "w"),))
+    document = Document("d", "00", (entity,), (relation,))
+    write([document], tmp_path, "brat")
+    assert replace(read(tmp_path).documents[0], source="") == document
+
+
 @given(TEXTS)
 def test_any_text_comes_back_as_it_was(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("brat")

@@ -19,6 +19,7 @@ from confide.text.formats.brat_write import CONFIDENCE, write
 
 __all__ = ["ENDINGS", "read", "write"]
 
+_CONCEPT = "a concept"  # with a blank: no attribute can be called so
 ENDINGS = (".ann", ".a1", ".a2")
 Line = tuple[str, list[str], str]
 """Where a line stands, its columns, and the first of them (its id)."""
@@ -239,7 +240,7 @@ class _Reader:
             key, target, value = f"#{words[0]}", words[1], "\t".join(columns[2:])
         elif letter == "N":
             words = _words(columns, where, 3)
-            key, target, value = "N", words[1], words[2]
+            key, target, value = _CONCEPT, words[1], words[2]
             surface = "\t".join(columns[2:])
             if target in self.entities and surface:
                 self._attribute(target, f"N {value}", surface)
@@ -254,14 +255,14 @@ class _Reader:
             what = f"{key} of event {target} is kept on its trigger"
             self.note("attribute-moved", where, what, lost=False)
             target = self.triggers[target]
-        if key == "N" and target in self.entities:
+        if key == _CONCEPT and target in self.entities:
             entity = self.entities[target]
             self.entities[target] = replace(entity, concepts=(*entity.concepts, value))
         elif key == CONFIDENCE and target in self.entities and _is_fraction(value):
             self.entities[target] = replace(self.entities[target], confidence=float(value))
         elif key == CONFIDENCE and target in self.relations and _is_fraction(value):
             self.relations[target] = replace(self.relations[target], confidence=float(value))
-        elif key != "N" and (target in self.entities or target in self.relations):
+        elif key != _CONCEPT and (target in self.entities or target in self.relations):
             self._attribute(target, key, value)
         else:
             self.note("dangling-attribute", where, f"{key}: nothing here is called {target}")

@@ -14,6 +14,8 @@ from confide.text.formats.base import unheld
 
 CONFIDENCE = "Confidence"
 _UNSAFE = re.compile(r"[^\w.\-/]+")
+_GROUPS = re.compile(r"event E\d+|equivalence \*\d+")
+_ROLES = ("Arg1", "Arg2")
 _WORD = re.compile(r"[\s:;]+")
 
 
@@ -68,7 +70,7 @@ class _Writer:
         for entity in self.document.entities:
             lines += self._entity(entity)
             for key, event in entity.attributes:
-                if key == "event":
+                if _GROUPS.fullmatch(f"{key} {event}"):
                     events[event] = [f"{_word(entity.type)}:{self.names[entity.id]}"]
         chains: defaultdict[str, list[str]] = defaultdict(list)
         for relation in self.document.relations:
@@ -107,16 +109,22 @@ class _Writer:
             number = next(self._numbers["N"])
             line = f"N{number}\tReference {name} {_word(concept, ':')}\t"
             lines.append(line + _line(surfaces.get(concept, "")))
-        others = [pair for pair in entity.attributes if pair[0] != "event" and pair[0][:2] != "N "]
+        others = [
+            (key, value)
+            for key, value in entity.attributes
+            if not _GROUPS.fullmatch(f"{key} {value}") and not key.startswith("N ")
+        ]
         return lines + self._said(name, others, entity.confidence)
 
     def _relation(self, relation: Relation, ends: list[str]) -> list[str]:
         name = self.names[relation.id]
-        roles = dict(relation.attributes).get("roles", "Arg1 Arg2").split()
-        roles = roles if len(roles) == 2 else ["Arg1", "Arg2"]
-        arguments = " ".join(f"{role}:{end}" for role, end in zip(roles, ends, strict=True))
+        named = [value.split() for key, value in relation.attributes if key == "roles"]
+        roles = named[0] if named and len(named[0]) == 2 else []
+        arguments = " ".join(
+            f"{role}:{end}" for role, end in zip(roles or _ROLES, ends, strict=True)
+        )
         line = f"{name}\t{self._type(relation.type)} {arguments}\t"
-        others = [pair for pair in relation.attributes if pair[0] != "roles"]
+        others = [pair for pair in relation.attributes if pair[0] != "roles" or not roles]
         return [line.rstrip("\t"), *self._said(name, others, relation.confidence)]
 
     def _said(
@@ -138,8 +146,10 @@ class _Writer:
 
 def _group(relation: Relation) -> str:
     """The event or the equivalence that a relation is a part of, or nothing."""
-    said = dict(relation.attributes)
-    return said.get("event", "") or said.get("equivalence", "")
+    for key, value in relation.attributes:
+        if _GROUPS.fullmatch(f"{key} {value}"):
+            return value
+    return ""
 
 
 def _numbered(letter: str, ids: Sequence[str]) -> dict[str, str]:
