@@ -50,6 +50,15 @@ def recipe_path(name: str) -> Path:
     return known[name]
 
 
+def settings_file(settings: str | Path) -> Path:
+    """The file that a name stands for: a settings file, or a recipe where there is no such file.
+
+    Raises SettingsError as `recipe_path` does.
+    """
+    path = Path(settings)
+    return path if path.suffix or path.exists() else recipe_path(str(settings))
+
+
 def _known() -> dict[str, Path]:
     return dict(sorted((path.stem, path) for path in FOLDER.glob("*.toml")))
 
