@@ -29,6 +29,13 @@ def test_parts_may_be_missing(tmp_path: Path) -> None:
     assert run.bytes("up") == 0
 
 
+def test_the_ledgers_of_sites_alone_are_joined(tmp_path: Path) -> None:
+    for site in SITES:
+        write_run(tmp_path / "alone" / site, {}, ledger=ledger((site,)))
+    run = load_run(write_run(tmp_path, result("alone", 0.8)))
+    assert {line.site for line in run.ledger} == set(SITES)
+
+
 def test_failed_sites_are_counted(tmp_path: Path) -> None:
     made = result("fedavg", 0.8)
     made["history"][2]["failed"] = {"oncology": "not-finite"}

@@ -74,6 +74,12 @@ class RunFolder:
         """Scores of one site on its held-out text; empty where it was not scored."""
         return dict(self.result.get("scores", {}).get("sites", {}).get(site) or {})
 
+    @property
+    def senders(self) -> list[str]:
+        """Who sent or received something: the sites, or the one place that holds all text."""
+        by_way = self.result.get("bytes", {})
+        return sorted({*by_way.get("up", {}), *by_way.get("down", {})})
+
     def bytes(self, direction: str, site: str | None = None) -> int:
         """Bytes of one direction, of one site or of all."""
         by_site: dict[str, int] = self.result.get("bytes", {}).get(direction) or {}
@@ -109,7 +115,7 @@ def load_run(path: Path, *, text: bool = True) -> RunFolder:
         path=path,
         label=str(name) if name == method else f"{name}: {method}",
         result=result,
-        ledger=tuple(_ledger(path / "ledger.jsonl")),
+        ledger=tuple(line for file in _ledgers(path) for line in _ledger(file)),
         settings=_text(path / "settings.toml"),
         environment=_object(path / "environment.json", default={}),
         errors=tuple(_errors(path)) if text else (),
@@ -129,9 +135,8 @@ def _told_apart(runs: list[RunFolder]) -> list[RunFolder]:
     if len({run.result.get("name") for run in runs}) == 1 and len(runs) > 1:
         labels = [run.method for run in runs]
     if len(set(labels)) < len(labels):
-        labels = [
-            f"{label} ({run.path.resolve().name})" for label, run in zip(labels, runs, strict=True)
-        ]
+        folders = [run.path.resolve().name for run in runs]
+        labels = [f"{label} ({name})" for label, name in zip(labels, folders, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
@@ -161,6 +166,11 @@ def _result(path: Path) -> dict[str, Any]:
             fix="upgrade confide",
         )
     return result
+
+
+def _ledgers(path: Path) -> list[Path]:
+    """The run's ledger, or those of its sites where each was a federation of its own."""
+    return [path / "ledger.jsonl", *sorted((path / "alone").glob("*/ledger.jsonl"))]
 
 
 def _ledger(file: Path) -> Iterator[LedgerLine]:

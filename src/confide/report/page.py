@@ -127,7 +127,7 @@ def render(runs: Sequence[RunFolder]) -> str:
 
 
 def _view(number: int, run: RunFolder) -> RunView:
-    rows = tuple((site, run.bytes("up", site), run.bytes("down", site)) for site in run.sites)
+    rows = tuple((site, run.bytes("up", site), run.bytes("down", site)) for site in run.senders)
     told = "; ".join(f"{s}: {words.size(u)} up, {words.size(d)} down" for s, u, d in rows)
     plot = None
     if any(up or down for _, up, down in rows):

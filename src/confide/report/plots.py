@@ -103,8 +103,8 @@ def curves(lines: Sequence[Line], *, id: str, x_label: str, alternative: str) ->
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
-            style = {"color": look.colour, "marker": look.marker, "markevery": _every(xs)}
-            axes.plot(xs, ys, look.dash, **style)
+            every = max(1, len(xs) // 15)  # a mark on each point of a short curve
+            axes.plot(xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=every)
             if line.best is not None:
                 best = (line.best[0], 100 * line.best[1])
                 axes.plot(*best, look.marker, color=look.colour, markersize=11, alpha=0.35)
@@ -174,11 +174,6 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [100 * y for _, y in points]
-
-
-def _every(xs: Sequence[float]) -> int:
-    """A marker on each point of a short curve, and on some of a long one."""
-    return max(1, len(xs) // 15)
 
 
 def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:

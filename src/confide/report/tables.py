@@ -33,14 +33,14 @@ def left(run: RunFolder, *, title: str = "") -> Table:
     table = _table(title, caption='"sum": the server\'s code sees only the sum over the sites')
     for name in ("step", "field", "kind", "seen"):
         table.add_column(name)
-    for name in run.sites:
+    for name in run.senders:
         table.add_column(escape(name), justify="right")
     up = [line for line in run.ledger if line.direction == "up"]
     sums = totals(up, lambda line: (line.step, line.field, line.kind, line.seen, line.site))
     for field in dict.fromkeys(key[:4] for key in sums):
-        table.add_row(*field, *(size(sums.get((*field, site), 0)) for site in run.sites))
+        table.add_row(*field, *(size(sums.get((*field, site), 0)) for site in run.senders))
     table.add_section()
-    table.add_row("all", "", "", "", *(size(run.bytes("up", site)) for site in run.sites))
+    table.add_row("all", "", "", "", *(size(run.bytes("up", site)) for site in run.senders))
     return table
 
 
