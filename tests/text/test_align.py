@@ -95,7 +95,7 @@ def test_every_entity_is_kept_or_named(anything):
 
 def test_confidences_come_along():
     bare = replace(document(), entities=())
-    found = entities_from_spans(bare, [[(0, 1, "S")], [(0, 2, "F")]], [[0.25], [0.5]])
+    found = entities_from_spans(bare, [[(0, 1, "S")], [(0, 2, "F")]], confidences=[[0.25], [0.5]])
     assert [(e.id, e.type, e.fragments, e.confidence) for e in found] == [
         ("T1", "S", ((0, 6),), 0.25),
         ("T2", "F", ((18, 26),), 0.5),

@@ -139,6 +139,7 @@ def _collision(document: Document, candidate: _Candidate, holder: _Candidate) ->
 def entities_from_spans(
     document: Document,
     spans_per_sentence: Sequence[Sequence[TokenSpan]],
+    *,
     confidences: Sequence[Sequence[float]] | None = None,
 ) -> tuple[Entity, ...]:
     """Token spans as entities of the document's text, called T1, T2, ...; inverse of `flat_spans`.

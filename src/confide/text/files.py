@@ -54,10 +54,10 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
             encoding that would do), or a NUL character.
         SettingsError: there is no encoding of that name.
     """
-    return decode(read_bytes(path), str(path), encoding)
+    return decode(read_bytes(path), str(path), encoding=encoding)
 
 
-def decode(raw: bytes, where: str, encoding: str | None = None) -> tuple[str, str]:
+def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str, str]:
     """`read_text` for bytes that are already in memory; `where` names them in errors."""
     marked = next((name for mark, name in _MARKS if raw.startswith(mark)), "utf-8")
     name = encoding or marked

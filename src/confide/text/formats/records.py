@@ -49,7 +49,9 @@ class RecordReader:
         if not isinstance(text, str):
             raise self._odd('a document without "text"', "a string", text)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            self._note("lone-surrogate", "half of a character in the text; read as U+FFFD", False)
+            self._note(
+                "lone-surrogate", "half of a character in the text; read as U+FFFD", lost=False
+            )
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         given = row.get("id")
         entities = self._entities(row, text)
@@ -67,7 +69,7 @@ class RecordReader:
         shape = "nothing" if got is None else type(got).__name__
         return FormatError(what, expected=expected, got=shape, where=self._where)
 
-    def _note(self, kind: str, what: str, lost: bool = True) -> None:
+    def _note(self, kind: str, what: str, *, lost: bool = True) -> None:
         self.problems.append(Problem(kind, self._where, what, lost))
 
     # --- entities ---------------------------------------------------------------------
@@ -86,7 +88,7 @@ class RecordReader:
             name = str(given) if isinstance(given, str | int) else f"T{number}"
             if given is None or name in found:
                 if given is not None:
-                    self._note("duplicate-id", f"two entities are called {name}", False)
+                    self._note("duplicate-id", f"two entities are called {name}", lost=False)
                 name = _free(f"T{number}", taken | found.keys())
             entity = self._entity(item, clean(name), text)
             if entity is not None:
@@ -121,7 +123,9 @@ class RecordReader:
                 return None
         fragments = merged_fragments(spans)
         if len(fragments) != len(spans):
-            self._note("fragments-merged", f"fragments of {kind} {name} touch or overlap", False)
+            self._note(
+                "fragments-merged", f"fragments of {kind} {name} touch or overlap", lost=False
+            )
         entity = Entity(
             name,
             kind,
@@ -140,7 +144,7 @@ class RecordReader:
         found = " ".join(text[start:end] for start, end in entity.fragments)
         if isinstance(surface, str) and surface.split() != found.split():
             what = f"{entity.type} {entity.id} is {shown(surface)} but {shown(found)} in the text"
-            self._note("text-mismatch", what, False)
+            self._note("text-mismatch", what, lost=False)
 
     def _spans(self, value: Any, what: str) -> list[Span]:
         if not isinstance(value, list):
