@@ -104,7 +104,7 @@ def annotate(model: Tagger, prepared: Prepared) -> list[Document]:
         spans[example.document][example.sentence] = [span[:3] for span in found]
         confidences[example.document][example.sentence] = [span.confidence for span in found]
     return [
-        replace(document, entities=entities_from_spans(document, per_sentence, chances))
+        replace(document, entities=entities_from_spans(document, per_sentence, confidences=chances))
         for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
     ]
 
