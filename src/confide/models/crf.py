@@ -11,8 +11,8 @@ vanish; this is seen, and the (slow) log-domain recursion answers instead.
 Moves that a tag scheme forbids get `FORBIDDEN` added, in the loss and in decoding alike; this is
 a choice without a setting.
 
-Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before), N spans, K tokens of a
-span. Rows of a batch are padded at their end.
+Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before), M moves of a sentence,
+N spans, K tokens of a span. Rows of a batch are padded at their end.
 """
 
 from __future__ import annotations
@@ -112,33 +112,37 @@ class _NegativeLogLikelihood(torch.autograd.Function):
     def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
-        outside_BL1 = ~_mask(lengths_B, tags_BL.shape[1])[:, :, None]
-        emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
+        length, tags = emissions_BLY.shape[1:]
+        mask_BL = _mask(lengths_B, length)
+        emissions = emissions_BLY.detach().double().masked_fill(~mask_BL[:, :, None], 0.0)
         found = _recursions(emissions, scores, lengths_B)
-        gold_BLY = torch.zeros_like(emissions).scatter_(2, tags_BL[:, :, None], 1.0)
-        gold_BLY.masked_fill_(outside_BL1, 0.0)
-        gold_moves_BYY = gold_BLY[:, :-1].transpose(1, 2) @ gold_BLY[:, 1:]
-        rows_B, last_B = torch.arange(len(lengths_B)), lengths_B - 1
+        here_BL1, there_BL1 = tags_BL[:, :, None], mask_BL[:, :, None].double()
+        moved_BM = tags_BL[:, :-1] * tags + tags_BL[:, 1:]
+        there_BM = mask_BL[:, 1:].double()
+        last_B = lengths_B - 1
         score_B = (
-            (emissions * gold_BLY).sum((1, 2))
-            + (scores.moves_YY * gold_moves_BYY).sum((1, 2))
+            emissions.gather(2, here_BL1).sum((1, 2))
+            + (scores.moves_YY.flatten()[moved_BM] * there_BM).sum(1)
             + scores.starts_Y[tags_BL[:, 0]]
-            + scores.ends_Y[tags_BL[rows_B, last_B]]
+            + scores.ends_Y[tags_BL.gather(1, last_B[:, None])[:, 0]]
         )
         ctx.kind = emissions_BLY.dtype
         ctx.save_for_backward(
-            found.marginals_BLY - gold_BLY, found.move_counts_BYY - gold_moves_BYY, last_B
+            found.marginals_BLY.scatter_add(2, here_BL1, -there_BL1),
+            found.move_counts_BYY.flatten(1).scatter_add(1, moved_BM, -there_BM),
+            last_B,
         )
         return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        surplus_BLY, surplus_moves_BYY, last_B = ctx.saved_tensors
-        weight_B11 = gradient_B.double()[:, None, None]
-        surplus_BLY = surplus_BLY * weight_B11
+        surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
+        weight_B = gradient_B.double()
+        surplus_BLY = surplus_BLY * weight_B[:, None, None]
+        tags = surplus_BLY.shape[2]
         by_scores = (
-            (surplus_moves_BYY * weight_B11).sum(0),
+            (weight_B @ surplus_moves_BM).view(tags, tags),
             surplus_BLY[:, 0].sum(0),
             surplus_BLY[torch.arange(len(last_B)), last_B].sum(0),
         )
@@ -164,43 +168,45 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     The backward one runs on length-reversed sentences and transposed moves. Emissions in the
     padding are 0. None where a scale vanishes.
     """
-    _, length, tags = emissions_BLY.shape
+    batch, length, _ = emissions_BLY.shape
     mask_BL1 = _mask(lengths_B, length)[:, :, None]
     shift_BL1 = emissions_BLY.amax(2, keepdim=True)
-    weights_BLY = (emissions_BLY - shift_BL1).exp()  # 1 in the padding, whose emissions are 0
-    shift_moves, shift_starts, shift_ends = (part.max() for part in scores)
-    moves_YY = (scores.moves_YY - shift_moves).exp()
-    starts_Y, ends_Y = (scores.starts_Y - shift_starts).exp(), (scores.ends_Y - shift_ends).exp()
+    weights_BLY = (emissions_BLY - shift_BL1).exp_()
+    shifts = [part.max() for part in scores]
+    moves_YY, starts_Y, ends_Y = (
+        (part - shift).exp_() for part, shift in zip(scores, shifts, strict=True)
+    )
 
-    mirror_BL1 = mirrored(lengths_B, length)[:, :, None]
-    mirror_BLY = mirror_BL1.expand(-1, -1, tags)
-    both_2BLY = torch.stack([weights_BLY, weights_BLY.gather(1, mirror_BLY)])
-    weights_L2BY = both_2BLY.permute(2, 0, 1, 3).contiguous()
-    moves_2YY = torch.stack([moves_YY, moves_YY.T])
-    edges_2Y = torch.stack([starts_Y, ends_Y])
-    pushed_L2BY, states_L2BY, scales_L2B1 = _steps(weights_L2BY, moves_2YY, edges_2Y)
+    rows_B, steps_L = torch.arange(batch), torch.arange(length)
+    mirror_BL = mirrored(lengths_B, length)
+    lanes_L2B = torch.stack([steps_L[:, None].expand(length, batch), mirror_BL.T], 1)
+    weights_L2BY = _rows(weights_BLY, lanes_L2B + rows_B * length)
+    pushed_L2BY, states_L2BY, scales_L2B = _steps(
+        weights_L2BY, torch.stack([moves_YY, moves_YY.T]), torch.stack([starts_Y, ends_Y])
+    )
+    ahead_BL = 2 * batch * steps_L + rows_B[:, None]
+    back_BL = 2 * batch * mirror_BL + (rows_B + batch)[:, None]
+    prefix_BLY = _rows(states_L2BY, ahead_BL)
+    behind_BLY, suffix_BLY = _rows(pushed_L2BY, back_BL), _rows(states_L2BY, back_BL)
 
-    prefix_BLY = states_L2BY[:, 0].transpose(0, 1)
-    suffix_BLY = states_L2BY[:, 1].transpose(0, 1).gather(1, mirror_BLY)
-    behind_BLY = pushed_L2BY[:, 1].transpose(0, 1).gather(1, mirror_BLY)
-    scales_BL1 = scales_L2B1[:, 0].transpose(0, 1).masked_fill(~mask_BL1, 1.0)
+    scales_BL1 = scales_L2B[:, 0].T[:, :, None].masked_fill(~mask_BL1, 1.0)
     product_BLY = prefix_BLY * behind_BLY
-    norm_BL1 = product_BLY.sum(2, keepdim=True).masked_fill(~mask_BL1, 1.0)
-    last_B11 = (lengths_B - 1)[:, None, None]
+    norm_BL1 = product_BLY.sum(2, keepdim=True).masked_fill_(~mask_BL1, 1.0)
     if not min(norm_BL1.min(), scales_BL1.min()) > _VANISHED:  # also where one is not a number
         return None
-    inner_BL1 = _mask(lengths_B - 1, length)[:, :, None]
-    left_BLY = (prefix_BLY / norm_BL1).masked_fill(~inner_BL1, 0.0)
+    last_B11 = (lengths_B - 1)[:, None, None]
     log_partition_B = (
         (scales_BL1.log() + shift_BL1).sum((1, 2))
         + norm_BL1.gather(1, last_B11)[:, 0, 0].log()
-        + (lengths_B - 1) * shift_moves
-        + shift_starts
-        + shift_ends
+        + (lengths_B - 1) * shifts[0]
+        + shifts[1]
+        + shifts[2]
     )
+    share_BL1 = norm_BL1.reciprocal().masked_fill_(~mask_BL1, 0.0)
+    left_BLY = prefix_BLY * share_BL1.scatter(1, last_B11, 0.0)
     return Posterior(
         log_partition_B,
-        (product_BLY / norm_BL1).masked_fill(~mask_BL1, 0.0),
+        product_BLY * share_BL1,
         moves_YY * (left_BLY[:, :-1].transpose(1, 2) @ suffix_BLY[:, 1:]),
         behind_BLY,
         suffix_BLY,
@@ -209,27 +215,32 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     )
 
 
+def _rows(values_Y: Tensor, places: Tensor) -> Tensor:
+    """The rows of Y numbers at these places, counted over all leading dimensions."""
+    tags = values_Y.shape[-1]
+    picked: Tensor = values_Y.view(-1, tags).index_select(0, places.flatten())
+    return picked.view(*places.shape, tags)
+
+
 def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[Tensor, ...]:
-    """The loop: pushed = state x moves, state = pushed * weights / sum; returns all, by step."""
+    """The loop: pushed = state x moves, state = pushed * weights, divided by its sum (the scale).
+
+    Every second step is scaled; the others have the scale 1.
+    """
     length, _, batch, _ = weights_L2BY.shape
     pushed_L2BY, states_L2BY = torch.empty_like(weights_L2BY), torch.empty_like(weights_L2BY)
-    scales_L2B1 = weights_L2BY.new_empty(length, 2, batch, 1)
+    scales_L2B1 = weights_L2BY.new_ones(length, 2, batch, 1)
     pushed_L2BY[0] = edges_2Y[:, None, :]
-    steps = zip(
-        pushed_L2BY.unbind(),
-        weights_L2BY.unbind(),
-        states_L2BY.unbind(),
-        scales_L2B1.unbind(),
-        strict=True,
-    )
-    state_2BY: Tensor | None = None
-    for pushed_2BY, weights_2BY, next_2BY, scale_2B1 in steps:
-        if state_2BY is not None:
-            torch.bmm(state_2BY, moves_2YY, out=pushed_2BY)
-        torch.mul(pushed_2BY, weights_2BY, out=next_2BY)
-        torch.sum(next_2BY, 2, keepdim=True, out=scale_2B1)
-        state_2BY = next_2BY.div_(scale_2B1)
-    return pushed_L2BY, states_L2BY, scales_L2B1
+    pushed, weights = pushed_L2BY.unbind(), weights_L2BY.unbind()
+    states, scales = states_L2BY.unbind(), scales_L2B1.unbind()
+    for t in range(length):
+        if t:
+            torch.bmm(states[t - 1], moves_2YY, out=pushed[t])
+        torch.mul(pushed[t], weights[t], out=states[t])
+        if t % 2 == 0:
+            torch.sum(states[t], 2, keepdim=True, out=scales[t])
+            states[t].div_(scales[t])
+    return pushed_L2BY, states_L2BY, scales_L2B1[:, :, :, 0]
 
 
 def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
@@ -272,20 +283,21 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tens
     for only where the path goes, for the whole batch at once.
     """
     length = emissions_BLY.shape[1]
-    into_YY = scores.moves_YY.T.contiguous()
-    best_BY = scores.starts_Y + emissions_BLY[:, 0]
-    best = [best_BY]
-    for emissions_BY in emissions_BLY.unbind(1)[1:]:
-        best_BY = (best_BY[:, None, :] + into_YY).amax(2).add_(emissions_BY)
-        best.append(best_BY)
+    from_YY1 = scores.moves_YY[:, :, None]
+    emissions = emissions_BLY.permute(1, 2, 0).contiguous().unbind()
+    best_LYB = [scores.starts_Y[:, None] + emissions[0]]
+    for emissions_YB in emissions[1:]:
+        best_LYB.append((best_LYB[-1][:, None, :] + from_YY1).amax(0).add_(emissions_YB))
+    best_LBY = torch.stack(best_LYB).transpose(1, 2).contiguous()
+    best, into_YY = best_LBY.unbind(), scores.moves_YY.T.contiguous()
+
     last_B = lengths_B - 1
-    final_BY = torch.stack(best, 1)[torch.arange(len(last_B)), last_B] + scores.ends_Y
-    tags_B = final_BY.argmax(1)
+    shortest = int(last_B.min())
+    tags_B = (best_LBY[last_B, torch.arange(len(last_B))] + scores.ends_Y).argmax(1)
     path = [tags_B]
-    within_LB = (torch.arange(length)[:, None] < last_B).unbind()
     for t in range(length - 2, -1, -1):
         before_B = (best[t] + into_YY.index_select(0, tags_B)).argmax(1)
-        tags_B = torch.where(within_LB[t], before_B, tags_B)
+        tags_B = before_B if t < shortest else torch.where(t < last_B, before_B, tags_B)
         path.append(tags_B)
     return torch.stack(path[::-1], 1).masked_fill(~_mask(lengths_B, length), 0)
 
