@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from confide.settings import Settings, SiteTable
 from confide.text.document import Document, Problem
 from confide.text.formats import read
 from confide.text.retag import check_types, retag
+from confide.text.segment import segmented
 
 PARTS = ("train", "dev", "test")
 
@@ -196,8 +197,7 @@ def _facts(spec: SiteSpec, problems: Sequence[Problem]) -> dict[str, Any]:
 
 
 def _sentences(documents: Sequence[Document]) -> int:
-    examples, _ = examples_from([replace(document, entities=()) for document in documents])
-    return len(examples)
+    return sum(bool(s.tokens) for document in documents for s in segmented(document).sentences)
 
 
 def _print(specs: Sequence[SiteSpec]) -> str:

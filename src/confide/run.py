@@ -31,7 +31,7 @@ from confide.runfolder import SCHEMA, RunFolder, decisive, environment
 from confide.running import Rounds, Trained, checkpointed_ledger_length
 from confide.scoring import EntityCounts, scores, sum_counts
 from confide.settings import Settings, anchored, load
-from confide.sitereport import site_report
+from confide.sitereport import site_reports
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -100,7 +100,7 @@ def run(
     started = time.perf_counter()
     outcomes = _train(chosen, method, folder, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
-    by_site = {spec.name: site_report(method, *_at_home(spec, outcomes)) for spec in gathered.specs}
+    by_site = site_reports(method, (_at_home(spec, outcomes) for spec in gathered.specs))
     result = _result(chosen, outcomes, gathered, by_site=by_site)
     result["name"] = name
     result["this_session_seconds"] = time.perf_counter() - started

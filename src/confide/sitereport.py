@@ -6,6 +6,7 @@ Written into the folder that the site owns, by whoever holds the site's text; ne
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from confide.errors import KeyFileError
@@ -21,19 +22,31 @@ from confide.scoring import (
     count_entities,
     worst_errors,
 )
+from confide.text.document import Document
 
 WORST = 20
 
 
-def site_report(method: Method, state: Any, spec: SiteSpec) -> EntityCounts:
-    """Annotate the site's test text with a state, keep its errors at the site, give the counts."""
-    try:
-        key = read_key(spec.key_file) if spec.test and spec.key_file else None
-    except KeyFileError:
-        key = None  # such a site took no part, and the history says so
-    if key is None:
-        return EntityCounts({}, {})
-    predicted = method.extractor(state, key=key)(spec.test)
+def site_reports(method: Method, homes: Iterable[tuple[Any, SiteSpec]]) -> dict[str, EntityCounts]:
+    """Every site's report: `homes` are sites, each with the state that it ends with.
+
+    Neighbours with one state and one key share the extractor; no more than one is held at a time.
+    """
+    counts: dict[str, EntityCounts] = {}
+    made: tuple[Any, bytes, Any] = (None, b"", None)
+    for state, spec in homes:
+        key = _key_of(spec)
+        if key is None:
+            counts[spec.name] = EntityCounts({}, {})
+            continue
+        if made[0] is not state or made[1] != key:
+            made = (state, key, method.extractor(state, key=key))
+        counts[spec.name] = site_report(made[2](spec.test), spec)
+    return counts
+
+
+def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
+    """Keep a site's errors on its test text at the site, give the counts."""
     report = {
         "site": spec.name,
         "confusion": _rows(confusion(spec.test, predicted)),
@@ -41,6 +54,14 @@ def site_report(method: Method, state: Any, spec: SiteSpec) -> EntityCounts:
     }
     write_atomically(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
     return count_entities(spec.test, predicted)
+
+
+def _key_of(spec: SiteSpec) -> bytes | None:
+    """The key of a site that has test text; a site without a key took no part."""
+    try:
+        return read_key(spec.key_file) if spec.test and spec.key_file else None
+    except KeyFileError:
+        return None  # the history says so
 
 
 def _rows(found: Confusion) -> dict[str, dict[str, int]]:

@@ -106,7 +106,9 @@ class KeyedVocabulary:
 
     @cached_property
     def _numbers(self) -> dict[bytes, int]:
-        return {row.tobytes(): number for number, row in enumerate(self.digests_V16, SPECIALS)}
+        rows = self.digests_V16.tobytes()
+        starts = range(0, len(rows), DIGEST_BYTES)
+        return {rows[i : i + DIGEST_BYTES]: id for id, i in enumerate(starts, SPECIALS)}
 
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """One id per text."""
