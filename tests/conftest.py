@@ -53,11 +53,14 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `confide demo` leaves, from less text. Made once; do not write there."""
+    """What `confide demo` leaves, from less text and one run. Made once; do not write there."""
+    from confide import api
     from confide.data.synthetic import write_corpus
 
     folder = tmp_path_factory.mktemp("demo") / "demo-run"
-    write_corpus(folder / "corpus", sentences=60)
+    settings = write_corpus(folder / "corpus", sentences=60)
+    overrides = ["rounds=3", "workers=1", "model.bilstm_hidden=32", "model.word_dim=25"]
+    api.run(settings, overrides=overrides, out=folder / "federated")
     return folder
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from confide import __version__, api
 from confide.cli import STOPPED, app
+from confide.demo import DemoResult, Example, Mark
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
@@ -108,13 +109,14 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_answers_at_once() -> None:
-    """The best of five, so that a busy machine does not decide."""
+    """Seconds of the processor, the best of three, so that a busy machine does not decide."""
     command = [sys.executable, "-m", "confide", "--help"]
     took = []
-    for _ in range(5):
-        start = time.perf_counter()
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, capture_output=True, check=True)
-        took.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 0.4
 
 
@@ -390,3 +392,32 @@ def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
     assert refused.exit_code == 2 and "--out" in refused.stderr
     assert call("predict", "runs/a", "-", "--to", "brat", "--out", "out").exit_code == 0
     assert "ADE 3 7" in Path("out/n1.ann").read_text()
+
+
+def test_the_demo_ends_with_scores_examples_and_what_left(
+    put: Any, small_demo: Path, tmp_path: Path
+) -> None:
+    run = small_demo / "federated"
+    shown = DemoResult(
+        folder=small_demo,
+        settings=small_demo / "corpus" / "settings.toml",
+        runs=dict.fromkeys(("alone", "federated", "pooled"), run),
+        f1={},
+        left={},
+        examples=(
+            Example(
+                "practice",
+                "rash [after] sprofen",
+                (Mark("rash", "ADE", "REASON", 0.5), Mark("sprofen", "DRUG", "", None)),
+            ),
+        ),
+        report=tmp_path / "report.html",
+        seconds=61.0,
+    )
+    verb = put("demo", shown)
+    done = call("demo", "--out", "d", "--seed", "3")
+    assert done.exit_code == 0, done.output
+    assert verb.options.pop("on_event") and verb.options == {"out": Path("d"), "seed": 3}
+    assert "SYNTHETIC" in done.stdout and "cardiology" in done.stdout
+    assert "rash [after] sprofen" in done.stdout and "not found" in done.stdout
+    assert "word_digests_W16" in done.stdout and "report.html" in done.stdout

@@ -90,20 +90,24 @@ def commands(code: str) -> Iterator[str]:
 def run_console(block: Block, page: Path, folder: Path) -> None:
     expected = int(block.marks.get("fails") or 2) if "fails" in block.marks else 0
     for command in commands(block.code):
-        plain = command.startswith("confide ") and not set(command) & set("|<>$&;*\\")
-        code, shown = (in_process if plain else in_bash)(command, folder)
+        said = re.fullmatch(r'echo "([^"]*)" \| (confide .*)', command)
+        text, plain = (said[1] + "\n", said[2]) if said else (None, command)
+        if plain.startswith("confide ") and not set(plain) & set("|<>$&;*\\"):
+            code, shown = in_process(plain, text, folder)
+        else:
+            code, shown = in_bash(command, folder)
         assert code == expected, f"{page.name}:{block.line}: {command}\n{shown}"
         assert "Traceback" not in shown, shown
 
 
-def in_process(command: str, folder: Path) -> tuple[int, str]:
-    """A plain command, without the seconds that a new Python needs to import torch."""
+def in_process(command: str, text: str | None, folder: Path) -> tuple[int, str]:
+    """A plain command with `text` on stdin, without the seconds that a new Python needs."""
     from typer.testing import CliRunner
 
     from confide.cli import app
 
     assert Path.cwd() == folder
-    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:], input=text)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.output

@@ -102,6 +102,8 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Take in an event and show what it changed."""
+        if event.kind == "start":
+            self.standing = Standing()
         self.standing.take(event)
         loud = event.kind == "failed" or not self._quiet
         if event.message and loud and event.kind != "end":  # the verb says where the run lies
