@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confide.data.synthetic import HABITS, TYPES, Habit, documents, write_corpus
 from confide.errors import DataError
@@ -100,16 +101,17 @@ def demo(
         folder=out,
         settings=settings,
         runs=folders,
-        f1={
-            name: {site: scores["strict"]["f1"] for site, scores in result["scores"]["sites"].items()}
-            | {"all": result["scores"]["overall"]["strict"]["f1"]}
-            for name, result in results.items()
-        },
+        f1={name: _f1(result["scores"]) for name, result in results.items()},
         left=dict(results["federated"]["bytes"]["up"]),
         examples=tuple(_example(habit, out, seed=seed) for habit in HABITS),
         report=report(list(folders.values()), out=out / "report.html"),
         seconds=time.perf_counter() - started,
     )
+
+
+def _f1(scores: dict[str, Any]) -> dict[str, float]:
+    parts = {**scores["sites"], "all": scores["overall"]}
+    return {name: part["strict"]["f1"] for name, part in parts.items()}
 
 
 def _clear(out: Path) -> None:
@@ -133,9 +135,9 @@ def _example(habit: Habit, out: Path, *, seed: int) -> Example:
     known = {name for h in HABITS for name in _drugs(documents(h.site, "train", seed=seed))}
 
     def richness(place: tuple[int, Sentence]) -> tuple[bool, int, int]:
-        marked = _within(gold[place[0]], place[1])
-        is_new = any(words.lower() not in known for words, type in marked.values() if type == "DRUG")
-        return is_new, len({type for _, type in marked.values()}), -len(place[1].tokens)
+        marked = _within(gold[place[0]], place[1]).values()
+        is_new = any(type == "DRUG" and words.lower() not in known for words, type in marked)
+        return is_new, len({type for _, type in marked}), -len(place[1].tokens)
 
     number, sentence = max(
         ((number, s) for number, note in enumerate(gold) for s in note.sentences), key=richness

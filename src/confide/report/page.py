@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,6 @@ class ScoreSection:
 class FieldRow:
     """A field of a message over the whole run: `seen` as in the ledger."""
 
-    direction: str
     step: str
     field: str
     kind: str
@@ -72,7 +72,8 @@ class RunView:
     note: str
     traffic: tuple[tuple[str, int, int], ...]
     traffic_plot: Markup | None
-    fields: tuple[FieldRow, ...]
+    left: tuple[FieldRow, ...]
+    reached: tuple[FieldRow, ...]
 
     @property
     def swatch(self) -> Markup:
@@ -142,16 +143,17 @@ def _view(number: int, run: RunFolder) -> RunView:
         note=REFERENCES.get(run.method, ""),
         traffic=rows,
         traffic_plot=plot,
-        fields=tuple(_fields(run)),
+        left=tuple(_fields(run, "up")),
+        reached=tuple(_fields(run, "down")),
     )
 
 
-def _fields(run: RunFolder) -> Iterable[FieldRow]:
-    """The ledger by field, what left first."""
-    keys = [(x.direction, x.step, x.field, x.kind, x.seen) for x in run.ledger]
-    sums = totals(run.ledger, lambda x: (x.direction, x.step, x.field, x.kind, x.seen))
-    for key in sorted(sums, key=lambda key: key[0] != "up"):
-        yield FieldRow(*key, messages=keys.count(key), bytes=sums[key])
+def _fields(run: RunFolder, direction: str) -> Iterator[FieldRow]:
+    """One direction of the ledger, by field."""
+    lines = [line for line in run.ledger if line.direction == direction]
+    messages = Counter((x.step, x.field, x.kind, x.seen) for x in lines)
+    for key, bytes in totals(lines, lambda x: (x.step, x.field, x.kind, x.seen)).items():
+        yield FieldRow(*key, messages=messages[key], bytes=bytes)
 
 
 # --- all runs -----------------------------------------------------------------------------
