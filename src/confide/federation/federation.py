@@ -126,7 +126,13 @@ class Federation:
         names, asks = self._addressed(ask, sites)
         total: dict[str, Any] = {}
         answered = 0
-        for _, reply in self._replies(step, asks, round=round, timeout=timeout, ordered=True):
+        for site, reply in self._replies(step, asks, round=round, timeout=timeout, ordered=True):
+            odd = _misfit(total, reply)
+            if odd:
+                what = f"the server refused the site's reply: {odd} is not like that of other sites"
+                self._failed(SiteFault(site=site, step=step.name, round=round, code="refused",
+                                       what=what))  # fmt: skip
+                continue
             _add(total, reply)
             answered += 1
         self._settle(step, names, answered, round=round, at_least=at_least)
@@ -162,12 +168,17 @@ class Federation:
             try:
                 reply = self._open(step, site, data.reply, asks[site], round=round)
             except SiteFault as error:
-                self.faults.append(error)
-                self._watch(Event("failed", round, site=site, step=step.name, message=str(error)))
+                self._failed(error)
                 continue
             loss = getattr(reply, "loss", None) if not step.summed else None
             self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
             yield site, reply
+
+    def _failed(self, fault: SiteFault) -> None:
+        self.faults.append(fault)
+        self._watch(
+            Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
+        )
 
     def _encode(self, step: Step, asks: dict[str, Any], round: int) -> dict[str, bytes]:
         """Encodes each distinct ask once: a broadcast is one block of bytes for all sites."""
@@ -244,6 +255,23 @@ def _in_order(
         while turn is not None and turn in waiting:
             yield turn, waiting.pop(turn)
             turn = next(order, None)
+
+
+def _misfit(total: dict[str, Any], reply: Any) -> str | None:
+    """The first field of a reply that cannot be added to those before it."""
+    for name, kind in fields_of(type(reply)).items():
+        if name not in total or kind not in ("array", "arrays"):
+            continue
+        one, other = total[name], getattr(reply, name)
+        if kind == "array":
+            one, other = {"": one}, {"": other}
+        if one.keys() != other.keys() or any(_unlike(one[key], other[key]) for key in one):
+            return name
+    return None
+
+
+def _unlike(total: np.ndarray, array: np.ndarray) -> bool:
+    return total.shape != array.shape or (total.dtype.kind == "f") != (array.dtype.kind == "f")
 
 
 def _add(total: dict[str, Any], reply: Any) -> None:

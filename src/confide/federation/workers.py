@@ -112,7 +112,7 @@ class _Worker:
         self._site = ""
         self._since = 0.0
         self._again = False
-        self._left = False
+        self._left = self._up = False
         self._spawn()
 
     def _spawn(self) -> None:
@@ -121,7 +121,7 @@ class _Worker:
         with _no_script():
             self._process.start()
         theirs.close()
-        self._left = False
+        self._left = self._up = False
 
     def leave(self) -> None:
         """Nobody waits for the ask in hand any more; its reply must not answer the next one."""
@@ -141,16 +141,20 @@ class _Worker:
             self.pipe.send((step, round, self._site, *blocks.place(self._site)))
 
     def overdue(self, timeout: float | None) -> bool:
-        """Whether the ask in hand has taken too long."""
-        return timeout is not None and time.perf_counter() - self._since > timeout
+        """Whether the ask in hand has taken too long, since the process was up."""
+        return timeout is not None and self._up and time.perf_counter() - self._since > timeout
 
     def finish(
         self, step: str, round: int, *, blocks: _Blocks, timeout: float | None
     ) -> Delivery | None:
-        """The reply in hand, or None where the process died and the ask was repeated."""
+        """The reply in hand; None where the process is only up, or died and was asked again."""
         try:
             if self.pipe.poll(0):
-                name, length, seconds = self.pipe.recv()
+                said = self.pipe.recv()
+                if said is None:
+                    self._up, self._since = True, time.perf_counter()
+                    return None
+                name, length, seconds = said
                 return Delivery(self._site, _taken(name, length, unlink=True), seconds)
             code = "timeout"
         except (EOFError, ConnectionResetError):
@@ -227,6 +231,7 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
     scratch: dict[str, Any] = {}
     hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send(None)
         while True:
             step, round, site, name, length = pipe.recv()
             ask = _taken(name, length, unlink=False)

@@ -1,0 +1,132 @@
+"""The ledger: what it says adds up to what was sent, also after a crash."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from confide.errors import RunError
+from confide.federation.ledger import Ledger, ledger, read_ledger
+from confide.federation.messages import encode
+from federation.toys import MULTIPLY, TELL, Tampering, ask, federation, sequential
+
+
+def ask_twice(folder: Path, path: Path) -> tuple[Ledger, dict[str, int]]:
+    """Two asks of three sites; the ledger, and the bytes that were really sent back."""
+    sent: dict[str, int] = {}
+
+    def count(site: str, data: bytes) -> bytes:
+        sent[site] = sent.get(site, 0) + len(data)
+        return data
+
+    book = Ledger(path)
+    sites = federation(Tampering(sequential(folder), count), book)
+    sites.sum(MULTIPLY, ask(), round=1)
+    sites.ask(TELL, ask(), round=1)
+    return book, sent
+
+
+def test_bytes_add_up_to_the_encoded_messages(tmp_path: Path) -> None:
+    book, sent = ask_twice(tmp_path, tmp_path / "ledger.jsonl")
+    length = book.flush()
+    assert length == (tmp_path / "ledger.jsonl").stat().st_size
+    assert book.totals["up"] == sent
+    assert book.totals["down"] == {site: 2 * len(encode(ask())) for site in sent}
+    entries = list(read_ledger(tmp_path / "ledger.jsonl"))
+    for site, total in sent.items():
+        assert sum(e.bytes for e in entries if (e.site, e.direction) == (site, "up")) == total
+    weights = next(e for e in entries if e.field == "weights" and e.direction == "up")
+    assert (weights.bytes, weights.count, weights.seen) == (11 * 4, 11, "sum")
+    assert {e.seen for e in entries if e.step == "tell" and e.direction == "up"} == {"one by one"}
+
+
+def test_a_ledger_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, sent = ask_twice(tmp_path, path)
+    length = book.flush()
+    later = Ledger(path)
+    assert later.totals == book.totals
+    sites = federation(sequential(tmp_path), later)
+    sites.ask(TELL, ask(), round=2)
+    later.flush()
+    assert later.totals["up"]["site-1"] > sent["site-1"]
+    Ledger.cut(path, length)
+    assert Ledger(path).totals == book.totals
+
+
+def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, _ = ask_twice(tmp_path, path)
+    length = book.flush()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"round":2,"st')
+    with pytest.raises(RunError, match=r"ledger\.jsonl:\d+: a damaged line"):
+        Ledger(path)
+    Ledger.cut(path, length)
+    assert Ledger(path).totals == book.totals
+
+
+def test_a_ledger_that_lost_lines_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with pytest.raises(RunError, match="missing"):
+        Ledger.cut(path, 10)
+    Ledger.cut(path, 0)
+    path.write_text("short")
+    with pytest.raises(RunError, match=r"at least 10 bytes; got 5 bytes"):
+        Ledger.cut(path, 10)
+    assert path.read_text() == "short"
+
+
+def test_a_full_disk_is_told_and_nothing_counts_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import builtins
+
+    book, sent = ask_twice(tmp_path, tmp_path / "ledger.jsonl")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", full)
+        with pytest.raises(RunError, match=r"could not be written.*--resume"):
+            book.flush()
+    book.flush()
+    assert Ledger(tmp_path / "ledger.jsonl").totals["up"] == sent
+
+
+def test_without_a_file_totals_are_kept(tmp_path: Path) -> None:
+    book = Ledger()
+    federation(sequential(tmp_path), book).ask(TELL, ask(), round=1)
+    assert book.flush() == 0
+    assert sorted(book.totals["up"]) == ["site-1", "site-2", "site-3"]
+
+
+def test_rows_add_up_a_run(tmp_path: Path) -> None:
+    book, sent = ask_twice(tmp_path / "toys", tmp_path / "ledger.jsonl")
+    book.flush()
+    rows = ledger(tmp_path)
+    assert sum(row.bytes for row in rows if row.direction == "up") == sum(sent.values())
+    words = next(row for row in rows if row.field == "words")
+    assert (words.step, words.sites, words.rounds, words.count) == ("tell", 3, 1, 6)
+
+
+def test_the_ledgers_of_alone_are_joined(tmp_path: Path) -> None:
+    for site in "ab":
+        folder = tmp_path / "alone" / site
+        folder.mkdir(parents=True)
+        ask_twice(folder, folder / "ledger.jsonl")[0].flush()
+    one = tmp_path / "alone" / "a"
+    assert [row.bytes for row in ledger(tmp_path)] == [2 * row.bytes for row in ledger(one)]
+
+
+def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no ledger"):
+        ledger(tmp_path)
+    (tmp_path / "ledger.jsonl").write_text(json.dumps({"round": 1}) + "\n")
+    with pytest.raises(RunError, match=r"ledger\.jsonl:1: a damaged line"):
+        ledger(tmp_path)

@@ -1,0 +1,146 @@
+"""The engine of worker processes: the same numbers as one process, whatever dies in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from confide.errors import QuorumError
+from confide.federation.inprocess import SiteSpec
+from confide.federation.messages import encode
+from confide.federation.workers import WorkerEngine, _deal
+from confide.text.document import Document
+from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where toy sites note that they have died once."""
+    folder = tmp_path_factory.mktemp("marks")
+    os.environ["TOY_MARKS"] = str(folder)
+    yield folder
+    del os.environ["TOY_MARKS"]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[WorkerEngine]:
+    """Three sites in two processes, shared by the tests: spawning one takes seconds."""
+    found = WorkerEngine(
+        specs(tmp_path_factory.mktemp("workers"), 3), hosting(), workers=2, threads=1
+    )
+    yield found
+    found.close()
+
+
+def replies(engine: object, mood: str, round: int) -> dict[str, bytes]:
+    data = encode(ask(mood))
+    asks = dict.fromkeys(engine.sites, data)  # type: ignore[attr-defined]
+    found = engine.deliver("multiply", round, asks=asks, timeout=None)  # type: ignore[attr-defined]
+    return {delivery.site: delivery.reply for delivery in found}
+
+
+def test_both_engines_give_the_same_bytes(engine: WorkerEngine, tmp_path: Path) -> None:
+    one = sequential(tmp_path)
+    for round in (1, 2):
+        assert replies(engine, "", round) == replies(one, "", round)
+    assert one.sites == engine.sites == ("site-1", "site-2", "site-3")
+
+
+def test_a_worker_that_dies_is_started_again_and_nothing_changes(
+    engine: WorkerEngine, tmp_path: Path, marks: Path
+) -> None:
+    expected = replies(sequential(tmp_path), "", 1)
+    mood = "site-1=die-once"
+    assert replies(engine, mood, 1) == expected
+    assert (marks / "site-1").exists()
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_between_two_asks(engine: WorkerEngine, tmp_path: Path) -> None:
+    before = replies(engine, "", 3)
+    process = engine._workers[0]._process
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert replies(engine, "", 3) == before
+
+
+def test_who_dies_twice_is_lost_and_the_others_go_on(engine: WorkerEngine) -> None:
+    sites = federation(engine, at_least=2)
+    total = sites.sum(MULTIPLY, ask("site-2=die"), round=5)
+    assert np.allclose(total.weights["b"], 4 * ask().weights["b"])
+    (fault,) = sites.take_faults()
+    assert (fault.site, fault.code) == ("site-2", "lost")
+    assert federation(engine).sum(MULTIPLY, ask(), round=6).count == 3
+
+
+def test_who_takes_too_long_is_given_up(engine: WorkerEngine) -> None:
+    sites = federation(engine, at_least=2, timeout=2.0)  # a process takes longer than that to start
+    total = sites.sum(MULTIPLY, ask("site-3=sleep"), round=8)
+    assert total.count == 2
+    assert [(f.site, f.code) for f in sites.take_faults()] == [("site-3", "timeout")]
+    assert federation(engine).sum(MULTIPLY, ask(), round=9).count == 3
+
+
+def test_a_fault_at_every_site_is_told_for_each(engine: WorkerEngine) -> None:
+    with pytest.raises(QuorumError) as caught:
+        federation(engine).ask(TELL, ask("raise"), round=10)
+    assert [site in str(caught.value) for site in engine.sites] == [True] * 3
+
+
+def test_a_reply_that_nobody_waited_for_does_not_answer_the_next_ask(
+    engine: WorkerEngine, tmp_path: Path
+) -> None:
+    """The server may stop listening in the middle of a step; the next step starts clean."""
+    asks = {site: encode(ask()) for site in engine.sites}
+    some = engine.deliver("tell", 11, asks=asks, timeout=None)
+    next(some)
+    some.close()
+    assert replies(engine, "", 11) == replies(sequential(tmp_path), "", 11)
+
+
+def test_the_largest_sites_go_to_whoever_has_least_to_do(tmp_path: Path) -> None:
+    sizes = {"a": 1, "b": 10, "c": 3, "d": 6, "e": 2}
+    sites = [
+        SiteSpec(name, [Document("d", "x" * size)], tmp_path / name) for name, size in sizes.items()
+    ]
+    shares = [[spec.name for spec in share] for share in _deal(sites, 2)]
+    assert shares == [["b", "e"], ["d", "c", "a"]]
+    assert [len(share) for share in _deal(sites, 5)] == [1] * 5
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+print("once")
+from confide.federation.messages import encode
+from confide.federation.workers import WorkerEngine
+from federation.toys import ask, hosting, specs
+engine = WorkerEngine(specs(Path(sys.argv[1]), 2), hosting(), workers=2)
+asks = {site: encode(ask()) for site in engine.sites}
+print(sorted(d.site for d in engine.deliver("tell", 1, asks=asks, timeout=None)))
+engine.close()
+print(__file__.endswith("script.py"))
+"""
+
+
+def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
+    tmp_path: Path, root: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(root / "tests")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout == "once\n['site-1', 'site-2']\nTrue\n", done.stderr
+    assert done.stderr == ""
