@@ -91,12 +91,11 @@ def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
     line = raw.count(b"\n", 0, offset) + 1
     fix = "state the encoding of the file"
     if name.startswith("utf-8"):
-        mixed = any(byte > 127 for byte in raw[:offset])
-        if mixed:
+        other = likely_encoding(raw)
+        if other is None:
             what = "is UTF-8 up to here: two encodings may be mixed; repair this line"
             fix = f"the file {what}, or state an encoding for the whole file"
         else:
-            other = "windows-1252" if _decodes(raw, "windows-1252") else "latin-1"
             fix = f'state the encoding; every byte of the file is valid as encoding = "{other}"'
     return FormatError(
         f"byte {raw[offset]:#04x} at byte offset {offset} is not {name.removesuffix('-sig')}",
@@ -105,12 +104,21 @@ def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
     )
 
 
-def _decodes(raw: bytes, name: str) -> bool:
+def likely_encoding(raw: bytes) -> str | None:
+    """The single-byte encoding that bytes may be in: none if they are UTF-8, marked, or mixed."""
+    if any(raw.startswith(mark) for mark, _ in _MARKS):
+        return None
     try:
-        raw.decode(name)
+        raw.decode("utf-8")
+        return None
+    except UnicodeDecodeError as error:
+        if not raw[: error.start].isascii():
+            return None
+    try:
+        raw.decode("windows-1252")
     except UnicodeDecodeError:
-        return False
-    return True
+        return "latin-1"
+    return "windows-1252"
 
 
 def lines_of(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from confide.errors import SettingsError
+from confide.errors import MissingDataError, SettingsError
 from confide.text.document import Document, Problem
 from confide.text.formats import brat, conll, conll_write, doccano, jsonl, plain, pubtator
 from confide.text.formats.base import Format, Options, Reading
@@ -76,6 +76,8 @@ def read(
     if kind.name == "brat" or not path.is_dir():
         return kind.read(path, options)
     readings = [kind.read(file, options) for file in files_in(path)]
+    if not readings:
+        raise MissingDataError("the folder holds no data file", where=str(path))
     return Reading(
         [document for reading in readings for document in reading.documents],
         [problem for reading in readings for problem in reading.problems],

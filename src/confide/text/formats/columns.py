@@ -13,7 +13,7 @@ from confide.text.schemes import parse_tag
 _COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
 _BLANKS = re.compile(r"[ \t]+")
 _AFFIX = re.compile(r"(^[bieslumo][-_:])|([-_:][BIESLUM]$)")
-_SAMPLE = 5000
+_SAMPLE, _WIDEST = 5000, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,10 @@ def is_affixed(value: str) -> bool:
 def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, where: str) -> Layout:
     """The layout of a file's lines; `stated` columns win over evidence.
 
-    The tag column is the last one whose every value is a tag (or nearly every: the rest are
-    errors to be named later), else the last that holds an ``O`` and few other values. The token
-    column is the first that is not the tag's, not a running number and not all ``_`` or ``-``.
+    At least half of the lines must have the same width. The tag column is the last one whose
+    every value is a tag (or nearly every: the rest are errors to be named later), else the last
+    that holds an ``O`` and few other values. The token column is the first that is not the tag's,
+    not a running number and not all ``_`` or ``-``.
 
     Raises:
         FormatError: no column of tags can be told, or a stated column does not exist.
@@ -76,11 +77,12 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
     cut = Layout(tabs, 0, 0, None)
     step = max(1, len(content) // _SAMPLE)
     rows = [cut.fields(line) for _, line in content[::step]]
-    width = Counter(map(len, rows)).most_common(1)[0][0]
+    width, usual = Counter(map(len, rows)).most_common(1)[0]
+    even = 2 * usual >= len(rows) and width <= _WIDEST
     rows = [row for row in rows if len(row) == width]
     if stated is not None:
         return _stated(stated, tabs, width, where)
-    columns = [[row[index] for row in rows] for index in range(width)]
+    columns = [[row[index] for row in rows] for index in range(width)] if even else []
     tag, doubt = _tag_column(columns)
     if tag is None:
         raise FormatError(
@@ -114,7 +116,9 @@ def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
         return None, ""
     counts = [Counter(value.strip() for value in column) for column in columns]
     tagged = [
-        index for index, values in enumerate(counts) if all(_prefixed(value) for value in values)
+        index
+        for index, values in enumerate(counts)
+        if all(map(_prefixed, values)) and any(v == "O" or len(v) > 1 for v in values)
     ]
     if not tagged:
         tagged = [

@@ -10,7 +10,7 @@ from confide.text.files import lines_of, read_text
 from confide.text.formats.columns import find_layout
 
 _SAMPLE = 1 << 18
-_BRAT = frozenset((".ann", ".a1", ".a2"))
+BRAT = frozenset((".ann", ".a1", ".a2"))
 _IGNORED = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog)|\.(md|html?|pdf|png)$"
 )
@@ -31,9 +31,9 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
     path = Path(path)
     if path.is_dir():
         return _of_folder(path, encoding)
-    if path.suffix.lower() in _BRAT:
+    if path.suffix.lower() in BRAT:
         return "brat"
-    siblings = any(path.with_suffix(suffix).is_file() for suffix in _BRAT)
+    siblings = any(path.with_suffix(suffix).is_file() for suffix in BRAT)
     if path.suffix.lower() == ".txt" and siblings:
         return "brat"
     text, _ = read_text(path, encoding)
@@ -75,26 +75,25 @@ def files_in(folder: Path) -> list[Path]:
     """The data files of a folder in the order of their names: no hidden ones, no READMEs.
 
     Raises:
-        MissingDataError: there is none.
+        DataError: the system does not let us look.
     """
     try:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
-    files = [
+    return [
         file
         for file in inside
         if file.is_file() and not file.name.startswith(".") and not _IGNORED.search(file.name)
     ]
-    if not files:
-        raise MissingDataError("the folder holds no data file", where=str(folder))
-    return files
 
 
 def _of_folder(folder: Path, encoding: str | None) -> str:
-    if any(file.suffix.lower() in _BRAT for file in folder.rglob("*")):
+    if any(file.suffix.lower() in BRAT for file in folder.rglob("*")):
         return "brat"
     files = files_in(folder)
+    if not files:
+        raise MissingDataError("the folder holds no data file", where=str(folder))
     found = {detect(file, encoding): file for file in files}
     if len(found) > 1:
         raise FormatError(

@@ -1,0 +1,111 @@
+"""Which files belong together: the parts (train, dev, test) of one corpus, or several corpora."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from confide.errors import DataError, MissingDataError
+from confide.text.formats.sniff import BRAT, files_in
+
+__all__ = ["BRAT", "PARTS", "grouped"]
+
+PARTS = ("train", "dev", "test")
+_PART_NAMES = (
+    ("train", re.compile(r"train(?:ing)?(?:[-_. ]?set)?", re.IGNORECASE)),
+    (
+        "dev",
+        re.compile(
+            r"(?<![a-z])(?:devel(?:opment)?|dev|valid(?:ation)?|val)(?:[-_. ]?set)?(?![a-z])",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "test",
+        re.compile(r"(?<![a-z])(?:test(?:ing)?|eval)(?:[-_. ]?set)?(?![a-z])", re.IGNORECASE),
+    ),
+)
+
+
+def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
+    """Files by corpus and part, in the order in which they were given.
+
+    Files in one folder whose names differ only in words such as train, devel or test are one
+    corpus; a file whose name has no such word is a corpus for training. A folder of brat files
+    counts as one file; any other folder stands for what is in it.
+
+    Returns:
+        For each corpus a name (letters, digits, ``_ . -``; from the files' names or their folder)
+        and its files by part. Every corpus has a file for training.
+
+    Raises:
+        MissingDataError: a folder holds nothing.
+    """
+    leaves = list(dict.fromkeys(leaf for path in paths for leaf in _leaves(path)))
+    groups: dict[tuple[Path, str], dict[str, list[Path]]] = {}
+    for leaf in leaves:
+        part, rest = _part(leaf)
+        parts = groups.setdefault((leaf.parent, rest), {name: [] for name in PARTS})
+        parts[part].append(leaf)
+    _join_orphans(groups)
+    return dict(zip(_names(list(groups)), groups.values(), strict=True))
+
+
+def _leaves(path: Path) -> Iterator[Path]:
+    """The files of a path; a folder of brat files is one leaf."""
+    if not path.is_dir():
+        yield path
+        return
+    try:
+        inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(path)) from error
+    if any(child.suffix in BRAT for child in inside):
+        yield path
+        return
+    leaves = files_in(path)
+    leaves += [leaf for child in inside if child.is_dir() for leaf in _leaves(child)]
+    if not leaves:
+        raise MissingDataError("the folder holds no data file", where=str(path))
+    yield from leaves
+
+
+def _part(path: Path) -> tuple[str, str]:
+    """Which part a file's name says it is ("train" if none), and the rest of the name."""
+    stem = path.name if path.is_dir() else path.name.removesuffix(".gz").rpartition(".")[0]
+    stem = stem or path.name
+    for part, pattern in _PART_NAMES:
+        found = pattern.search(stem)
+        if found:
+            rest = stem[: found.start()] + " " + stem[found.end() :]
+            return part, re.sub(r"[^A-Za-z0-9]+", "-", rest).strip("-")
+    return "train", stem
+
+
+def _join_orphans(groups: dict[tuple[Path, str], dict[str, list[Path]]]) -> None:
+    """Groups without a train file join the only one beside them that has one, or train on dev."""
+    for key in [key for key, parts in groups.items() if not parts["train"]]:
+        beside = [other for other in groups if other[0] == key[0] and groups[other]["train"]]
+        orphan = groups[key]
+        if len(beside) == 1:
+            for part in ("dev", "test"):
+                groups[beside[0]][part] += orphan[part]
+            del groups[key]
+        else:
+            spare = "dev" if orphan["dev"] else "test"
+            orphan["train"], orphan[spare] = orphan[spare], []
+
+
+def _names(keys: Sequence[tuple[Path, str]]) -> list[str]:
+    """A name for each site, from the rest of its files' names or their folder."""
+    plain = [rest or folder.resolve().name for folder, rest in keys]
+    twice = {name for name, count in Counter(plain).items() if count > 1}
+    names: list[str] = []
+    for name, (folder, rest) in zip(plain, keys, strict=True):
+        wanted = f"{folder.resolve().name}-{rest}" if name in twice else name
+        wanted = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:56] or "site"
+        number = sum(re.sub(r"-\d+$", "", other) == wanted for other in names)
+        names.append(f"{wanted}-{number + 1}" if wanted in names else wanted)
+    return names

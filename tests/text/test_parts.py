@@ -1,0 +1,98 @@
+"""Which files belong together, told by their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from confide.errors import MissingDataError
+from confide.text.parts import grouped
+from text.generated import put
+
+CONLL = "a\tB-X\n"
+
+
+def names(folder, *given):
+    """Corpora as {name: {part: [file names]}}, empty parts left out."""
+    found = grouped([folder / name for name in given] or [folder])
+    return {
+        corpus: {part: [file.name for file in files] for part, files in parts.items() if files}
+        for corpus, parts in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["a.tsv"], {"a": {"train": ["a.tsv"]}}),
+        (["north.tsv", "south.tsv"], {n: {"train": [f"{n}.tsv"]} for n in ("north", "south")}),
+        (
+            ["CDR_DevelopmentSet.txt.gz", "CDR_TestSet.txt.gz", "CDR_TrainingSet.txt.gz"],
+            {
+                "CDR": {
+                    "train": ["CDR_TrainingSet.txt.gz"],
+                    "dev": ["CDR_DevelopmentSet.txt.gz"],
+                    "test": ["CDR_TestSet.txt.gz"],
+                }
+            },
+        ),
+        (
+            ["emerging.dev.conll", "emerging.test.annotated", "wnut17train.conll"],
+            {
+                "wnut17": {
+                    "train": ["wnut17train.conll"],
+                    "dev": ["emerging.dev.conll"],
+                    "test": ["emerging.test.annotated"],
+                }
+            },
+        ),
+        (
+            ["a-train.x", "a-valid.x", "b-train.x", "b.test.x"],
+            {
+                "a": {"train": ["a-train.x"], "dev": ["a-valid.x"]},
+                "b": {"train": ["b-train.x"], "test": ["b.test.x"]},
+            },
+        ),
+        (
+            ["ewt-ud-dev.iob2", "ewt-ud-test.iob2"],
+            {"ewt-ud": {"train": ["ewt-ud-dev.iob2"], "test": ["ewt-ud-test.iob2"]}},
+        ),
+        (["only_test.x"], {"only": {"train": ["only_test.x"]}}),
+        (["contest.x", "valid8.x"], {"contest": {"train": ["contest.x"], "dev": ["valid8.x"]}}),
+        (["train.x", "README.md", ".hidden"], {"data": {"train": ["train.x"]}}),
+    ],
+)
+def test_parts_by_name(tmp_path, files, expected):
+    for file in files:
+        put(tmp_path, f"data/{file}", CONLL)
+    found = names(tmp_path / "data")
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+def test_folders_are_corpora_and_brat_folders_are_files(tmp_path):
+    for site in ("north", "south"):
+        put(tmp_path, f"sites/{site}/train.conll", CONLL)
+        put(tmp_path, f"sites/{site}/test.conll", CONLL)
+    put(tmp_path, "sites/README.md", "x")
+    put(tmp_path, "sites/east/train/a.ann", "")
+    put(tmp_path, "sites/east/test/a.ann", "")
+    put(tmp_path, "sites/west/a.ann", "")
+    assert names(tmp_path / "sites") == {
+        "east": {"train": ["train"], "test": ["test"]},
+        "north": {"train": ["train.conll"], "test": ["test.conll"]},
+        "south": {"train": ["train.conll"], "test": ["test.conll"]},
+        "west": {"train": ["west"]},
+    }
+
+
+def test_names_are_distinct_and_plain(tmp_path):
+    for file in ("a/x.conll", "b/x.conll", "ü ß/….conll", "b/x.tsv"):
+        put(tmp_path, file, CONLL)
+    found = names(tmp_path, "a/x.conll", "b/x.conll", "ü ß/….conll", "b/x.conll")
+    assert list(found) == ["a-x", "b-x", "site"]
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(MissingDataError):
+        grouped([tmp_path])
+    assert grouped([]) == {}
