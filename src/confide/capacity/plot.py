@@ -31,8 +31,8 @@ def plot(report: CapacityReport) -> str:
         axes.fill_between(sizes, 100 * low, 100 * high, color=COLOUR, alpha=0.15, lw=0)
         have = report.points[-1].sentences
         heights = np.array([100 * report.curve.at(size) for size in sizes])
-        axes.plot(sizes, heights, "--", color=COLOUR, label="expected")
         axes.plot(sizes[sizes <= have], heights[sizes <= have], color=COLOUR, label="fitted")
+        axes.plot(sizes, heights, "--", color=COLOUR, label="expected")
         for point in report.points:
             at = [point.sentences] * len(point.seeds)
             axes.plot(
