@@ -91,7 +91,7 @@ def extractor(run: Path, *, site: str | None = None, key: Path | None = None) ->
         return released(run)
     folder = RunFolder(run)
     result, settings = folder.result(), folder.settings()
-    method = method_named(settings.algorithm)
+    method = method_named(settings.trained_by)
     part = folder.part_of(result, site)
     state: Any = decode(
         method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes()

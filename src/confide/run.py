@@ -88,7 +88,7 @@ def run(
     """
     watch = on_event or unwatched
     chosen = _chosen(settings, overrides)
-    kind = method_named(chosen.algorithm)
+    kind = method_named(chosen.trained_by)
     method = kind(chosen)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")

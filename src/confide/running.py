@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,6 +178,3 @@ def checkpointed_ledger_length(store: CheckpointStore) -> int:
     """How long the ledger was when the newest checkpoint was written; 0 before the first."""
     rounds = store.rounds()
     return store.load(rounds[-1]).ledger if rounds else 0
-
-
-Trainer = Callable[[], Trained]

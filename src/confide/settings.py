@@ -194,7 +194,7 @@ class Settings(Table):
         return self
 
     @property
-    def algorithm(self) -> str:
+    def trained_by(self) -> str:
         """The method that runs: `method`, or `base` where `method` is a reference."""
         return self.base if self.method in REFERENCES else self.method
 
