@@ -22,7 +22,7 @@ from confide import __version__
 from confide.errors import RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import write_atomically
-from confide.federation.keys import new_key
+from confide.federation.keys import new_key, simulated_key
 from confide.settings import Settings, dump, leaves, load
 
 SCHEMA = 1
@@ -69,13 +69,17 @@ class RunFolder:
             self._same(settings)
 
     def begin(self, settings: Settings) -> None:
-        """Make the folder with its settings, and the sites' key where none was named."""
+        """Make the folder with its settings, and the sites' key where none was named.
+
+        That key is random; it comes from the seed where one corpus is dealt to simulated sites.
+        """
         self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
         if not settings.key and not key_file.exists():
             fresh = key_file.with_name("new.key")  # renamed when it is whole
             fresh.unlink(missing_ok=True)
-            new_key(fresh).replace(key_file)
+            key = simulated_key(settings.seed) if settings.split else None
+            new_key(fresh, key).replace(key_file)
 
     def _same(self, settings: Settings) -> None:
         """Raise RunError where the run was begun with other settings, or by a newer confide."""

@@ -17,8 +17,20 @@ _MARK = "confide-key-1"
 _BYTES = 32
 
 
-def new_key(path: Path) -> Path:
-    """Write a new random key file, readable by its owner only. Never overwrites one."""
+def simulated_key(seed: int) -> bytes:
+    """The key of sites that are only simulated: whoever knows the seed knows it.
+
+    It makes an experiment on a published corpus give the same numbers again, since a key decides
+    how words are numbered. It protects nothing.
+    """
+    return hashlib.sha256(f"confide simulated key\0{seed}".encode()).digest()
+
+
+def new_key(path: Path, key: bytes | None = None) -> Path:
+    """Write a key file, readable by its owner only; a new random key unless one is given.
+
+    Never overwrites a file.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -29,7 +41,7 @@ def new_key(path: Path) -> Path:
             fix="choose another path, or move the old key away",
         ) from error
     with os.fdopen(handle, "w") as file:
-        file.write(f"{_MARK} {secrets.token_hex(_BYTES)}\n")
+        file.write(f"{_MARK} {(key or secrets.token_bytes(_BYTES)).hex()}\n")
     return path
 
 

@@ -1,0 +1,39 @@
+"""What the contract has to know of each method. A new method adds one entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confide.methods import METHODS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a method's tiny run is set up.
+
+    Attributes:
+        learning: overrides with which it learns `contract.corpus` in a few rounds.
+        reaches: the strict F1 that it must reach with them, on test text.
+        variants: overrides of other forms of the method that must resume and agree too.
+    """
+
+    learning: tuple[str, ...]
+    reaches: float
+    variants: tuple[tuple[str, ...], ...] = ()
+
+
+ENTRIES: dict[str, Entry] = {
+    "fedavg": Entry(
+        learning=(
+            "rounds=6",
+            "training.local_epochs=2",
+            "training.learning_rate=0.03",
+            "model.dropout=0.1",
+        ),
+        reaches=0.9,
+        variants=(("options.weighting=sentences",), ("model.character=bilstm",)),
+    ),
+}
+
+STEPS = [(method, step.name) for method, kind in METHODS.items() for step in kind.steps]
+"""Every step of every method."""

@@ -1,0 +1,133 @@
+"""What the tests compare of two runs, and engines that watch, repeat, break or forge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.federation.federation import Delivery
+from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.site import SiteHost
+from confide.runfolder import RunFolder
+
+TIMING = {
+    "seconds", "train_seconds", "compute_seconds", "sentences_per_second", "this_session_seconds",
+    "peak_rss_mb", "peak_rss_mb_worker",
+}  # fmt: skip
+
+
+def steady(value: Any) -> Any:
+    """A result without what a clock or the machine's memory decides."""
+    if isinstance(value, dict):
+        return {key: steady(item) for key, item in value.items() if key not in TIMING}
+    return [steady(item) for item in value] if isinstance(value, list) else value
+
+
+def result(folder: Path) -> Any:
+    """The steady part of a run's result.json."""
+    return steady(json.loads((folder / "result.json").read_text()))
+
+
+def states(folder: Path) -> dict[str, bytes]:
+    """The state in every checkpoint of a run, by file."""
+    found = {}
+    for path in sorted(folder.rglob("*.ckpt")):
+        part = path.parent.parent.name if path.parent.parent != folder else ""
+        store = RunFolder(folder).store(part)
+        round = int(path.stem.removeprefix("round-"))
+        found[str(path.relative_to(folder))] = store.load(round).state.tobytes()
+    return found
+
+
+def ledger_lines(folder: Path) -> list[str]:
+    """The lines of a run's ledgers, sorted: sites may answer in any order."""
+    paths = sorted(folder.rglob("ledger.jsonl"))
+    return sorted(line for path in paths for line in path.read_text().splitlines())
+
+
+def same_run(one: Path, other: Path) -> None:
+    """Both runs came to the same numbers, weights and messages, bit for bit."""
+    assert result(one) == result(other)
+    assert states(one) == states(other)
+    assert ledger_lines(one) == ledger_lines(other)
+
+
+def memory_files(folder: Path) -> dict[str, bytes]:
+    """Everything that sites remember."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.glob("sites/*/memory/*"))
+    }
+
+
+Change = Callable[[str, str, int, bytes], bytes]
+"""(step, site, round, reply) -> what the server gets instead."""
+
+
+class Forging(SequentialEngine):
+    """An engine whose replies are changed after the sites' own guards."""
+
+    change: Change
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        for found in super().deliver(step, round, asks=asks, timeout=timeout):
+            reply = self.change(step, found.site, round, found.reply)
+            yield Delivery(found.site, reply, found.seconds)
+
+
+class Asking(SequentialEngine):
+    """An engine that shows every ask and its reply, and may ask again."""
+
+    look: Callable[[Asking, str, int, str, bytes, bytes], None]
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        for found in super().deliver(step, round, asks=asks, timeout=timeout):
+            type(self).look(self, step, round, found.site, asks[found.site], found.reply)
+            yield found
+
+    def again(self, step: str, round: int, site: str, ask: bytes) -> bytes:
+        """The reply to an ask that was answered before."""
+        return self._hosts[site].answer(step, round, ask)
+
+
+def use_engine(patch: pytest.MonkeyPatch, kind: type[SequentialEngine], **members: Any) -> None:
+    """Let `run` use this engine; `members` are set on a class of its own."""
+    patch.setattr("confide.run.SequentialEngine", type(kind.__name__, (kind,), members))
+
+
+def breaking(patch: pytest.MonkeyPatch, site: str, step: str, error: Exception) -> None:
+    """One step raises at one site, in every round."""
+    real = Hosting.host
+
+    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any]) -> SiteHost:
+        def raising(*_: object) -> None:
+            raise error
+
+        found = real(self, spec, scratch)
+        if spec.name == site:
+            broken = dataclasses.replace(found._steps[step], answer=raising)
+            found._steps = {**found._steps, step: broken}
+        return found
+
+    patch.setattr(Hosting, "host", host)
+
+
+def stopping_at(number: int) -> Callable[[Any], None]:
+    """A watcher that stops the run at its n-th event, as Ctrl-C would."""
+    seen: list[Any] = []
+
+    def watch(event: Any) -> None:
+        seen.append(event)
+        if len(seen) > number:
+            raise KeyboardInterrupt
+
+    return watch

@@ -1,0 +1,314 @@
+"""The contract that every method keeps: `entries.ENTRIES` names them, one entry a method."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import CheckpointError, DataError, QuorumError, RunError
+from confide.federation.messages import decode, encode, fields_of, peek
+from confide.federation.steps import Step
+from confide.methods import METHODS
+from confide.run import run
+from contract.corpus import tiny
+from contract.entries import ENTRIES, STEPS
+from contract.runs import (
+    Asking,
+    Forging,
+    breaking,
+    memory_files,
+    result,
+    same_run,
+    states,
+    stopping_at,
+    use_engine,
+)
+
+SECRET = "Hiltrud Ängström"
+
+every_method = pytest.mark.parametrize("method", METHODS)
+every_step = pytest.mark.parametrize(("method", "step"), STEPS)
+every_form = pytest.mark.parametrize(
+    ("method", "form"),
+    [
+        pytest.param(name, form, id="-".join([name, *form]), marks=[pytest.mark.slow] * bool(form))
+        for name, entry in ENTRIES.items()
+        for form in ((), *entry.variants)
+    ],
+)
+
+
+def step_of(method: str, name: str) -> Step:
+    return next(step for step in METHODS[method].steps if step.name == name)
+
+
+def test_every_method_has_an_entry() -> None:
+    assert ENTRIES.keys() == METHODS.keys()
+    assert all(kind.name == name for name, kind in METHODS.items())
+
+
+# --- messages ------------------------------------------------------------------------------
+
+
+@every_method
+def test_state_and_memory_can_travel(method: str) -> None:
+    kind = METHODS[method]
+    assert fields_of(kind.State)
+    assert fields_of(kind.Memory)
+
+
+@every_method
+def test_every_message_round_trips_and_a_re_ask_is_harmless(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ask is asked twice; the run is the same as one that asks once."""
+    steps: set[str] = set()
+    run(tiny(tmp_path, f"method={method}"), out=tmp_path / "once")
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        declared = step_of(method, step)
+        steps.add(step)
+        assert encode(decode(declared.ask, ask)) == ask
+        assert encode(decode(declared.reply, reply)) == reply
+        memory = memory_files(tmp_path / "twice")
+        assert engine.again(step, round, site, ask) == reply
+        assert memory_files(tmp_path / "twice") == memory
+
+    use_engine(monkeypatch, Asking, look=look)
+    run(tiny(tmp_path, f"method={method}"), out=tmp_path / "twice")
+    assert steps == {step.name for step in METHODS[method].steps}
+    same_run(tmp_path / "once", tmp_path / "twice")
+
+
+# --- the same numbers, whoever computes -----------------------------------------------------
+
+
+@every_form
+def test_both_engines_agree_whatever_workers_is(
+    method: str, form: tuple[str, ...], tmp_path: Path
+) -> None:
+    def go(workers: int) -> Path:
+        settings = tiny(tmp_path, f"method={method}", f"workers={workers}", *form)
+        return run(settings, out=tmp_path / f"workers-{workers}").folder
+
+    one = go(1)
+    assert states(one)
+    for workers in (2, 3) if form else (2,):
+        same_run(one, go(workers))
+
+
+@every_method
+def test_another_seed_gives_other_numbers(method: str, tmp_path: Path) -> None:
+    one = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "one").folder
+    two = run(tiny(tmp_path, f"method={method}", "seed=2"), out=tmp_path / "two").folder
+    assert states(one).keys() == states(two).keys()
+    assert states(one) != states(two)
+
+
+@every_form
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
+    method: str, form: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Stopped at events spread over setup, training, scoring and the end of a round."""
+    settings = tiny(tmp_path, f"method={method}", *form)
+    events: list[Any] = []
+    straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
+    points = range(1, len(events), 1 if form else 7)
+    assert len(points) > 5
+    for point in points:
+        out = tmp_path / f"stopped-{point}"
+        for stop in (point, point // 2 + 5):  # and stopped again on the way
+            try:
+                resume = (out / "settings.toml").exists()
+                run(settings, out=out, resume=resume, on_event=stopping_at(stop))
+            except KeyboardInterrupt:
+                continue
+        run(settings, out=out, resume=(out / "settings.toml").exists())
+        same_run(straight, out)
+
+
+@every_method
+def test_a_finished_run_that_is_resumed_stays_as_it_is(method: str, tmp_path: Path) -> None:
+    settings = tiny(tmp_path, f"method={method}")
+    out = run(settings, out=tmp_path / "run").folder
+    before = result(out), states(out)
+    run(settings, out=out, resume=True)
+    assert (result(out), states(out)) == before
+
+
+@every_method
+def test_more_rounds_can_be_added_later(method: str, tmp_path: Path) -> None:
+    straight = run(tiny(tmp_path, f"method={method}", "rounds=4"), out=tmp_path / "four").folder
+    run(tiny(tmp_path, f"method={method}", "rounds=2"), out=tmp_path / "two")
+    settings = tiny(tmp_path, f"method={method}", "rounds=4")
+    longer = run(settings, out=tmp_path / "two", resume=True).folder
+    assert result(longer) == result(straight)
+    assert states(longer) == states(straight)
+    assert "rounds = 4" in (longer / "settings.toml").read_text()
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+@every_step
+def test_a_site_that_fails_is_skipped_if_enough_are_left(
+    method: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking(monkeypatch, "site-2", step, DataError(SECRET))
+    events: list[Any] = []
+    settings = tiny(tmp_path, f"method={method}", "federation.at_least=2")
+    done = run(settings, out=tmp_path / "run", on_event=events.append)
+    failed = [event for event in events if event.kind == "failed"]
+    assert failed
+    assert {event.site for event in failed} == {"site-2"}
+    assert step in {event.step for event in failed}
+    assert not any(SECRET in str(event) for event in events)
+    assert [set(round["failed"]) for round in done.result["history"]] in (
+        [{"site-2"}, {"site-2"}],
+        [set(), set()],
+    )
+    assert {"site-1", "site-3"} <= done.result["scores"]["sites"].keys()
+
+
+@every_step
+def test_a_site_that_fails_ends_the_run_in_words_if_it_is_needed(
+    method: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking(monkeypatch, "site-2", step, DataError(SECRET, got=SECRET, where=SECRET))
+    with pytest.raises(QuorumError) as caught:
+        run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run")
+    words = str(caught.value)
+    assert f"site site-2, step {step}" in words
+    assert "the site raised an error; its own log holds the traceback (DataError at " in words
+    chain: BaseException | None = caught.value
+    while chain is not None:
+        assert not any(part in str(chain) for part in SECRET.split())
+        chain = chain.__cause__ or chain.__context__
+    assert SECRET in (tmp_path / "run" / "sites" / "site-2" / "site.log").read_text()
+
+
+def poisons(step: Step) -> dict[str, Any]:
+    """Ways to spoil a reply of this step: a function of its bytes each."""
+    spoiled: dict[str, Any] = {
+        "garbage": lambda data: b"garbage",
+        "cut short": lambda data: data[: len(data) // 2],
+        "another message": lambda data: data.replace(step.reply.__name__.encode(), b"Nonsense"),
+    }
+
+    def change(name: str, value: Any) -> Any:
+        def changed(data: bytes) -> bytes:
+            message = decode(step.reply, data)
+            return encode(dataclasses.replace(message, **{name: value(getattr(message, name))}))
+
+        return changed
+
+    def first(spoil: Any) -> Any:
+        return lambda arrays: {
+            name: spoil(array) if name == min(arrays) else array for name, array in arrays.items()
+        }
+
+    for name, kind in fields_of(step.reply).items():
+        if kind == "number":
+            spoiled[f"absurd {name}"] = change(name, lambda old: type(old)(10**15))
+            spoiled[f"negative {name}"] = change(name, lambda old: type(old)(-(10**15)))
+        if kind == "array":
+            spoiled[f"shape of {name}"] = change(name, lambda old: np.zeros((7, 7), old.dtype))
+        if kind == "arrays":
+            spoiled[f"NaN in {name}"] = change(name, first(lambda a: np.full_like(a, np.nan)))
+            spoiled[f"shape of {name}"] = change(name, first(lambda a: a[..., :-1].copy()))
+            spoiled[f"too few {name}"] = change(
+                name, lambda old: {key: old[key] for key in sorted(old)[1:]}
+            )
+    return spoiled
+
+
+POISONS = [
+    pytest.param(method, step, poison, id=f"{method}-{step}-{poison}".replace(" ", "_"))
+    for method, step in STEPS
+    for poison in poisons(step_of(method, step))
+]
+
+
+@pytest.mark.parametrize(("method", "step", "poison"), POISONS)
+def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
+    method: str, step: str, poison: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil = poisons(step_of(method, step))[poison]
+
+    def change(asked: str, site: str, round: int, reply: bytes) -> bytes:
+        if asked != step or site != "site-1" or peek(reply)["message"] == "Failure":
+            return reply
+        return spoil(reply)
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    events: list[Any] = []
+    settings = tiny(tmp_path, f"method={method}", "federation.at_least=2", "rounds=1")
+    done = run(settings, out=tmp_path / "run", on_event=events.append)
+    refused = [e for e in events if e.kind == "failed" and "the server refused" in e.message]
+    assert [(event.site, event.step) for event in refused][:1] == [("site-1", step)]
+    state = decode(METHODS[method].State, states(tmp_path / "run").popitem()[1])
+    for name, kind in fields_of(METHODS[method].State).items():
+        if kind == "arrays":
+            assert all(np.isfinite(array).all() for array in getattr(state, name).values())
+    assert done.result["scores"]["overall"]["sentences"] > 0
+
+
+# --- what it is for ----------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("sites", [1, 2, 5])
+def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: Path) -> None:
+    entry = ENTRIES[method]
+    settings = tiny(tmp_path, f"method={method}", *entry.learning, sites=sites)
+    done = run(settings, out=tmp_path / "run").result
+    assert done["scores"]["overall"]["strict"]["f1"] >= entry.reaches
+    assert len(done["scores"]["sites"]) == sites
+    assert done["history"][-1]["loss"] < done["history"][0]["loss"]
+
+
+@pytest.mark.parametrize("reference", ["pooled", "alone"])
+@every_method
+def test_its_references_learn_too(method: str, reference: str, tmp_path: Path) -> None:
+    entry = ENTRIES[method]
+    settings = tiny(tmp_path, f"method={reference}", f"base={method}", *entry.learning)
+    done = run(settings, out=tmp_path / "run").result
+    assert done["method"] == reference
+    assert done["scores"]["overall"]["strict"]["f1"] >= 0.8
+    assert sorted(done["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
+
+
+@every_method
+def test_a_fraction_of_the_sites_takes_part_in_a_round(method: str, tmp_path: Path) -> None:
+    settings = tiny(tmp_path, f"method={method}", "federation.fraction=0.5", "rounds=4", sites=4)
+    done = run(settings, out=tmp_path / "run").result
+    drawn = [tuple(round["sites"]) for round in done["history"]]
+    assert {len(sites) for sites in drawn} == {2}
+    assert len(set(drawn)) > 1
+    assert len(done["scores"]["sites"]) == 4
+
+
+@every_method
+def test_other_settings_are_not_resumed(method: str, tmp_path: Path) -> None:
+    out = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run").folder
+    with pytest.raises(RunError, match=r"another training\.batch_size; expected 6; got 7"):
+        run(tiny(tmp_path, f"method={method}", "training.batch_size=7"), out=out, resume=True)
+    (tmp_path / "data" / "site-1" / "train.conll").write_text("aspirin\tB-Drug\n\nnothing\tO\n")
+    settings = tiny(tmp_path, f"method={method}", site=tables(tmp_path))
+    with pytest.raises(CheckpointError, match="other settings or other data"):
+        run(settings, out=out, resume=True)
+
+
+def tables(folder: Path) -> list[dict[str, Any]]:
+    """The site tables of files that are there already."""
+    return [
+        {
+            "name": site.name,
+            **{part: str(site / f"{part}.conll") for part in ("train", "dev", "test")},
+        }
+        for site in sorted((folder / "data").iterdir())
+    ]
