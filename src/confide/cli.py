@@ -235,13 +235,14 @@ def init(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The settings to write.")] = Path(
         "confide.toml"
     ),
+    force: Annotated[bool, typer.Option("--force", help="Write over an earlier file.")] = False,
 ) -> None:
     """Look at your own files, say what is in them, and write settings that run."""
     from confide import api
 
-    found = api.init(files, out=out)
+    found = api.init(files, out=out, force=force)
     typer.echo(found.found)
-    screen.say(f"\nwrote {found.path}; train with: confide run {found.path}")
+    screen.say(f"\nwrote {found.path}; train with: confide run {found.path}", style="bold")
 
 
 @app.command(rich_help_panel=_LOOK)
