@@ -144,6 +144,14 @@ def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
         assert gone not in without
 
 
+def test_damaged_errors_are_refused_and_can_be_left_out(tmp_path: Path) -> None:
+    broken = {**errors("a"), "worst": [{"where": "nowhere"}]}
+    folder = write_run(tmp_path, result("fedavg", 0.8, sites=("a",)), errors=[broken])
+    with pytest.raises(RunError, match=r"errors\.json of a site is damaged"):
+        report([folder])
+    assert report([folder], text=False).exists()
+
+
 def test_what_sites_write_is_escaped(tmp_path: Path) -> None:
     made = result("fedavg", 0.8, sites=("a",))
     evil = "<script>alert(1)</script>"
@@ -192,6 +200,7 @@ def test_many_sites_are_all_in_the_table(tmp_path: Path) -> None:
     words = words_of(report([write_run(tmp_path, result("fedavg", 0.4, sites=sites, rounds=40))]))
     assert "site-099" in words
     assert "The first 30 of 100." in words
+    assert "70 more sites are not drawn" in words
 
 
 def test_a_page_that_cannot_be_written_is_named(runs: list[Path]) -> None:

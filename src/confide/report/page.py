@@ -70,8 +70,8 @@ class RunView:
     run: RunFolder
     look: Look
     note: str
-    traffic: tuple[tuple[str, int, int], ...]
-    traffic_plot: Markup | None
+    traffic: Markup | None
+    not_drawn: int
     left: tuple[FieldRow, ...]
     reached: tuple[FieldRow, ...]
 
@@ -141,8 +141,8 @@ def _view(number: int, run: RunFolder) -> RunView:
         run=run,
         look=Look.of(number),
         note=REFERENCES.get(run.method, ""),
-        traffic=rows,
-        traffic_plot=plot,
+        traffic=plot,
+        not_drawn=max(0, len(rows) - MOST_ROWS),
         left=tuple(_fields(run, "up")),
         reached=tuple(_fields(run, "down")),
     )
@@ -165,7 +165,7 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     what = f"{sites} sites" if sites != 1 else "one site"
     f1 = {run.method: run.overall.get("strict", {}).get("f1") for run in runs}
     federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
-    if len(federated) != 1:
+    if len(federated) != 1 or not _same_data(runs):
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
     told = f"{what[0].upper()}{what[1:]} trained one model without sharing text"
     told += f": {words.points(f1[federated[0].method])} F1"
@@ -285,4 +285,11 @@ def _section(
 
 
 def _errors(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, list[ErrorsView]]]:
-    return [(run, [errors_view(found) for found in run.errors]) for run in runs if run.errors]
+    try:
+        return [(run, [errors_view(found) for found in run.errors]) for run in runs if run.errors]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            "an errors.json of a site is damaged",
+            where=", ".join(str(run.path / "sites") for run in runs if run.errors),
+            fix="leave the sites' text out of the page, or make the run again",
+        ) from error
