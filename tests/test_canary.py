@@ -1,0 +1,338 @@
+"""Canaries: unique strings planted in every site's text, looked for in every byte that leaves.
+
+What belongs to a site (its own folder under `sites/`) is exempt, and so is settings.toml, which
+names files of the machine that runs the simulation.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import confide
+from confide.data.vocabulary import DIGEST_BYTES, digest, normalise
+from confide.errors import ConfideError
+from confide.federation.federation import Delivery
+from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.messages import carries, decode, encode
+from confide.methods import METHODS
+from confide.methods.vocabulary import CheckKey
+from confide.release import release
+from confide.run import run
+from confide.runfolder import RunFolder
+from contract.corpus import KEY, sentences, tiny, write_conll
+from contract.entries import STEPS
+from contract.runs import breaking, use_engine
+
+SITES = ("site-1", "site-2", "site-3")
+WORDS = {
+    "word": "Canary{n}wortqx",
+    "entity": "Zylo{n}profaneqx",
+    "umlaut": "Kanarien{n}vögelchenqx",
+    "rare": "ﬀ𝔠𝔞𝔫{n}𝔞𝔯𝔶qx",
+    "number": "8675309{n}4711",
+}
+IDS = {
+    "document": "patient-Xan{n}thippeqx",
+    "file": "ward-Ygg{n}drasilqx",
+    "note": "T9Quet{n}zalqx",
+    "raised": "Raised-Wom{n}batqx",
+}
+
+
+def canaries(site: str) -> dict[str, str]:
+    letter = "_abc"[int(site.rpartition("-")[2])]
+    return {name: form.format(n=letter) for name, form in {**WORDS, **IDS}.items()}
+
+
+ALL = sorted({text for site in SITES for text in canaries(site).values()})
+
+
+def disguises(text: str) -> set[bytes]:
+    """The ways in which a string might hide in bytes."""
+    found: set[bytes] = set()
+    for form in {text, text.lower(), text.upper(), normalise(text, "lower-digits"), text[::-1]}:
+        raw = form.encode()
+        found |= {raw, form.encode("utf-16-le"), form.encode("utf-16-be"), form.encode("utf-32-le")}
+        found |= {raw.hex().encode(), raw.hex().upper().encode()}
+        found |= {json.dumps(form)[1:-1].encode(), ascii(form)[1:-1].encode()}
+        for shift in range(3):  # base64 of the string at any place within other bytes
+            coded = base64.b64encode(b"\0" * shift + raw)
+            found.add(coded[[0, 2, 3][shift] : len(coded) - 4].rstrip(b"="))
+    return {form for form in found if len(form) >= 6}
+
+
+NEEDLES = {form: text for text in ALL for form in disguises(text)}
+PATTERN = re.compile(b"|".join(re.escape(form) for form in sorted(NEEDLES, key=len, reverse=True)))
+
+
+def sightings(data: bytes) -> list[str]:
+    return sorted({NEEDLES[match.group()] for match in PATTERN.finditer(data)})
+
+
+def plant(folder: Path) -> list[dict[str, Any]]:
+    """Every site's files, with its canaries as words, entities, ids and names of files."""
+    tables = []
+    for site in SITES:
+        here = canaries(site)
+        files = {}
+        for part, count in (("train", 18), ("dev", 6), ("test", 6)):
+            tagged = sentences(site, part, count)
+            for one in tagged[:6]:
+                one[0:0] = [(here["word"], "O"), (here["entity"], "B-Drug"), (here["umlaut"], "O")]
+            tagged[0] += [(here["rare"], "I-Effect"), (here["number"], "O")]
+            path = folder / site / f"{part}-{here['file']}.conll"
+            write_conll(path, tagged)
+            mark = f"# doc_id = {here['document']}\n"
+            path.write_text(mark + path.read_text(encoding="utf-8"), encoding="utf-8")
+            files[part] = str(path)
+        extra = folder / site / f"{here['file']}.jsonl"
+        text = f"{here['note']} took {here['entity']} today ."
+        start = text.index(here["entity"])
+        span = {"id": here["note"], "label": "Drug"}
+        span |= {"start_offset": start, "end_offset": start + len(here["entity"])}
+        extra.write_text(json.dumps({"id": here["document"], "text": text, "entities": [span]}))
+        train = [files["train"], str(extra)]
+        tables.append({"name": site, **files, "train": train})
+    return tables
+
+
+class Tapped(SequentialEngine):
+    """An engine that keeps every byte that crosses the wall."""
+
+    taken: list[tuple[str, str, bytes]]
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        for site, data in asks.items():
+            self.taken.append((step, f"ask to {site}", data))
+        for found in super().deliver(step, round, asks=asks, timeout=timeout):
+            self.taken.append((step, f"reply of {found.site}", found.reply))
+            yield found
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def planted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[tuple[str, str, bytes]]]:
+    """A run over planted text, all that crossed the wall, and all that was watched."""
+    folder = tmp_path_factory.mktemp("canary")
+    taken: list[tuple[str, str, bytes]] = []
+    tables = plant(folder / "data")
+    settings = tiny(folder, f"method={request.param}", site=tables, data={})
+    with pytest.MonkeyPatch.context() as patch:
+        use_engine(patch, Tapped, taken=taken)
+        events: list[Any] = []
+        run(settings, out=folder / "run", on_event=events.append)
+    taken += [("event", event.kind, str(event).encode()) for event in events[:-1]]
+    return folder / "run", taken
+
+
+def leaving(folder: Path) -> list[Path]:
+    """Every file of a run that is not a site's own; settings.toml names files of this machine."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.relative_to(folder).parts[0] != "sites"
+        and path.name != "settings.toml"
+    ]
+
+
+def test_the_search_finds_what_it_should() -> None:
+    for text in ALL:
+        raw = text.encode()
+        for hidden in (
+            raw,
+            text.lower().encode(),
+            text.encode("utf-16-le"),
+            raw.hex().encode(),
+            base64.b64encode(b"some " + raw + b" text"),
+            base64.b64encode(b"other " + raw + b" text"),
+            base64.b64encode(b"more.. " + raw + b" text"),
+            json.dumps({"a": text}).encode(),
+        ):
+            assert text in sightings(b"..." + hidden + b"..."), hidden
+    assert sightings(b"nothing of the kind") == []
+
+
+def test_the_canaries_are_alive(planted: tuple[Path, Any]) -> None:
+    """They are in the sites' text and vocabulary, so that finding none elsewhere says something."""
+    folder, taken = planted
+    settings = RunFolder(folder).settings()
+    for table in settings.site:
+        text = "".join(Path(file).read_text() for file in (*table.train, *table.dev, *table.test))
+        here = canaries(table.name)
+        assert all(here[name] in text for name in (*WORDS, "document", "note"))
+    replies = b"".join(data for step, who, data in taken if step == "count_vocabulary")
+    word = normalise(canaries("site-1")["word"], "lower-digits")
+    assert digest(KEY, "word", word) in replies
+    errors = (folder / "sites" / "site-1" / "errors.json").read_text()
+    assert canaries("site-1")["entity"] in errors  # at the site itself text may be seen
+
+
+def test_no_message_holds_text(planted: tuple[Path, list[tuple[str, str, bytes]]]) -> None:
+    _, taken = planted
+    assert len({step for step, _, _ in taken}) > 3
+    seen = [(step, what, found) for step, what, data in taken if (found := sightings(data))]
+    assert not seen
+
+
+def test_no_file_of_the_run_holds_text(planted: tuple[Path, Any]) -> None:
+    folder, _ = planted
+    files = leaving(folder)
+    names = {path.name for path in files}
+    assert {"result.json", "environment.json", "ledger.jsonl", "round-000002.ckpt"} <= names
+    seen = [(path, found) for path in files if (found := sightings(path.read_bytes()))]
+    assert not seen
+    assert not any(sightings(str(path.relative_to(folder)).encode()) for path in files)
+
+
+def test_memory_of_a_site_holds_digests_and_no_text(planted: tuple[Path, Any]) -> None:
+    folder, _ = planted
+    files = list((folder / "sites").glob("*/memory/*"))
+    assert files
+    assert not [path for path in files if sightings(path.read_bytes())]
+
+
+def test_the_key_never_crosses_the_wall(planted: tuple[Path, Any]) -> None:
+    folder, taken = planted
+    forms = [KEY, KEY.hex().encode(), KEY.hex().upper().encode(), base64.b64encode(KEY)[:40]]
+    forms += [KEY[:16], KEY[16:], KEY[::-1]]
+    everything = [data for _, _, data in taken]
+    everything += [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert not [form for form in forms for data in everything if form in data]
+
+
+def test_digests_cannot_be_made_without_the_key(planted: tuple[Path, Any]) -> None:
+    """A server with a list of all words tries what it has: plain hashes, and its own keys."""
+    folder, taken = planted
+    nonces = {
+        decode(CheckKey, data).nonce
+        for step, what, data in taken
+        if step == "check_key" and what.startswith("ask")
+    }
+    assert nonces
+    words = sorted({word.lower() for word in ALL} | {"aspirin", "the", "patient", ".", "e", "a"})
+    wrong: dict[bytes, str] = {}
+    for word in words:
+        for raw in (word.encode(), b"word\0" + word.encode(), b"character\0" + word.encode()):
+            for name in ("sha256", "sha1", "md5", "sha512", "blake2b", "sha3_256"):
+                hashed = hashlib.new(name, raw).digest()
+                wrong[hashed[:DIGEST_BYTES]] = wrong[hashed[-DIGEST_BYTES:]] = word
+        guesses = [b"", bytes(32), b"confide", b"\xff" * 32, KEY[:31], KEY[::-1]]
+        guesses += [nonce.encode() for nonce in nonces]
+        for guess in guesses:
+            for kind in ("word", "character"):
+                wrong[digest(guess, kind, word)] = word
+    right = digest(KEY, "word", "aspirin")
+    everything = [data for _, _, data in taken]
+    everything += [path.read_bytes() for path in leaving(folder)]
+    assert any(right in data for data in everything)
+    assert not [wrong[mark] for mark in wrong for data in everything if mark in data]
+
+
+# --- errors --------------------------------------------------------------------------------
+
+
+def errors_with_text(text: str) -> dict[str, Exception]:
+    """Errors as real code raises them, all with a site's text in them."""
+    named = type(text.replace("-", ""), (ValueError,), {})
+    chained = ConfideError("wrapped", got=text, where=text, fix=text)
+    chained.__cause__ = KeyError(text)
+    return {
+        "plain": ValueError(text),
+        "key": KeyError(text),
+        "unicode": UnicodeDecodeError("utf-8", text.encode(), 0, 1, text),
+        "file": FileNotFoundError(2, text, text),
+        "full": OSError(28, text, text),
+        "ours": chained,
+        "class": named(text),
+        "arguments": RuntimeError({"tokens": [text]}, text.encode()),
+    }
+
+
+@pytest.mark.parametrize("kind", errors_with_text(""))
+@pytest.mark.parametrize(("method", "step"), STEPS)
+def test_an_error_inside_a_step_leaves_its_text_at_the_site(
+    method: str, step: str, kind: str, tmp_path: Path
+) -> None:
+    text = canaries("site-2")["raised"]
+    reply = failing_reply(tmp_path, (method, step), errors_with_text(text)[kind])
+    assert b"Failure" in reply
+    assert sightings(reply) == []
+    log = (tmp_path / "site-2" / "site.log").read_text()
+    assert text in log or kind == "unicode"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An ask that holds nothing."""
+
+    number: int = carries("nothing")
+
+
+def failing_reply(folder: Path, step: tuple[str, str], error: Exception) -> bytes:
+    """What a site replies whose step raises, to an ask that can be read."""
+
+    def raising(*_: object) -> None:
+        raise error
+
+    method, name = step
+    kind = METHODS[method]
+    declared = next(one for one in kind.steps if one.name == name)
+    steps = {name: replace(declared, ask=Nothing, answer=raising)}
+    host = Hosting(steps, kind.Memory, 1).host(SiteSpec("site-2", [], folder / "site-2"), {})
+    return host.answer(name, 1, encode(Nothing(0)))
+
+
+def test_a_run_that_ends_in_an_error_holds_no_text_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = plant(tmp_path / "data")
+    breaking(monkeypatch, "site-2", "train", ValueError(canaries("site-2")["raised"]))
+    settings = tiny(tmp_path, "federation.at_least=2", site=tables, data={})
+    events: list[Any] = []
+    run(settings, out=tmp_path / "run", on_event=lambda event: events.append(str(event)))
+    assert not [event for event in events[:-1] if sightings(event.encode())]
+    assert not [path for path in leaving(tmp_path / "run") if sightings(path.read_bytes())]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["history"][0]["failed"] == {"site-2": "error"}
+
+
+# --- the one act that does show words ------------------------------------------------------
+
+
+def test_a_release_shows_the_words_of_the_site_that_releases_and_of_no_other(
+    planted: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, _ = planted
+    out = release(folder, out=tmp_path / "released", site="site-1")
+    seen = sightings(b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file()))
+    mine = canaries("site-1")
+    assert set(seen) <= set(mine.values())
+    assert {mine["word"], mine["entity"]} <= set(seen)
+    assert not {mine["document"], mine["file"]} & set(seen)
+
+
+def test_nothing_is_sent_home() -> None:
+    """The library opens no connection: no module of it imports a way to."""
+    root = Path(confide.__file__).parent
+    found = [
+        f"{path.relative_to(root)}: {name}"
+        for path in root.rglob("*.py")
+        for name in ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib")
+        if re.search(rf"^\s*(import|from) {name}\b", path.read_text(), re.MULTILINE)
+    ]
+    assert not found
+    assert not os.environ.get("CONFIDE_TELEMETRY")
