@@ -152,6 +152,6 @@ def test_a_flat_tagger_can_learn_nearly_all_of_an_abstract_corpus(corpora):
 
 
 def test_fifteen_thousand_sentences_are_read_quickly(corpora):
-    started = time.perf_counter()
+    started = time.process_time()
     read(corpora / "multiconer1_en" / "en_train.conll")
-    assert time.perf_counter() - started < 10  # 1.3 s on an idle core
+    assert time.process_time() - started < 6  # 1.3 s on an idle core

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -223,6 +224,14 @@ def test_empty_and_undeclared(tmp_path):
     with pytest.raises(DataError, match="not declared") as caught:
         read(path, types=["Y"])
     assert caught.value.where == f"{path}:1"
+
+
+def test_many_entities_take_linear_time(tmp_path):
+    row = {"text": "a" * 30_000, "label": [[n, n + 1, "X"] for n in range(30_000)]}
+    started = time.process_time()
+    (document,) = read(put(tmp_path, "a.jsonl", lines(row))).documents
+    assert len({entity.id for entity in document.entities}) == 30_000
+    assert time.process_time() - started < 5
 
 
 def test_given_sentences_are_kept(tmp_path):

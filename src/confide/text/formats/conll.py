@@ -36,7 +36,7 @@ PLACEHOLDER = "\ufffd"
 _NEW_DOCUMENT = re.compile(r"#\s*(?:newdoc(?:\s+id)?|doc_id|doc id|document)\s*(?:=\s*(.*))?$")
 _DOCSTART = re.compile(r"-DOCSTART-\s*\(([^)]*)\)")
 _BEGIN = re.compile(r"#\s*begin document\s*(.*)$")
-_KEY_VALUE = re.compile(r"(?:meta::)?([\w.-]+)\s*=\s*([^\t]*)")
+_KEY_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[ \t]*=[ \t]*([^\t]*)")
 
 
 @dataclass(slots=True)

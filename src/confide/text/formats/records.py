@@ -89,7 +89,8 @@ class RecordReader:
             if given is None or name in found:
                 if given is not None:
                     self._note("duplicate-id", f"two entities are called {name}", lost=False)
-                name = _free(f"T{number}", taken | found.keys())
+                name = _free(f"T{number}", taken)
+            taken.add(name)
             entity = self._entity(item, clean(name), text)
             if entity is not None:
                 found[name] = entity
