@@ -23,7 +23,7 @@ from confide.errors import RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import write_atomically
 from confide.federation.keys import new_key, simulated_key
-from confide.settings import Settings, dump, leaves, load
+from confide.settings import SIMULATED, Settings, dump, leaves, load
 
 SCHEMA = 1
 
@@ -71,14 +71,16 @@ class RunFolder:
     def begin(self, settings: Settings) -> None:
         """Make the folder with its settings, and the sites' key where none was named.
 
-        That key is random; it comes from the seed where one corpus is dealt to simulated sites.
+        That key is random; it comes from the seed where the settings say that sites are simulated,
+        or deal one corpus to several.
         """
         self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
-        if not settings.key and not key_file.exists():
+        if settings.key in (None, SIMULATED) and not key_file.exists():
             fresh = key_file.with_name("new.key")  # renamed when it is whole
             fresh.unlink(missing_ok=True)
-            key = simulated_key(settings.seed) if settings.split else None
+            simulated = settings.split is not None or settings.key == SIMULATED
+            key = simulated_key(settings.seed) if simulated else None
             new_key(fresh, key).replace(key_file)
 
     def _same(self, settings: Settings) -> None:
@@ -100,7 +102,8 @@ class RunFolder:
 
     def key_file(self, settings: Settings) -> Path:
         """The key that the simulated sites share: the given one, or one made for this run."""
-        return Path(settings.key) if settings.key else self.sites / "shared.key"
+        given = settings.key not in (None, SIMULATED)
+        return Path(str(settings.key)) if given else self.sites / "shared.key"
 
     def settings(self) -> Settings:
         """The settings of the run. Raises RunError where there is none."""

@@ -25,6 +25,7 @@ from pydantic import (
 from confide.errors import MissingDataError, SettingsError
 
 SCHEMA = 1
+SIMULATED = "simulated"
 REFERENCES = ("pooled", "alone")
 """Baselines that are federations of one site: all text in one place, and each site by itself."""
 
@@ -155,7 +156,11 @@ class GuardsTable(Table):
 
 
 class Settings(Table):
-    """The settings of one run."""
+    """The settings of one run.
+
+    `key` names the key file of sites that share one machine; "simulated" makes it from the seed,
+    which gives the same numbers again and protects nothing.
+    """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     name: str = ""
@@ -352,7 +357,7 @@ def anchored(settings: Settings, folder: Path) -> Settings:
         "site": tuple(table(site) for site in settings.site),
         "split": table(settings.split),
     }
-    if settings.key:
+    if settings.key and settings.key != SIMULATED:
         update["key"] = anchor(settings.key)
     if settings.model.vectors:
         vectors = anchor(settings.model.vectors)

@@ -21,6 +21,9 @@ Where we differ from the paper or decide what it leaves open:
 - each site's optimiser starts anew each round, at the learning rate of the round (the paper
   initialises it "by the number of rounds passed"); momentum is not carried over;
 - `weighting = "sentences"` weighs sites by their training sentences; the paper's sites are equal;
+- `rows = "seen"` averages a word's or character's row over the sites whose text has it. With the
+  paper's plain mean (`rows = "all"`, the default) a word of one site in ten moves by a tenth of
+  what that site learnt; who has a word is known to the server already, from the counts;
 - word vectors from a file: each site reads the file for itself and fills in the rows that it knows
   in the first round; all sites must have the same file, and the rows stay trainable.
 """
@@ -52,6 +55,7 @@ from confide.methods.taggers import (
     known,
     model_of,
     prepared_text,
+    rows_seen,
     sizes_from,
     tagger_of,
     tagger_sizes,
@@ -74,6 +78,7 @@ class FedAvgSettings(Table):
     """The method's own settings: the table `[options]`."""
 
     weighting: Literal["equal", "sentences"] = "equal"
+    rows: Literal["all", "seen"] = "all"
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class Train:
     local_epochs: int = carries("passes over the site's training text")
     word_dropout: float = carries("share of words that are read as the unknown one")
     weighting: str = carries("what a site's weights are multiplied by: 1 or its sentences")
+    rows: str = carries("whose rows of words and characters enter the mean: all or seen")
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,9 @@ class Trained:
 
     weights: Arrays = carries("trained weights, times the site's weight in the mean")
     weight: float = carries("the site's weight in the mean")
+    seen: Arrays = carries(
+        "the weight again for each row whose word the site has; rows = seen only"
+    )
     loss: float = carries("mean training loss per sentence, times the weight")
     sentences: int = carries("sentences trained on, over all epochs")
 
@@ -165,7 +174,11 @@ def train(
     trained = arrays(model)
     if weight != 1.0:
         trained = {name: array * np.float32(weight) for name, array in trained.items()}
-    return Trained(trained, weight, report.loss * weight, report.sentences), memory
+    seen = rows_seen(encoded, memory) if ask.rows == "seen" else {}
+    for name, seen_V in seen.items():
+        trained[name] *= seen_V[:, None]
+        seen_V *= np.float32(weight)
+    return Trained(trained, weight, seen, report.loss * weight, report.sentences), memory
 
 
 def score(
@@ -183,6 +196,23 @@ def check_trained(reply: Trained) -> None:
     """Raise GuardError where a site has no weight in the mean, or has trained on nothing."""
     if reply.weight < 1 or reply.sentences < 1:
         raise GuardError("weight or sentences is not a count")
+    for name, seen_V in reply.seen.items():
+        fits = name in reply.weights and seen_V.shape == reply.weights[name].shape[:1]
+        if not fits or seen_V.min() < 0 or seen_V.max() > reply.weight:
+            raise GuardError("seen is not a weight for each row")
+
+
+def mean_of(total: Trained, before: Arrays) -> Arrays:
+    """The weighted mean of what sites arrived at; a row that no site has seen stays as it was."""
+    mean = {}
+    for name, sums in total.weights.items():
+        if name in total.seen:
+            seen_V1 = total.seen[name][:, None]
+            sums = np.where(seen_V1 > 0, sums / np.maximum(seen_V1, 1e-9), before[name])
+        else:
+            sums = sums / total.weight
+        mean[name] = sums.astype(np.float32)
+    return mean
 
 
 TAKE_VOCABULARY = Step.of(take_vocabulary)
@@ -247,18 +277,16 @@ class FedAvg:
             local_epochs=training.local_epochs,
             word_dropout=training.word_dropout,
             weighting=self._own.weighting,
+            rows=self._own.rows,
         )
         total = federation.sum(TRAIN, ask, round=n, sites=sites)
-        mean = {
-            name: (array / total.weight).astype(np.float32) for name, array in total.weights.items()
-        }
         facts = {
             "loss": total.loss / total.weight,
             "learning_rate": rate,
             "sites": list(sites),
             "sentences": total.sentences,
         }
-        return replace(state, weights=mean), facts
+        return replace(state, weights=mean_of(total, state.weights)), facts
 
     def score(
         self, state: FedAvgState, federation: Federation, *, part: str, round: int

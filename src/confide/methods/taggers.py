@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confide.data.encoding import Encoded, TagSet, encode
 from confide.data.vectors import VectorFile, read_vectors
-from confide.data.vocabulary import SPECIALS, KeyedVocabulary
+from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
 from confide.errors import ConfideError, FederationError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.keys import key_check
@@ -113,6 +113,19 @@ def prepared_text(site: Site, memory: TaggerMemory, part: str) -> Prepared:
         site.cache[part] = prepare(site.documents(part), **_vocabulary(site, memory))
     found: Prepared = site.cache[part]
     return found
+
+
+def rows_seen(encoded: Encoded, memory: TaggerMemory) -> Arrays:
+    """For each parameter with a row per word or character: 1 where the text has it, else 0."""
+    words_V = np.zeros(memory.sizes["words"], np.float32)
+    words_V[encoded.words_F] = 1.0
+    words_V[UNK] = 1.0
+    characters_V = np.zeros(memory.sizes["characters"], np.float32)
+    characters_V[encoded.characters_M] = 1.0
+    has_characters = memory.character != "none"
+    return {"word.weight": words_V} | {
+        name: characters_V.copy() for name in CHARACTER_ROWS if has_characters
+    }
 
 
 def model_of(site: Site, memory: TaggerMemory, weights: Arrays) -> Tagger:
