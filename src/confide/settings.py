@@ -340,7 +340,10 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     """Relative paths become absolute; `$CONFIDE_DATA/...` stays until the data is read."""
 
     def anchor(text: str) -> str:
-        return text if text.startswith("$") else str(folder / Path(text).expanduser())
+        if text.startswith("$"):
+            return text
+        home = text == "~" or text.startswith("~/")
+        return str(folder / (Path(text).expanduser() if home else text))
 
     def table(old: Any) -> Any:
         if old is None:

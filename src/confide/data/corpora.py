@@ -80,7 +80,7 @@ def locate(path: str | Path) -> Path:
     text = os.fspath(path)
     variable = re.match(r"\$(?:\{(\w+)\}|(\w+))", text)
     if variable is None:
-        return Path(text).expanduser()
+        return Path(text).expanduser() if text == "~" or text.startswith("~/") else Path(text)
     if (variable[1] or variable[2]) != VARIABLE:
         raise SettingsError(
             "paths may start with one variable only", expected=f"${VARIABLE}", got=variable[0]
