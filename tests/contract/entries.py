@@ -31,7 +31,10 @@ ENTRIES: dict[str, Entry] = {
             "model.dropout=0.1",
         ),
         reaches=0.9,
-        variants=(("options.weighting=sentences",), ("model.character=bilstm",)),
+        variants=(
+            ("options.weighting=sentences", "options.rows=seen"),
+            ("model.character=bilstm",),
+        ),
     ),
 }
 

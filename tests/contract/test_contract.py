@@ -207,9 +207,11 @@ def poisons(step: Step) -> dict[str, Any]:
         return changed
 
     def first(spoil: Any) -> Any:
-        return lambda arrays: {
-            name: spoil(array) if name == min(arrays) else array for name, array in arrays.items()
-        }
+        def spoiled_one(arrays: dict[str, Any]) -> dict[str, Any]:
+            name = min(arrays, default="odd")
+            return {**arrays, name: spoil(arrays.get(name, np.ones((2, 2))))}
+
+        return spoiled_one
 
     for name, kind in fields_of(step.reply).items():
         if kind == "number":
@@ -220,9 +222,7 @@ def poisons(step: Step) -> dict[str, Any]:
         if kind == "arrays":
             spoiled[f"NaN in {name}"] = change(name, first(lambda a: np.full_like(a, np.nan)))
             spoiled[f"shape of {name}"] = change(name, first(lambda a: a[..., :-1].copy()))
-            spoiled[f"too few {name}"] = change(
-                name, lambda old: {key: old[key] for key in sorted(old)[1:]}
-            )
+            spoiled[f"other {name}"] = change(name, lambda old: {**old, "odd": np.ones(3)})
     return spoiled
 
 

@@ -1,0 +1,61 @@
+"""Counts leave a site, and come back as the same counts; counts that cannot be are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import GuardError
+from confide.federation.messages import decode, encode
+from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
+from confide.scoring import count_entities, sum_counts
+from confide.text.document import Document, Entity
+
+
+def note(*entities: tuple[str, int, int]) -> Document:
+    marks = tuple(Entity(f"T{n}", t, ((a, b),)) for n, (t, a, b) in enumerate(entities))
+    return Document("d", "x" * 40, marks)
+
+
+GOLD = [note(("Drug", 0, 5), ("Effect", 10, 20)), note(("Drug", 1, 3)), note()]
+FOUND = [note(("Drug", 0, 5), ("Effect", 11, 20)), note(("Dose", 1, 3)), note(("Drug", 7, 9))]
+
+
+def test_counts_come_back_as_they_were() -> None:
+    reply = score_documents(GOLD, FOUND)
+    check_scored(reply)
+    assert reply.types == ["Dose", "Drug", "Effect"]
+    assert reply.strict_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [0, 1, 1]]
+    assert reply.relaxed_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [1, 1, 1]]
+    assert counts_of(decode(Scored, encode(reply))) == count_entities(GOLD, FOUND)
+
+
+def test_a_site_without_held_out_text_adds_nothing() -> None:
+    empty = score_documents([], [])
+    check_scored(decode(Scored, encode(empty)))
+    full = counts_of(score_documents(GOLD, FOUND))
+    assert sum_counts([full, counts_of(empty)]) == full
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strict_Y3": np.zeros((3, 2), np.int64)},
+        {"strict_Y3": np.zeros((2, 3), np.int64)},
+        {"relaxed_Y3": np.zeros(3, np.int64)},
+        {"relaxed_Y3": np.zeros((3, 3), np.float64)},
+        {"strict_Y3": np.array([[0, 0, 0], [-1, 0, 0], [0, 0, 0]])},
+        {"strict_Y3": np.array([[2, 1, 2], [0, 0, 0], [0, 0, 0]])},
+        {"relaxed_Y3": np.array([[2, 2, 1], [0, 0, 0], [0, 0, 0]])},
+        {"types": ["Drug", "Drug", "Dose"]},
+        {"sentences": -1},
+        {"malformed": -1},
+    ],
+    ids=str,
+)
+def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(GuardError):
+        check_scored(replace(score_documents(GOLD, FOUND), **changes))
