@@ -10,7 +10,6 @@ import hashlib
 import json
 import resource
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -97,13 +96,11 @@ def run(
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
-    started = time.perf_counter()
     outcomes = _train(chosen, method, folder, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
     by_site = site_reports(method, (_at_home(spec, outcomes) for spec in gathered.specs))
     result = _result(chosen, outcomes, gathered, by_site=by_site)
     result["name"] = name
-    result["this_session_seconds"] = time.perf_counter() - started
     folder.write("result.json", result)
     watch(Event("end", message=str(folder.path)))
     return RunResult(folder.path, result)
