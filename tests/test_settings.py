@@ -1,0 +1,209 @@
+"""Settings: read strictly, explained in words, written so that they read back the same."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from confide.errors import MissingDataError, SettingsError
+from confide.methods import method_named
+from confide.recipes import recipe_path
+from confide.recipes import recipes as known_recipes
+from confide.settings import Settings, anchored, dump, load, nearest, own_settings, parse
+from confide.settings import Table as SettingsTable
+
+SITE = {"name": "north", "train": "n.conll"}
+SHORT: dict[str, Any] = {"site": [SITE]}
+
+
+def test_a_short_file_has_the_papers_defaults() -> None:
+    found = parse(SHORT)
+    assert (found.method, found.trained_by, found.seed, found.rounds) == ("fedavg", "fedavg", 1, 20)
+    assert (found.training.learning_rate, found.training.momentum) == (0.015, 0.9)
+    assert (found.training.decay, found.training.clip) == (0.95, 5.0)
+    assert found.training.local_epochs == 10
+    assert (found.model.bilstm_hidden, found.model.character_filters) == (200, 30)
+    assert found.site[0].train == ("n.conll",)
+    assert found.federation.at_least == 0
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"rouns": 3}, r"unknown key 'rouns'; to fix it, did you mean 'rounds'\?"),
+        ({"qqqq": 3}, r"unknown key 'qqqq'; to fix it, use one of "),
+        ({"training": {"learning_rat": 1}}, r"'training.learning_rat'.*'learning_rate'"),
+        ({"model": {"bilstm_hiden": 1}}, r"'model.bilstm_hiden'.*'bilstm_hidden'"),
+        ({"site": [{**SITE, "trian": "x"}]}, r"'site.0.trian'.*'train'"),
+        ({"split": {"sites": 2, "train": "x", "seeed": 1}}, r"'split.seeed'.*'seed'"),
+        ({"rounds": 0}, "rounds is wrong"),
+        ({"rounds": "many"}, "rounds is wrong.*'many'"),
+        ({"rounds": 1.5}, "rounds is wrong"),
+        ({"federation": {"fraction": 0}}, "federation.fraction is wrong"),
+        ({"federation": {"fraction": 1.1}}, "federation.fraction is wrong"),
+        ({"federation": {"at_least": -1}}, "federation.at_least is wrong"),
+        ({"model": {"dropout": 1.0}}, "model.dropout is wrong"),
+        ({"model": {"character": "rnn"}}, "model.character is wrong.*'cnn'"),
+        ({"training": {"optimiser": "lion"}}, "training.optimiser is wrong.*'sgd'"),
+        ({"training": 3}, "training is wrong"),
+        ({"task": "parsing"}, "task is wrong"),
+        ({"site": [{"name": "a/b", "train": "x"}]}, "site.0.name is wrong"),
+        ({"site": [{"name": "..", "train": "x"}]}, "site.0.name is wrong"),
+        ({"site": [{"name": "north"}]}, "site.0.train is wrong"),
+        ({"site": [SITE, SITE]}, "two sites are called 'north'"),
+        ({"site": []}, r"either \[\[site\]\] tables, or one \[split\] table"),
+        ({"split": {"sites": 2, "train": "x"}}, "and not both"),
+        ({"schema": 2}, "schema 2 is newer than this confide, which reads schema 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(tree: dict[str, Any], words: str) -> None:
+    if "split" in tree and "seeed" in tree["split"]:
+        tree = {"site": [], **tree}
+    with pytest.raises(SettingsError, match=words):
+        parse({**SHORT, **tree})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+KEYS = st.sampled_from([*Settings.model_fields, "schema", "other"])
+
+
+@given(st.dictionaries(KEYS, JSON, max_size=4))
+def test_no_tree_does_more_than_be_refused(tree: dict[str, Any]) -> None:
+    with contextlib.suppress(SettingsError):
+        parse({**SHORT, **tree})
+
+
+@given(st.lists(st.text(max_size=12) | st.builds("{}={}".format, KEYS, st.text(max_size=6))))
+def test_no_override_does_more_than_be_refused(overrides: list[str]) -> None:
+    with contextlib.suppress(SettingsError):
+        parse(SHORT, overrides)
+
+
+# --- overrides, references, methods -------------------------------------------------------------
+
+
+def test_overrides_go_before_the_file() -> None:
+    found = parse(
+        {**SHORT, "rounds": 3},
+        ["rounds=5", "training.optimiser=adam", "data.types=['A', 'B']", "site.0.scheme=iob2",
+         "name = with words", "site.0.tags.X=", "training.decay=1"],
+    )  # fmt: skip
+    assert (found.rounds, found.training.optimiser) == (5, "adam")
+    assert found.data.types == ("A", "B")
+    assert found.site[0].scheme == "iob2"
+    assert found.site[0].tags == {"X": ""}
+    assert found.name == "with words"
+    assert found.training.decay == 1.0
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "rounds.deep=3", "site.7.name=x", "site.x=3"])
+def test_an_override_that_fits_nowhere_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse({**SHORT, "rounds": 3}, [text])
+
+
+def test_references_have_settings_of_their_own() -> None:
+    when = {"alone": {"rounds": 9, "training": {"decay": 0.5}}, "pooled": {"rounds": 7}}
+    tree = {**SHORT, "rounds": 3, "when": when}
+    assert parse(tree).rounds == 3
+    alone = parse(tree, ["method=alone"])
+    assert (alone.rounds, alone.training.decay, alone.training.momentum) == (9, 0.5, 0.9)
+    assert alone.trained_by == "fedavg"
+    assert parse({**tree, "method": "pooled"}).rounds == 7
+    assert parse(tree, ["method=pooled", "rounds=1"]).rounds == 1
+    with pytest.raises(SettingsError, match="unknown key 'rouns'"):
+        parse({**SHORT, "when": {"alone": {"rouns": 1}}}, ["method=alone"])
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    for name, near in (("fedavgg", "fedavg"), ("pooling", "pooled"), ("alon", "alone")):
+        with pytest.raises(SettingsError, match=f"no method '{name}'.*did you mean '{near}'"):
+            method_named(name)
+    assert nearest("zzz", ["b", "a"]) == "use one of a, b"
+
+
+def test_a_methods_own_settings_are_as_strict() -> None:
+    class Own(SettingsTable):
+        rate: float = 1.0
+
+    assert own_settings(Own, {"rate": 2}).rate == 2.0
+    with pytest.raises(SettingsError, match=r"unknown key 'rat'.*'rate'"):
+        own_settings(Own, {"rat": 2})
+
+
+# --- files ---------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "settings.toml"
+    path.write_text(text)
+    return path
+
+
+FILE = """
+key = "keys/shared.key"
+rounds = 4
+[model]
+vectors = "glove.txt"
+[[site]]
+name = "north"
+train = ["a.conll", "$CONFIDE_DATA/b.conll"]
+test = "/abs/c.conll"
+tags = { ADR = "ADE", Misc = "" }
+key = "own.key"
+[when.alone]
+rounds = 30
+"""
+
+
+def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
+    found = load(write(tmp_path, FILE))
+    assert found.key == str(tmp_path / "keys" / "shared.key")
+    assert found.model.vectors == str(tmp_path / "glove.txt")
+    assert found.site[0].train == (str(tmp_path / "a.conll"), "$CONFIDE_DATA/b.conll")
+    assert found.site[0].test == ("/abs/c.conll",)
+    assert found.site[0].key == str(tmp_path / "own.key")
+    assert anchored(found, Path("/elsewhere")) == found
+
+
+@pytest.mark.parametrize("overrides", [[], ["method=alone"], ["site.0.format=conll"]])
+def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str]) -> None:
+    found = load(write(tmp_path, FILE), overrides)
+    again = load(write(tmp_path, dump(found)))
+    assert again == found.model_copy(update={"when": {}})
+    assert dump(again) == dump(found)
+
+
+@pytest.mark.parametrize("name", [found.name for found in known_recipes()])
+@pytest.mark.parametrize("method", ["fedavg", "pooled", "alone"])
+def test_every_recipe_reads_back_the_same(tmp_path: Path, name: str, method: str) -> None:
+    found = load(recipe_path(name), [f"method={method}"])
+    assert load(write(tmp_path, dump(found))) == found.model_copy(update={"when": {}})
+
+
+def test_a_wrong_path_is_said(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path, write(tmp_path, "") / "deeper.toml"):
+        with pytest.raises(MissingDataError, match="no such settings file"):
+            load(path)
+
+
+@pytest.mark.parametrize("raw", [b"rounds = ", b"\xff\xfe\x00", b"a = 1\na = 2", b"[[[x"])
+def test_what_is_not_toml_is_said_with_its_file(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(raw)
+    with pytest.raises(SettingsError, match=r"settings\.toml: this is not TOML"):
+        load(path)
+
+
+def test_a_mistake_names_its_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"settings\.toml: unknown key 'rouns'"):
+        load(write(tmp_path, "rouns = 3\n" + FILE))
