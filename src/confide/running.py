@@ -141,6 +141,7 @@ class Rounds:
                 "round",
                 record["round"],
                 rounds=self._settings.rounds,
+                site=self._federation.sites[0] if len(self._federation.sites) == 1 else None,
                 loss=record.get("loss"),
                 dev_f1=record.get("dev", {}).get("strict"),
                 bytes_up=sum(self._ledger.totals["up"].values()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -38,7 +38,8 @@ class Standing:
     step: str = ""
     loss: float | None = None
     dev_f1: float | None = None
-    best_f1: float | None = None
+    best: dict[str, float] = field(default_factory=dict)
+    federation: str = ""
     bytes_up: int = 0
     bytes_down: int = 0
     seconds_left: float | None = None
@@ -51,13 +52,20 @@ class Standing:
                 setattr(self, name, value)
         if event.kind == "round":
             self.done = self.round
-        if self.dev_f1 is not None:
-            self.best_f1 = max(self.dev_f1, self.best_f1 or 0.0)
+            self.federation = event.site or ""
+            if event.dev_f1 is not None:
+                self.best[self.federation] = max(event.dev_f1, self.best_f1 or 0.0)
+
+    @property
+    def best_f1(self) -> float | None:
+        """The best development F1 so far of the federation whose round was the last."""
+        return self.best.get(self.federation)
 
     @property
     def where(self) -> str:
-        """The round, as "round 3/20"."""
-        return f"round {self.round}/{self.rounds}" if self.rounds else f"round {self.round}"
+        """The round, as "round 3/20"; of a federation of one site, with the site's name."""
+        turn = f"round {self.round}/{self.rounds}" if self.rounds else f"round {self.round}"
+        return f"{self.federation}: {turn}" if self.federation else turn
 
     @property
     def facts(self) -> str:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end"."""
+    """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end".
+
+    A "round" of a federation of one site names that site.
+    """
 
     kind: str
     round: int | None = None
