@@ -205,11 +205,14 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One or more run folders.")],
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Show sites' errors with their text.")
+    ] = True,
 ) -> None:
     """One self-contained HTML page that shows and compares runs."""
     from confide import api
 
-    typer.echo(str(api.report(runs, out=out)))
+    typer.echo(str(api.report(runs, out=out, text=text)))
 
 
 @app.command(rich_help_panel=_USE)
