@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from confide.errors import DataError
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
 from confide.learning.seeds import derive_seed
-from confide.settings import Settings, SiteTable
+from confide.settings import Settings, SiteTable, SplitTable
 from confide.text.document import Document, Problem
 from confide.text.formats import read
 from confide.text.retag import check_types, retag
@@ -100,9 +101,7 @@ def _read_sites(
     sites = {}
     for site in settings.site:
         found: list[Problem] = []
-        sites[site.name] = {
-            part: _read(getattr(site, part), settings, found, site=site) for part in PARTS
-        }
+        sites[site.name] = _read(site, settings, found)
         problems[site.name] = found
     return sites
 
@@ -115,8 +114,7 @@ def _dealt(
     assert split is not None
     sites: dict[str, dict[str, list[Document]]] = {}
     found: list[Problem] = []
-    for part in PARTS:
-        documents = _read(getattr(split, part), settings, found, site=None)
+    for part, documents in _read(split, settings, found).items():
         if not documents:
             continue
         shares = partition(
@@ -135,26 +133,28 @@ def _dealt(
 
 
 def _read(
-    paths: Sequence[str], settings: Settings, problems: list[Problem], *, site: SiteTable | None
-) -> list[Document]:
-    """The documents of some files under their common tag names; what did not fit is added."""
-    documents: list[Document] = []
-    data = settings.data
-    for path in paths:
-        reading = read(
-            locate(path),
-            (site.format if site else None) or data.format,
-            scheme=(site.scheme if site else None) or data.scheme,
-            encoding=(site.encoding if site else None) or data.encoding,
-        )
-        documents += reading.documents
-        problems += reading.problems
-    tags = site.tags if site else settings.split.tags if settings.split else {}
-    renamed, changed = retag(documents, tags)
+    table: SiteTable | SplitTable, settings: Settings, problems: list[Problem]
+) -> dict[str, list[Document]]:
+    """Each part's documents under their common tag names; what did not fit is added."""
+    own, data = table if isinstance(table, SiteTable) else None, settings.data
+    parts: dict[str, list[Document]] = {}
+    for part in PARTS:
+        parts[part] = []
+        for path in getattr(table, part):
+            reading = read(
+                locate(path),
+                (own and own.format) or data.format,
+                scheme=(own and own.scheme) or data.scheme,
+                encoding=(own and own.encoding) or data.encoding,
+            )
+            parts[part] += reading.documents
+            problems += reading.problems
+    renamed, changed = retag([one for documents in parts.values() for one in documents], table.tags)
     if data.types:
         check_types(renamed, data.types)
     problems += changed
-    return renamed
+    left = iter(renamed)
+    return {part: list(islice(left, len(documents))) for part, documents in parts.items()}
 
 
 def _held_out(
