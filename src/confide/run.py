@@ -151,7 +151,7 @@ def _train(
         with closing(engine):
             if len(parts) == 1 or workers == 1:
                 return [one(part) for part in parts]
-            with ThreadPoolExecutor(workers) as pool:
+            with ThreadPoolExecutor(len(parts)) as pool:  # they wait for each other's processes
                 return list(pool.map(one, parts))
     finally:
         torch.set_num_threads(threads)
@@ -241,6 +241,7 @@ def _result(
         },
         "dev": progress[0].best_dev if len(outcomes) == 1 else None,
         "history": history,
+        "left_out": {site: code for one in progress for site, code in one.left_out.items()},
         "bytes": {
             way: {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
             for way in ("up", "down")

@@ -20,7 +20,10 @@ from confide.settings import Settings
 
 @dataclass
 class Progress:
-    """What a run has come to so far; saved in every checkpoint, so nothing counts twice."""
+    """What a run has come to so far; saved in every checkpoint, so nothing counts twice.
+
+    `left_out` holds the sites that failed at the start, and why.
+    """
 
     history: list[dict[str, Any]] = field(default_factory=list)
     best_round: int = 0
@@ -28,6 +31,7 @@ class Progress:
     best_dev: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     compute_seconds: float = 0.0
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Rounds:
             last, state, progress = self._restore(rounds[-1])
         else:
             state, last = self._method.start(self._federation), 0
-            self._federation.take_faults()
+            faults = self._federation.take_faults()
+            progress.left_out = {fault.site: fault.code for fault in faults}
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
             if self._is_over(progress, number):

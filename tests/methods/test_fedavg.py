@@ -187,7 +187,7 @@ def test_a_site_whose_memory_is_gone_says_so(tmp_path: Path) -> None:
     for path in (tmp_path / "sites" / "site-2" / "memory").iterdir():
         path.unlink()
     method, federation, _ = started(tmp_path, settings)
-    with pytest.raises(QuorumError, match=r"site-2.*the site's memory of this run is gone"):
+    with pytest.raises(QuorumError, match=r"site-2.*the site has no memory of this run"):
         method.round(state, federation, 1)
 
 

@@ -18,8 +18,8 @@ CODES = {
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
-    "memory-missing": "the site's memory of this run is gone; start the run again,"
-    " or bring the memory folder back",
+    "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
+    " memory folder is gone; start the run again, or bring the folder back",
     "unknown-step": "the site does not know this step of this method",
     "bad-ask": "the ask could not be read; do both sides run the same version of confide?",
     "guard": "the site's guard held its own reply back",

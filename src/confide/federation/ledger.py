@@ -34,6 +34,11 @@ class Entry:
     seen: str
 
 
+_KINDS = {
+    name: int if name in ("round", "bytes", "count") else str for name in Entry.__dataclass_fields__
+}
+
+
 class Ledger:
     """Appends entries to a file, and keeps the totals per direction and site."""
 
@@ -106,9 +111,12 @@ def read_ledger(path: Path) -> Iterator[Entry]:
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield Entry(**json.loads(line))
+                entry = Entry(**json.loads(line))
+                if not all(type(getattr(entry, name)) is kind for name, kind in _KINDS.items()):
+                    raise ValueError("a field of another type")
             except (ValueError, TypeError) as error:
                 raise RunError("a damaged line in a ledger", where=f"{path}:{number}") from error
+            yield entry
 
 
 @dataclass(frozen=True, slots=True)
