@@ -72,7 +72,7 @@ def test_text_is_left_unread(tmp_path: Path) -> None:
         ("result.json", "[1]", "does not hold a JSON object"),
         ("result.json", "{}", "not a run's result"),
         ("result.json", '{"schema": 2}', "newer confide.*schema 1.*schema 2.*upgrade"),
-        ("ledger.jsonl", '{"round": 1}\n', r"ledger\.jsonl:1: this is not a ledger line"),
+        ("ledger.jsonl", '{"round": 1}\n', r"ledger\.jsonl:1: a damaged line"),
         ("ledger.jsonl", "\n[]\n", r"ledger\.jsonl:2"),
         ("environment.json", "\udcff", "cannot be read"),
         ("settings.toml", "\udcff", "cannot be read"),

@@ -110,6 +110,8 @@ def read_ledger(path: Path) -> Iterator[Entry]:
     """The entries of a ledger file. Raises RunError on a damaged line."""
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
                 entry = Entry(**json.loads(line))
                 if not all(type(getattr(entry, name)) is kind for name, kind in _KINDS.items()):
@@ -117,6 +119,11 @@ def read_ledger(path: Path) -> Iterator[Entry]:
             except (ValueError, TypeError) as error:
                 raise RunError("a damaged line in a ledger", where=f"{path}:{number}") from error
             yield entry
+
+
+def ledger_files(run: Path) -> list[Path]:
+    """The ledger of a run, or those of its sites where each was a federation of its own."""
+    return sorted([*run.glob("ledger.jsonl"), *run.glob("alone/*/ledger.jsonl")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ def ledger(run: Path) -> list[LedgerRow]:
     A reference run (`alone`) has a ledger per site; they are joined. Raises RunError where the
     folder holds no ledger.
     """
-    paths = sorted([*run.glob("ledger.jsonl"), *run.glob("alone/*/ledger.jsonl")])
+    paths = ledger_files(run)
     if not paths:
         raise RunError(
             "this folder holds no ledger", where=str(run), fix="name the folder of a run"

@@ -13,28 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from confide.errors import RunError
+from confide.federation.ledger import Entry, ledger_files, read_ledger
 
 SCHEMA = 1
 
 Key = TypeVar("Key")
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
-    """One field of one message: `direction` "up" leaves the site, "down" reaches it.
-
-    `seen` says what the server saw of it: "one by one", or only the "sum" over the sites.
-    """
-
-    round: int
-    step: str
-    direction: str
-    site: str
-    field: str
-    kind: str
-    bytes: int
-    count: int
-    seen: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +27,7 @@ class RunFolder:
     path: Path
     label: str
     result: dict[str, Any]
-    ledger: tuple[LedgerLine, ...]
+    ledger: tuple[Entry, ...]
     settings: str
     environment: dict[str, Any]
     errors: tuple[dict[str, Any], ...]
@@ -115,14 +98,14 @@ def load_run(path: Path, *, text: bool = True) -> RunFolder:
         path=path,
         label=str(name) if name == method else f"{name}: {method}",
         result=result,
-        ledger=tuple(line for file in _ledgers(path) for line in _ledger(file)),
+        ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
         settings=_text(path / "settings.toml"),
         environment=_object(path / "environment.json", default={}),
         errors=tuple(_errors(path)) if text else (),
     )
 
 
-def totals(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], Key]) -> dict[Key, int]:
+def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int]:
     """Bytes by a key of the lines, in the order in which the keys first appear."""
     sums: dict[Key, int] = {}
     for line in lines:
@@ -166,32 +149,6 @@ def _result(path: Path) -> dict[str, Any]:
             fix="upgrade confide",
         )
     return result
-
-
-def _ledgers(path: Path) -> list[Path]:
-    """The run's ledger, or those of its sites where each was a federation of its own."""
-    return [path / "ledger.jsonl", *sorted((path / "alone").glob("*/ledger.jsonl"))]
-
-
-def _ledger(file: Path) -> Iterator[LedgerLine]:
-    for number, line in enumerate(_text(file).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            raw = json.loads(line)
-            yield LedgerLine(
-                round=int(raw["round"]),
-                step=str(raw["step"]),
-                direction=str(raw["direction"]),
-                site=str(raw["site"]),
-                field=str(raw["field"]),
-                kind=str(raw.get("kind", "")),
-                bytes=int(raw["bytes"]),
-                count=int(raw.get("count", 1)),
-                seen=str(raw.get("seen", "one by one")),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError("this is not a ledger line", where=f"{file}:{number}") from error
 
 
 def _errors(path: Path) -> Iterator[dict[str, Any]]:
