@@ -24,7 +24,7 @@ from confide.data.vocabulary import (
     count_words,
 )
 from confide.errors import RunError
-from confide.federation.files import write_atomically
+from confide.federation.files import write_of_run
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
@@ -95,12 +95,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         dropout=state.dropout,
         weights=weights,
     )
-    try:
-        write_atomically(out / FILE, encode(message))
-    except OSError as error:
-        raise RunError(
-            f"the release could not be written ({error.strerror})", where=str(out)
-        ) from error
+    write_of_run(out / FILE, encode(message))
     return out
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from confide import __version__
 from confide.errors import RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
-from confide.federation.files import write_atomically
+from confide.federation.files import write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.settings import SIMULATED, Settings, dump, leaves, load
 
@@ -161,14 +161,7 @@ class RunFolder:
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
         """Write a text or JSON file of the run, whole or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
-        try:
-            write_atomically(self.path / name, text.encode())
-        except OSError as error:
-            raise RunError(
-                f"{name} could not be written ({error.strerror})",
-                where=str(self.path),
-                fix="make room on the disk, then continue with --resume",
-            ) from error
+        write_of_run(self.path / name, text.encode())
         return self.path / name
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from confide.errors import KeyFileError
-from confide.federation.files import write_atomically
+from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.methods import Method
@@ -52,7 +52,7 @@ def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
         "confusion": _rows(confusion(spec.test, predicted)),
         "worst": [_case(case) for case in worst_errors(spec.test, predicted, WORST)],
     }
-    write_atomically(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
+    write_of_run(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
     return count_entities(spec.test, predicted)
 
 

@@ -30,7 +30,8 @@ def sentence(draw: random.Random, accent: str) -> Tagged:
 def sentences(site: str, part: str, count: int) -> list[Tagged]:
     """The sentences of one part of a site; the same for the same arguments."""
     draw = random.Random(f"{site} {part}")
-    return [sentence(draw, f"ward{site.replace('-', '')}") for _ in range(count)]
+    accent = "ward" + (chr(96 + int(site[-1])) if site[-1].isdigit() else site)
+    return [sentence(draw, accent) for _ in range(count)]
 
 
 def write_conll(path: Path, tagged: Sequence[Tagged]) -> Path:

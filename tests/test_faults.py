@@ -1,0 +1,253 @@
+"""Bad input and bad luck, from end to end: each ends in words, or in a run that goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.errors import (
+    CheckpointError,
+    ConfideError,
+    DataError,
+    FederationError,
+    FormatError,
+    MissingDataError,
+    QuorumError,
+)
+from confide.federation.keys import new_key
+from confide.run import run
+from confide.runfolder import RunFolder
+from contract.corpus import sentences, tiny, write_conll, write_sites
+from contract.runs import same_run, states, stopping_at
+
+
+def spoiled(folder: Path, spoil: Callable[[Path], Any], *overrides: str) -> Any:
+    """Settings of three sites, the training file of the second of which was changed."""
+    tables = write_sites(folder / "data", 3)
+    spoil(Path(tables[1]["train"]))
+    return tiny(folder, *overrides, site=tables)
+
+
+# --- files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "words"),
+    [
+        (lambda path: path.unlink(), MissingDataError, r"site-2/train\.conll"),
+        (lambda path: path.write_text(""), DataError, r"site-2"),
+        (lambda path: path.write_text("\n\n"), DataError, r"site-2"),
+        (lambda path: path.write_text("a\tQ-X\n"), FormatError, r"train\.conll:1"),
+        (lambda path: path.write_text("a\tB-Drug\nb\n"), FormatError, r"train\.conll:2"),
+        (lambda path: path.write_bytes(b"a\tO\n\xff\xfe\xfd\tO\n"), FormatError, r"train\.conll:2"),
+    ],
+    ids=["gone", "empty", "blank", "no scheme", "a short line", "another encoding"],
+)
+def test_a_bad_file_stops_the_run_before_it_begins(
+    tmp_path: Path, spoil: Callable[[Path], Any], kind: type[ConfideError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        run(spoiled(tmp_path, spoil), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_offsets_beyond_the_text_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+    tables = write_sites(tmp_path / "data", 2)
+    path = tmp_path / "notes.jsonl"
+    lines = [{"text": "took aspirin today .", "label": [[5, 12, "Drug"], [15, 99, "Effect"]]}]
+    path.write_text("\n".join(map(json.dumps, lines * 3)))
+    tables[1] = {"name": "site-2", "train": str(path), "test": str(path), "format": "jsonl"}
+    found = run(tiny(tmp_path, "rounds=1", site=tables), out=tmp_path / "run").result
+    facts = found["data"]["sites"]["site-2"]
+    assert facts["entities"]["Drug"] == found["scores"]["sites"]["site-2"]["strict"]["support"]
+    assert sum(facts["problems"].values()) == 6  # train and test
+
+
+def test_a_tag_outside_the_declared_set_is_refused(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "data.types=['Drug']")
+    with pytest.raises(DataError, match=r"expected Drug; got 'Effect'"):
+        run(settings, out=tmp_path / "run")
+
+
+def test_a_line_of_50000_tokens_is_trained_on_and_scored(tmp_path: Path) -> None:
+    """In windows, so that memory stays small; every entity of it is still gold."""
+    long: list[tuple[str, str]] = []
+    count = 0
+    while len(long) < 50_000:
+        long += sentences("site-1", f"part {count}", 1)[0]
+        count += 1
+    tables = write_sites(tmp_path / "data", 2, train=4, held_out=2)
+    for part in ("train", "test"):
+        write_conll(Path(tables[0][part]), [long])
+    settings = tiny(tmp_path, "rounds=1", "training.batch_size=32", site=tables)
+    found = run(settings, out=tmp_path / "run").result
+    gold = sum(tag.startswith("B-") for _, tag in long)
+    assert found["scores"]["sites"]["site-1"]["strict"]["support"] == gold
+    assert found["data"]["sites"]["site-1"]["train"] == 1
+
+
+def test_a_site_with_no_entity_takes_part(tmp_path: Path) -> None:
+    def bare(path: Path) -> None:
+        text = path.read_text()
+        path.write_text("\n".join(line.split("\t")[0] + "\tO" if line else "" for line in
+                                  text.split("\n")))  # fmt: skip
+
+    found = run(spoiled(tmp_path, bare, "data.scheme=iob2"), out=tmp_path / "run").result
+    assert found["data"]["sites"]["site-2"]["entities"] == {}
+    assert found["history"][-1]["failed"] == {}
+    assert sorted(found["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
+
+
+def test_a_site_with_a_single_sentence_takes_part(tmp_path: Path) -> None:
+    tables = write_sites(tmp_path / "data", 2)
+    lonely = write_conll(tmp_path / "one.conll", sentences("site-1", "train", 1))
+    tables[1] = {"name": "site-2", "train": str(lonely)}
+    found = run(tiny(tmp_path, site=tables), out=tmp_path / "run").result
+    facts = found["data"]["sites"]["site-2"]
+    assert (facts["train"], facts["dev"], facts["test"]) == (1, 0, 0)
+    assert found["scores"]["sites"]["site-2"]["sentences"] == 0
+    assert found["scores"]["overall"]["sentences"] == 6
+
+
+def test_a_site_may_refuse_by_its_own_guards(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "guards.min_sentences=30")
+    with pytest.raises(QuorumError, match="fewer training sentences than its own guard"):
+        run(settings, out=tmp_path / "run")
+    settings = tiny(tmp_path, "guards.max_rounds=1")
+    with pytest.raises(QuorumError, match=r"round 2: .*guard `max_rounds` is reached"):
+        run(settings, out=tmp_path / "again")
+    assert RunFolder(tmp_path / "again").store().rounds() == [1]
+
+
+# --- keys -----------------------------------------------------------------------------
+
+
+def test_a_missing_key_is_told_by_the_site(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "site.1.key=/nowhere/own.key")
+    with pytest.raises(QuorumError, match=r"site-2.*the site has no key") as caught:
+        run(settings, out=tmp_path / "run")
+    assert "nowhere" not in str(caught.value)  # where a site keeps its key is its own affair
+
+
+@pytest.mark.parametrize("content", ["", "confide-key-1 abcd\n", "not a key\n"])
+def test_a_bad_key_is_told_by_the_site(tmp_path: Path, content: str) -> None:
+    bad = tmp_path / "bad.key"
+    bad.write_text(content)
+    with pytest.raises(QuorumError, match=r"site-2.*the site has no key"):
+        run(tiny(tmp_path, f"site.1.key={bad}"), out=tmp_path / "run")
+
+
+def test_a_different_key_is_named_before_a_word_is_counted(tmp_path: Path) -> None:
+    odd = new_key(tmp_path / "odd.key")
+    with pytest.raises(FederationError, match="the key of site-2 is not the key of the other"):
+        run(tiny(tmp_path, f"site.1.key={odd}"), out=tmp_path / "run")
+    assert not list((tmp_path / "run" / "sites").glob("*/memory/*.memory"))
+
+
+# --- the disk -------------------------------------------------------------------------
+
+
+def filling_up(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
+    """From the n-th write of a file whose path holds `name` the disk is full."""
+    from confide.federation import checkpoints, files, memory
+
+    seen: list[Path] = []
+    real = files.write_atomically
+
+    def write(path: Path, data: bytes) -> None:
+        if name in str(path):
+            seen.append(path)
+            if len(seen) > after:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, data)
+
+    for module in (checkpoints, files, memory):
+        monkeypatch.setattr(module, "write_atomically", write)
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "kind", "words"),
+    [
+        (".ckpt", 0, CheckpointError, "checkpoint of round 1 could not be written"),
+        (".ckpt", 2, CheckpointError, "checkpoint of round 3 .*one before it is safe.*--resume"),
+        (".memory", 1, QuorumError, "site-2.*no space left on its disk"),
+        ("result.json", 0, ConfideError, r"result\.json could not be written.*--resume"),
+        ("errors.json", 1, ConfideError, r"errors\.json could not be written"),
+        ("settings.toml", 0, ConfideError, "could not be written"),
+    ],
+)
+def test_a_full_disk_is_told_and_the_run_resumes_to_the_same_numbers(
+    tmp_path: Path, name: str, after: int, kind: type[ConfideError], words: str
+) -> None:
+    settings = tiny(tmp_path, "rounds=3")
+    straight = run(settings, out=tmp_path / "straight").folder
+    with pytest.MonkeyPatch.context() as patch:
+        filling_up(patch, name, after)
+        with pytest.raises(kind, match=words):
+            run(settings, out=tmp_path / "run")
+    out = tmp_path / "run"
+    if name == ".ckpt":
+        assert RunFolder(out).store().rounds() == list(range(1, after + 1))
+    run(settings, out=out, resume=(out / "settings.toml").exists())
+    same_run(straight, out)
+
+
+# --- checkpoints ----------------------------------------------------------------------
+
+
+def stopped(folder: Path) -> tuple[Any, Path]:
+    """A run that stopped in its third round."""
+    settings = tiny(folder, "rounds=3")
+    events: list[Any] = []
+    run(settings, out=folder / "straight", on_event=events.append)
+    third = next(n for n, event in enumerate(events) if event.kind == "ask" and event.round == 3)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=folder / "run", on_event=stopping_at(third))
+    return settings, folder / "run"
+
+
+def test_a_tampered_checkpoint_is_refused_and_an_older_one_goes_on(tmp_path: Path) -> None:
+    settings, out = stopped(tmp_path)
+    store = RunFolder(out).store()
+    assert store.rounds() == [1, 2]
+    path = store.path(2)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match=r"damaged or was changed.*delete it to continue"):
+        run(settings, out=out, resume=True)
+    path.unlink()
+    run(settings, out=out, resume=True)
+    same_run(tmp_path / "straight", out)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    settings, out = stopped(tmp_path)
+    other = run(tiny(tmp_path, "seed=9"), out=tmp_path / "other").folder
+    path = RunFolder(out).store().path(2)
+    path.write_bytes(RunFolder(other).store().path(2).read_bytes())
+    with pytest.raises(CheckpointError, match="other settings or other data"):
+        run(settings, out=out, resume=True)
+
+
+def test_a_ledger_that_was_lost_is_not_made_up(tmp_path: Path) -> None:
+    settings, out = stopped(tmp_path)
+    (out / "ledger.jsonl").unlink()
+    with pytest.raises(ConfideError, match="a part of the ledger is missing"):
+        run(settings, out=out, resume=True)
+
+
+def test_a_site_that_lost_its_memory_says_so(tmp_path: Path) -> None:
+    settings, out = stopped(tmp_path)
+    before = states(out)
+    for path in (out / "sites" / "site-3" / "memory").iterdir():
+        path.unlink()
+    with pytest.raises(QuorumError, match=r"site-3.*no memory of this run"):
+        run(settings, out=out, resume=True)
+    assert states(out) == before
