@@ -152,7 +152,11 @@ def _train(
             if len(parts) == 1 or workers == 1:
                 return [one(part) for part in parts]
             with ThreadPoolExecutor(len(parts)) as pool:  # they wait for each other's processes
-                return list(pool.map(one, parts))
+                try:
+                    return list(pool.map(one, parts))
+                except BaseException:
+                    engine.stop()  # Ctrl-C, or one that failed: the others need not go on
+                    raise
     finally:
         torch.set_num_threads(threads)
 

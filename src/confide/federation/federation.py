@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,8 +38,8 @@ class Engine(Protocol):
 
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
-    ) -> Iterator[Delivery]:
-        """Every asked site's reply or failure, in any order."""
+    ) -> Generator[Delivery, None, None]:
+        """Every asked site's reply or failure, in any order; closed when nobody listens."""
         ...
 
 
@@ -126,15 +127,16 @@ class Federation:
         names, asks = self._addressed(ask, sites)
         total: dict[str, Any] = {}
         answered = 0
-        for site, reply in self._replies(step, asks, round=round, timeout=timeout, ordered=True):
-            odd = _misfit(total, reply)
-            if odd:
-                what = f"the server refused the site's reply: {odd} is not like that of other sites"
-                self._failed(SiteFault(site=site, step=step.name, round=round, code="refused",
-                                       what=what))  # fmt: skip
-                continue
-            _add(total, reply)
-            answered += 1
+        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=True)
+        with closing(heard):
+            for site, reply in heard:
+                odd = _misfit(total, reply)
+                if odd:
+                    why = f"{odd} is not like that of other sites"
+                    self._failed(_refused(why, site=site, step=step, round=round))
+                    continue
+                _add(total, reply)
+                answered += 1
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
 
@@ -158,21 +160,22 @@ class Federation:
         round: int,
         timeout: float | None,
         ordered: bool = False,
-    ) -> Iterator[tuple[str, Any]]:
+    ) -> Generator[tuple[str, Any], None, None]:
         encoded = self._encode(step, asks, round)
         deliveries = self._engine.deliver(
             step.name, round, asks=encoded, timeout=timeout or self._timeout
         )
-        for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
-            self.compute_seconds += data.seconds
-            try:
-                reply = self._open(step, site, data.reply, asks[site], round=round)
-            except SiteFault as error:
-                self._failed(error)
-                continue
-            loss = getattr(reply, "loss", None) if not step.summed else None
-            self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
-            yield site, reply
+        with closing(deliveries):  # whoever stops listening must not keep the engine waiting
+            for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
+                self.compute_seconds += data.seconds
+                try:
+                    reply = self._open(step, site, data.reply, asks[site], round=round)
+                except SiteFault as error:
+                    self._failed(error)
+                    continue
+                loss = getattr(reply, "loss", None) if not step.summed else None
+                self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
+                yield site, reply
 
     def _failed(self, fault: SiteFault) -> None:
         self.faults.append(fault)
@@ -212,10 +215,7 @@ class Federation:
                 raise fault(message, site=site, step=step.name, round=round)
             check_reply(step, ask, message)
         except (MessageError, GuardError) as error:
-            what = f"the server refused the site's reply: {error.what}"
-            raise SiteFault(
-                site=site, step=step.name, round=round, code="refused", what=what
-            ) from error
+            raise _refused(error.what, site=site, step=step, round=round) from error
         return message
 
     def _settle(
@@ -231,6 +231,11 @@ class Federation:
                 got=f"{answered} ({failed})",
                 fix="mend the sites that failed and resume, or lower federation.at_least",
             )
+
+
+def _refused(why: str, *, site: str, step: Step, round: int) -> SiteFault:
+    what = f"the server refused the site's reply: {why}"
+    return SiteFault(site=site, step=step.name, round=round, code="refused", what=what)
 
 
 def round_half_up(number: float) -> int:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,15 @@ class SequentialEngine:
 
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
-    ) -> Iterator[Delivery]:
+    ) -> Generator[Delivery, None, None]:
         """Every asked site's reply. `timeout` is ignored: nothing here can be interrupted."""
         for site in sorted(asks):
             start = time.perf_counter()
             reply = self._hosts[site].answer(step, round, asks[site])
             yield Delivery(site, reply, time.perf_counter() - start)
+
+    def stop(self) -> None:
+        """Nothing goes on here that could be stopped."""
 
     def close(self) -> None:
         """Nothing to let go of."""

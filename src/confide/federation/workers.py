@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+from confide.errors import FederationError
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SiteSpec
@@ -35,6 +37,7 @@ class WorkerEngine:
         self, specs: Sequence[SiteSpec], hosting: Hosting, *, workers: int, threads: int = 1
     ) -> None:
         self._sites = tuple(sorted(spec.name for spec in specs))
+        self._stopped = False
         shares = _deal(specs, min(workers, len(specs)))
         self._workers = [_Worker(share, hosting, threads) for share in shares]
         self._home = {
@@ -50,7 +53,7 @@ class WorkerEngine:
 
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
-    ) -> Iterator[Delivery]:
+    ) -> Generator[Delivery, None, None]:
         """Every asked site's reply, as they come. A site over `timeout` seconds is a failure."""
         queues: dict[_Worker, deque[str]] = {}
         for site in sorted(asks):
@@ -59,6 +62,7 @@ class WorkerEngine:
         with contextlib.ExitStack() as held:
             for worker in busy:
                 held.enter_context(worker.lock)
+            self._check_open()
             blocks = _Blocks(asks)
             held.callback(blocks.free)
             for worker in busy:
@@ -66,6 +70,7 @@ class WorkerEngine:
             held.callback(_leave, busy)
             while busy:
                 for worker in _ready(busy, timeout):
+                    self._check_open()
                     delivery = worker.finish(step, round, blocks=blocks, timeout=timeout)
                     if delivery is None:
                         continue
@@ -75,10 +80,20 @@ class WorkerEngine:
                         busy.remove(worker)
                     yield delivery
 
+    def stop(self) -> None:
+        """End all work at once, whoever waits for it: deliveries under way raise."""
+        self._stopped = True
+        for worker in self._workers:
+            worker.interrupt()
+
     def close(self) -> None:
         """End all workers."""
         for worker in self._workers:
             worker.end()
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise FederationError("the engine was stopped")
 
 
 class _Blocks:
@@ -111,6 +126,7 @@ class _Worker:
         self.pipe: Connection
         self._site = ""
         self._since = 0.0
+        self._reply = ""
         self._again = False
         self._left = self._up = False
         self._spawn()
@@ -138,7 +154,8 @@ class _Worker:
     def _send(self, step: str, round: int, blocks: _Blocks) -> None:
         self._since = time.perf_counter()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send((step, round, self._site, *blocks.place(self._site)))
+            self._reply = f"confide-{secrets.token_hex(8)}"
+            self.pipe.send((step, round, self._site, *blocks.place(self._site), self._reply))
 
     def overdue(self, timeout: float | None) -> bool:
         """Whether the ask in hand has taken too long, since the process was up."""
@@ -154,8 +171,10 @@ class _Worker:
                 if said is None:
                     self._up, self._since = True, time.perf_counter()
                     return None
-                name, length, seconds = said
-                return Delivery(self._site, _taken(name, length, unlink=True), seconds)
+                length, seconds = said
+                reply = _taken(self._reply, length, unlink=True)
+                self._reply = ""
+                return Delivery(self._site, reply, seconds)
             code = "timeout"
         except (EOFError, ConnectionResetError):
             code = "lost"
@@ -167,6 +186,10 @@ class _Worker:
             return None
         seconds = time.perf_counter() - self._since
         return Delivery(self._site, encode(Failure(code, "", "", "")), seconds)
+
+    def interrupt(self) -> None:
+        """Kill the process; who waits for it hears that it died."""
+        self._process.kill()
 
     def end(self) -> None:
         """Let the process go, and make sure that it went."""
@@ -180,6 +203,9 @@ class _Worker:
             self._process.kill()
         self._process.join()
         self.pipe.close()
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if self._reply:
+                _taken(self._reply, 0, unlink=True)  # that nobody fetched
 
 
 def _leave(workers: Sequence[_Worker]) -> None:
@@ -233,19 +259,18 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(None)
         while True:
-            step, round, site, name, length = pipe.recv()
+            step, round, site, name, length, place = pipe.recv()
             ask = _taken(name, length, unlink=False)
             start = time.perf_counter()
             reply = hosts[site].answer(step, round, ask)
             seconds = time.perf_counter() - start
-            back = _placed(reply)
-            back.close()
-            pipe.send((back.name, len(reply), seconds))
+            _placed(reply, place).close()
+            pipe.send((len(reply), seconds))
 
 
-def _placed(data: bytes) -> SharedMemory:
+def _placed(data: bytes, name: str | None = None) -> SharedMemory:
     """A new block of shared memory that holds these bytes."""
-    block = SharedMemory(create=True, size=len(data))
+    block = SharedMemory(name, create=True, size=len(data))
     assert block.buf is not None
     block.buf[: len(data)] = data
     return block
