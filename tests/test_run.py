@@ -58,6 +58,30 @@ def test_the_promised_paths_stand_in_the_result(done: tuple[RunResult, Any]) -> 
     assert body["sentences_per_second"] > 0
 
 
+def test_every_key_of_the_result_is_documented(done: tuple[RunResult, Any], root: Path) -> None:
+    page = (root / "docs" / "result.md").read_text(encoding="utf-8")
+    body = done[0].result
+    named = [
+        *body,
+        *body["history"][0],
+        *body["scores"]["overall"],
+        *body["scores"]["overall"]["strict"],
+    ]
+    named += [*body["data"], *body["data"]["sites"]["site-1"]]
+    assert not [key for key in named if f"`{key}" not in page and f".{key}" not in page]
+    line = json.loads((done[0].folder / "ledger.jsonl").read_text().splitlines()[0])
+    assert not [key for key in line if f"`{key}`" not in page]
+    errors = json.loads((done[0].folder / "sites" / "site-1" / "errors.json").read_text())
+    assert not [key for key in [*errors, *errors["worst"][0]] if f"`{key}" not in page]
+
+
+def test_every_code_of_a_failure_is_documented(root: Path) -> None:
+    from confide.federation.failures import CODES
+
+    page = (root / "docs" / "result.md").read_text(encoding="utf-8")
+    assert not [code for code in [*CODES, "refused"] if f"`{code}`" not in page]
+
+
 def test_scores_of_all_are_the_sum_of_the_sites(done: tuple[RunResult, Any]) -> None:
     body = done[0].result["scores"]
     for kind in ("strict", "relaxed"):

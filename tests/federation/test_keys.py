@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from confide.data.vocabulary import digest
 from confide.errors import KeyFileError
 from confide.federation.keys import key_check, new_key, read_key
 
@@ -72,3 +73,12 @@ def test_the_check_value_is_an_hmac_of_the_nonce() -> None:
     assert check != key_check(key, "12ac")
     assert check != key_check(bytes(32), "12ab")
     assert key.hex() not in check
+
+
+def test_a_server_that_chooses_the_number_cannot_have_a_word_digested() -> None:
+    """Check values and digests of words are HMACs of texts that begin differently."""
+    key = bytes(range(32))
+    for nonce in ("word\0aspirin", "aspirin", "\0aspirin", "word"):
+        check = key_check(key, nonce)
+        for kind in ("word", "character", "file"):
+            assert not check.startswith(digest(key, kind, "aspirin").hex()[:8])
