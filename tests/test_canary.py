@@ -45,7 +45,7 @@ IDS = {
     "document": "patient-Xan{n}thippeqx",
     "file": "ward-Ygg{n}drasilqx",
     "note": "T9Quet{n}zalqx",
-    "raised": "Raised-Wom{n}batqx",
+    "raised": "RaisedWom{n}batqx",
 }
 
 
@@ -247,7 +247,7 @@ def test_digests_cannot_be_made_without_the_key(planted: tuple[Path, Any]) -> No
 
 def errors_with_text(text: str) -> dict[str, Exception]:
     """Errors as real code raises them, all with a site's text in them."""
-    named = type(text.replace("-", ""), (ValueError,), {})
+    named = type(text, (ValueError,), {})
     chained = ConfideError("wrapped", got=text, where=text, fix=text)
     chained.__cause__ = KeyError(text)
     return {

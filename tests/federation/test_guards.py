@@ -11,7 +11,7 @@ import pytest
 from confide.errors import GuardError
 from confide.federation.guards import MOST, check_reply
 from confide.federation.steps import Step
-from federation.toys import MULTIPLY, Reply, Said, ask, multiply
+from federation.toys import MULTIPLY, Ask, Reply, Said, ask, multiply
 
 ASK = ask()
 
@@ -73,7 +73,7 @@ def test_another_message_is_refused() -> None:
 
 
 def test_a_steps_own_check_comes_last() -> None:
-    def refuse(message: Reply) -> None:
+    def refuse(ask: Ask, message: Reply) -> None:
         raise GuardError(f"a count of {message.count}")
 
     step = Step.of(multiply, summed=True, like=MULTIPLY.like, check=refuse)

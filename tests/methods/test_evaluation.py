@@ -26,7 +26,7 @@ FOUND = [note(("Drug", 0, 5), ("Effect", 11, 20)), note(("Dose", 1, 3)), note(("
 
 def test_counts_come_back_as_they_were() -> None:
     reply = score_documents(GOLD, FOUND)
-    check_scored(reply)
+    check_scored(None, reply)
     assert reply.types == ["Dose", "Drug", "Effect"]
     assert reply.strict_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [0, 1, 1]]
     assert reply.relaxed_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [1, 1, 1]]
@@ -35,7 +35,7 @@ def test_counts_come_back_as_they_were() -> None:
 
 def test_a_site_without_held_out_text_adds_nothing() -> None:
     empty = score_documents([], [])
-    check_scored(decode(Scored, encode(empty)))
+    check_scored(None, decode(Scored, encode(empty)))
     full = counts_of(score_documents(GOLD, FOUND))
     assert sum_counts([full, counts_of(empty)]) == full
 
@@ -58,4 +58,4 @@ def test_a_site_without_held_out_text_adds_nothing() -> None:
 )
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):
-        check_scored(replace(score_documents(GOLD, FOUND), **changes))
+        check_scored(None, replace(score_documents(GOLD, FOUND), **changes))

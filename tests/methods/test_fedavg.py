@@ -156,25 +156,36 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
         FedAvg(tiny(tmp_path, "options.weighting=loud"))
 
 
+ROWS = np.array([0.0, 1.0], np.float32)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"weight": 0.0},
         {"weight": -3.0},
+        {"weight": 2.0},
         {"sentences": 0},
-        {"seen": {"word.weight": np.ones(3)}},
-        {"seen": {"other.weight": np.ones(2)}},
-        {"seen": {"word.weight": np.array([-1.0, 1.0])}},
-        {"seen": {"word.weight": np.array([1.0, 3.0])}},
+        {"seen": {}},
+        {"seen": {"word.weight": np.ones(3, np.float32)}},
+        {"seen": {"word.weight": ROWS, "crf.weight": ROWS}},
+        {"seen": {"crf.weight": ROWS}},
+        {"seen": {"word.weight": ROWS - 1}},
+        {"seen": {"word.weight": ROWS * 2}},
+        {"seen": {"word.weight": ROWS.astype(np.float64)}},
     ],
     ids=str,
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
-    good = Trained({"word.weight": np.ones((2, 3))}, 2.0, {}, loss=0.0, sentences=1)
-    check_trained(good)
-    check_trained(replace(good, seen={"word.weight": np.array([0.0, 2.0])}))
+    weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
+    asked = Train(weights, 0.1, "sgd", 0.9, 0.0, 5.0, 10, 1, 0.0, "equal", "seen")
+    good = Trained(weights, 1.0, {"word.weight": ROWS}, loss=0.0, sentences=1)
+    check_trained(asked, good)
+    check_trained(replace(asked, rows="all"), replace(good, seen={}))
+    by_size = replace(asked, weighting="sentences")
+    check_trained(by_size, replace(good, weight=7.0, seen={"word.weight": ROWS * 7}))
     with pytest.raises(GuardError):
-        check_trained(replace(good, **changes))
+        check_trained(asked, replace(good, **changes))
 
 
 # --- what a site needs --------------------------------------------------------------------------

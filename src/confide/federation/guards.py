@@ -52,7 +52,7 @@ def check_reply(step: Step, ask: Any, reply: Any) -> None:
     for asked, replied in step.like:
         _check_like(asked, getattr(ask, asked), replied, getattr(reply, replied))
     if step.check is not None:
-        step.check(reply)
+        step.check(ask, reply)
 
 
 def _check_array(name: str, array: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from confide.errors import MessageError
 from confide.federation.messages import fields_of
 
 Answer = Callable[..., tuple[Any, Any]]
-Check = Callable[[Any], None]
+Check = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Step:
 
     `summed` steps answer with numbers and arrays only, and the server adds the replies up without
     looking at one (`Federation.sum`). `like` names pairs of fields (ask, reply) whose arrays must
-    have equal names, shapes and types. `check` raises GuardError, naming fields only, where a reply
-    is not what it should be; it stands on both sides of the wall.
+    have equal names, shapes and types. `check(ask, reply)` raises GuardError, naming fields only,
+    where a reply is not what it should be; it stands on both sides of the wall.
     """
 
     name: str

@@ -42,7 +42,7 @@ def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> 
     )
 
 
-def check_scored(reply: Scored) -> None:
+def check_scored(ask: object, reply: Scored) -> None:
     """Raise GuardError where counts contradict themselves: more right than predicted or gold."""
     for name, table in (("strict_Y3", reply.strict_Y3), ("relaxed_Y3", reply.relaxed_Y3)):
         if table.dtype != np.int64 or table.shape != (len(reply.types), 3):

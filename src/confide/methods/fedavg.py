@@ -48,6 +48,7 @@ from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial, set_words
 from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
+    CHARACTER_ROWS,
     Extractor,
     TaggerMemory,
     compare_vectors,
@@ -192,12 +193,17 @@ def score(
     return score_documents(gold, predicted), memory
 
 
-def check_trained(reply: Trained) -> None:
-    """Raise GuardError where a site has no weight in the mean, or has trained on nothing."""
-    if reply.weight < 1 or reply.sentences < 1:
-        raise GuardError("weight or sentences is not a count")
+def check_trained(ask: Train, reply: Trained) -> None:
+    """Raise GuardError where a site's weight in the mean is not what was asked for."""
+    if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
+        raise GuardError("weight is not a weight in the mean")
+    if reply.sentences < 1:
+        raise GuardError("sentences is not a count")
+    asked = {"word.weight", *CHARACTER_ROWS} & set(ask.weights) if ask.rows == "seen" else set()
+    if reply.seen.keys() != asked:
+        raise GuardError("seen does not name the arrays that have a row per word or character")
     for name, seen_V in reply.seen.items():
-        fits = name in reply.weights and seen_V.shape == reply.weights[name].shape[:1]
+        fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
         if not fits or seen_V.min() < 0 or seen_V.max() > reply.weight:
             raise GuardError("seen is not a weight for each row")
 

@@ -46,7 +46,7 @@ Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 class CheckKey:
     """Compare keys without showing one."""
 
-    nonce: str = carries("a number of this run, so that check values cannot be compared over runs")
+    nonce: str = carries("a number that comes from the run's seed")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def count_vocabulary(
     return VocabularyCounted(*words, *characters, types, len(examples)), memory
 
 
-def check_counted(reply: VocabularyCounted) -> None:
+def check_counted(ask: object, reply: VocabularyCounted) -> None:
     """Raise GuardError where digests and counts are not counts of distinct digests."""
     for kind, digests, counts in (
         ("word", reply.word_digests_W16, reply.word_counts_W),
