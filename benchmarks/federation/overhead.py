@@ -1,0 +1,290 @@
+"""What a federated run costs above the optimiser steps that it is made of.
+
+Two sides in one process, one thread, one after the other, several times:
+
+- `run`: `confide.run.run`, sequential: 20 sites, messages through the codec, guards, memory,
+  ledger, a checkpoint each round, dev text scored each round, test text at the end, reports.
+- `bare`: a plain PyTorch program that reads the same files, numbers words with a dict, keeps one
+  model and the sites' batches in memory, takes the same optimiser steps, averages state_dicts and
+  scores the same texts as often. No message, no site, no file.
+
+Both must arrive at the same weights, bit for bit. Printed are medians over the repetitions, of the
+whole program and of its training alone (asks, steps and the mean; no scoring), and ratios of pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from common import Clock, keep, medians, settings_for, text_files
+
+from confide.data.batches import train_batches
+from confide.data.corpora import locate
+from confide.data.encoding import Encoded, TagSet, encode
+from confide.data.examples import examples_from
+from confide.data.partitions import partition
+from confide.data.vocabulary import ClearVocabulary, digest, normalise
+from confide.federation.checkpoints import CheckpointStore
+from confide.federation.keys import new_key, read_key
+from confide.federation.messages import decode
+from confide.learning.predict import Prepared, annotate, prepare
+from confide.learning.seeds import derive_seed, seeded
+from confide.methods.fedavg import FedAvgState
+from confide.models import tagger
+from confide.models.tagger import Tagger, TaggerSizes
+from confide.run import Event, run
+from confide.scoring import count_entities, scores, sum_counts
+from confide.settings import Settings
+from confide.text.document import Document
+from confide.text.formats import read
+
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass
+class Side:
+    """What one side came to, and the time it took."""
+
+    whole: Clock = field(default_factory=Clock)
+    training: Clock = field(default_factory=Clock)
+    weights: Weights = field(default_factory=dict)
+    test_f1: float = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One site's text in the bare program."""
+
+    name: str
+    train: Encoded
+    dev: tuple[Sequence[Document], Prepared]
+    test: tuple[Sequence[Document], Prepared]
+
+
+class TrainingWatch:
+    """Times training from outside: from the first `train` ask of a round to the next other ask."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held = ExitStack()
+        self._inside = False
+
+    def __call__(self, event: Event) -> None:
+        trains = event.step == "train"
+        if event.kind == "ask" and trains != self._inside:
+            self._inside = trains
+            if trains:
+                self._held.enter_context(self._clock.running())
+            else:
+                self._held.close()
+
+
+def federated(settings: Settings, out: Path) -> Side:
+    """`confide run`."""
+    side = Side()
+    with side.whole.running():
+        result = run(settings, out=out, on_event=TrainingWatch(side.training)).result
+    side.test_f1 = result["scores"]["overall"]["strict"]["f1"]
+    state = decode(
+        FedAvgState, CheckpointStore(out / "checkpoints").load(settings.rounds).state.tobytes()
+    )
+    side.weights = {name: torch.from_numpy(array) for name, array in state.weights.items()}
+    return side
+
+
+def bare(settings: Settings, key: bytes) -> Side:
+    """The same optimiser steps in a plain program."""
+    side = Side()
+    with side.whole.running():
+        places, model = _read(settings, key)
+        weights = _copied(model)
+        for number in range(1, settings.rounds + 1):
+            with side.training.running():
+                weights = _round(model, weights, places, settings, number)
+            model.load_state_dict(weights)
+            _score(model, [place.dev for place in places])
+        side.test_f1 = _score(model, [place.test for place in places])
+    side.weights = weights
+    return side
+
+
+def _round(
+    model: Tagger, weights: Weights, places: Sequence[Place], settings: Settings, number: int
+) -> Weights:
+    total: Weights = {}
+    for place in places:
+        model.load_state_dict(weights)
+        seed = derive_seed(settings.seed, number, place.name, "train")
+        _epoch(model, place.train, settings, number, seed)
+        for name, value in model.state_dict().items():
+            if name in total:
+                total[name] += value
+            else:
+                total[name] = value.double()
+    return {name: (value / len(places)).float() for name, value in total.items()}
+
+
+def _epoch(model: Tagger, encoded: Encoded, settings: Settings, number: int, seed: int) -> None:
+    training = settings.training
+    optimiser = torch.optim.SGD(
+        model.parameters(),
+        lr=training.learning_rate * training.decay ** (number - 1),
+        momentum=training.momentum,
+        fused=True,
+    )
+    batches = train_batches(
+        encoded,
+        batch_size=training.batch_size,
+        seed=derive_seed(seed, "batches", 0),
+        word_dropout=training.word_dropout,
+    )
+    model.train()
+    with seeded(derive_seed(seed, "dropout")):
+        for batch in batches:
+            loss = tagger.loss(model, batch).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+            optimiser.step()
+            loss.item()
+    model.eval()
+
+
+def _score(model: Tagger, parts: Sequence[tuple[Sequence[Document], Prepared]]) -> float:
+    counts = [count_entities(gold, annotate(model, text)) for gold, text in parts]
+    return float(scores(sum_counts(counts))["strict"]["f1"])
+
+
+def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
+    """Every site's text as numbers, and a model. The words' order is the run's, for equal bits."""
+    split, how = settings.split, settings.vocabulary.how
+    assert split is not None
+    dealt = {
+        part: partition(
+            [d for path in paths for d in read(locate(path), "conll", scheme="iob2").documents],
+            split.sites,
+            by=split.by,
+            seed=split.seed,
+        )
+        for part, paths in (("train", split.train), ("dev", split.dev), ("test", split.test))
+    }
+    examples = {name: examples_from(share)[0] for name, share in dealt["train"].items()}
+    words, characters, types = Counter[str](), Counter[str](), set[str]()
+    for example in (one for share in examples.values() for one in share):
+        words.update(normalise(token, how) for token in example.tokens)
+        characters.update("".join(example.tokens))
+        types.update(span[2] for span in example.spans)
+    vocabulary = {
+        "words": ClearVocabulary(_ordered(words, "word", key)),
+        "characters": ClearVocabulary(_ordered(characters, "character", key), "character"),
+        "tags": TagSet(tuple(sorted(types))),
+        "how": how,
+    }
+    places = [
+        Place(
+            name,
+            encode(share, **vocabulary),
+            (dealt["dev"][name], prepare(dealt["dev"][name], **vocabulary)),
+            (dealt["test"][name], prepare(dealt["test"][name], **vocabulary)),
+        )
+        for name, share in examples.items()
+    ]
+    return places, _model(settings, vocabulary)
+
+
+def _model(settings: Settings, vocabulary: dict[str, object]) -> Tagger:
+    own = settings.model
+    sizes = TaggerSizes(
+        **{name: len(vocabulary[name]) for name in ("words", "characters", "tags")},  # type: ignore[arg-type]
+        word_dim=own.word_dim,
+        character=own.character,
+        bilstm_hidden=own.bilstm_hidden,
+        dropout=own.dropout,
+    )
+    moves, starts, ends = (torch.from_numpy(rule) for rule in vocabulary["tags"].rules)  # type: ignore[attr-defined]
+    with seeded(derive_seed(settings.seed, "weights")):
+        return Tagger(sizes, (moves, starts, ends))
+
+
+def _ordered(counts: Counter[str], kind: str, key: bytes) -> tuple[str, ...]:
+    return tuple(sorted(counts, key=lambda text: (-counts[text], digest(key, kind, text))))
+
+
+def _copied(model: Tagger) -> Weights:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def measure(
+    settings: Settings, key: bytes, folder: Path, *, bare_first: bool = False
+) -> tuple[dict[str, float], bool]:
+    """Seconds of both sides and the ratio of each pair; whether weights and scores were equal."""
+    out = folder / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    if bare_first:
+        plain, ours = bare(settings, key), federated(settings, out)
+    else:
+        ours, plain = federated(settings, out), bare(settings, key)
+    equal = ours.test_f1 == plain.test_f1 and all(
+        torch.equal(value, plain.weights[name]) for name, value in ours.weights.items()
+    )
+    row = {}
+    for part in ("whole", "training"):
+        mine, theirs = vars(getattr(ours, part)), vars(getattr(plain, part))
+        for kind, seconds in mine.items():
+            row[f"{part}_{kind}_run"] = seconds
+            row[f"{part}_{kind}_bare"] = theirs[kind]
+            row[f"{part}_{kind}_ratio"] = seconds / theirs[kind]
+    return row, equal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sites", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--share", type=float, default=1.0, help="of the corpus")
+    parser.add_argument("--repeat", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=10, help="sentences in a batch")
+    parser.add_argument("--synthetic", action="store_true", help="made-up notes, no $CONFIDE_DATA")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = text_files(folder / "text", share=args.share, synthetic=args.synthetic)
+        key_file = new_key(folder / "shared.key")
+        settings = settings_for(
+            files,
+            sites=args.sites,
+            rounds=args.rounds,
+            key=f'"{key_file}"',
+            **{"training.batch_size": args.batch, "select.by": '"last"'},
+        )
+        measure(settings.model_copy(update={"rounds": 1}), read_key(key_file), folder)  # warm up
+        for turn in range(args.repeat):
+            row, equal = measure(settings, read_key(key_file), folder, bare_first=turn % 2 == 1)
+            assert equal, "the two sides did not arrive at the same numbers"
+            rows.append(row)
+            print("  ".join(f"{key} {value:.3f}" for key, value in row.items()), flush=True)
+    middle = medians(rows)
+    print(f"\nmedians of {args.repeat}, {args.sites} sites, {args.rounds} rounds; equal weights")
+    for part in ("whole", "training"):
+        for kind in ("wall", "cpu"):
+            ours, plain, ratio = (
+                middle[f"{part}_{kind}_{side}"] for side in ("run", "bare", "ratio")
+            )
+            print(f"{part:9} {kind:5} run {ours:7.2f} s  bare {plain:7.2f} s  {ratio:.3f} x")
+    options = {name: value for name, value in vars(args).items() if name != "json"}
+    keep(args.json, {"benchmark": "overhead", **options, "medians": middle, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
