@@ -137,6 +137,18 @@ def test_asking_again_gives_the_same_bytes_and_the_same_memory(tmp_path: Path) -
     assert all(one != two for one, two in zip(first, other, strict=True))
 
 
+def test_asking_again_forgets_what_came_after_even_where_nothing_was_changed(
+    tmp_path: Path,
+) -> None:
+    """`tell` leaves the memory alone; asked again, it must not see what `multiply` then made."""
+    sites = federation(sequential(tmp_path))
+    sites.sum(MULTIPLY, ask(), round=0)
+    first = sites.ask(TELL, ask(), round=1)
+    sites.sum(MULTIPLY, ask(), round=1)
+    assert sites.ask(TELL, ask(), round=1) == first
+    assert {reply.turns for reply in first.values()} == {1}
+
+
 # --- who takes part ------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.messages import encode
 
 _SPAWN = multiprocessing.get_context("spawn")
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class WorkerEngine:
@@ -217,13 +218,14 @@ def _leave(workers: Sequence[_Worker]) -> None:
 def _no_script() -> Iterator[None]:
     """Inside, a spawned process does not run the caller's script again; it needs nothing of it."""
     main = vars(sys.modules["__main__"])
-    kept: dict[str, Any] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
-    main["__spec__"] = None
-    main.pop("__file__", None)
-    try:
-        yield
-    finally:
-        main.update(kept)
+    with _ONE_AT_A_TIME:
+        kept: dict[str, Any] = {n: main[n] for n in ("__spec__", "__file__") if n in main}
+        main["__spec__"] = None
+        main.pop("__file__", None)
+        try:
+            yield
+        finally:
+            main.update(kept)
 
 
 def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:
