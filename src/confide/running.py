@@ -76,6 +76,7 @@ class Rounds:
         rounds = self._store.rounds()
         if rounds:
             last, state, progress = self._restore(rounds[-1])
+            self._store.prune(last, best=progress.best_round)
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()

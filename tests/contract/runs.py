@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,23 @@ def ledger_lines(folder: Path) -> list[str]:
 
 def same_run(one: Path, other: Path) -> None:
     """Both runs came to the same numbers, weights and messages, bit for bit."""
-    assert result(one) == result(other)
-    assert states(one) == states(other)
-    assert ledger_lines(one) == ledger_lines(other)
+    assert not list(differences(result(one), result(other)))
+    assert not list(differences(states(one), states(other)))
+    missing = Counter(ledger_lines(one))
+    missing.subtract(ledger_lines(other))
+    assert not [line for line, count in missing.items() if count]
+
+
+def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Where two trees differ, and how."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            yield from differences(one.get(key), other.get(key), f"{path}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{path}[{number}]")
+    elif one != other:
+        yield f"{path}: {str(one)[:80]} is not {str(other)[:80]}"
 
 
 def memory_files(folder: Path) -> dict[str, bytes]:

@@ -47,6 +47,14 @@ def test_the_last_two_and_the_best_are_kept(store: CheckpointStore) -> None:
     assert store.load(3).round == 3
 
 
+def test_what_a_killed_run_did_not_forget_is_forgotten_later(store: CheckpointStore) -> None:
+    for round in (1, 2, 3, 4):
+        store.save(checkpoint(round), best=round)
+    store.path(1).write_bytes(b"left over")
+    store.prune(4, best=4)
+    assert store.rounds() == [3, 4]
+
+
 def test_every_changed_byte_is_noticed(store: CheckpointStore) -> None:
     store.save(checkpoint(1, 20), best=1)
     good = store.path(1).read_bytes()

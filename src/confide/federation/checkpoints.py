@@ -55,8 +55,12 @@ class CheckpointStore:
                 where=str(path),
                 fix="make room on the disk, then continue with --resume",
             ) from error
+        self.prune(checkpoint.round, best=best)
+
+    def prune(self, last: int, *, best: int) -> None:
+        """Forget checkpoints that are neither of the last two rounds nor the best."""
         for round in self.rounds():
-            if round < checkpoint.round - 1 and round != best:
+            if round < last - 1 and round != best:
                 self.path(round).unlink(missing_ok=True)
 
     def rounds(self) -> list[int]:
