@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.errors import FederationError, QuorumError
@@ -112,6 +112,7 @@ def test_float32_is_not_added_in_float32(tmp_path: Path) -> None:
     assert total.weights["a"][0] == 2.0**24 + 2  # in float32 both ones would be lost
 
 
+@settings(max_examples=15)
 @given(st.permutations(["site-1", "site-2", "site-3", "site-4", "site-5"]))
 def test_the_order_of_arrival_cannot_matter(order: list[str]) -> None:
     import tempfile
