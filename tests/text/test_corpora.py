@@ -143,6 +143,70 @@ def test_biored(corpora, part, documents, entities, relations, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("format", "documents", "sentences"),
+    [("ade", 2972, 4272 + 16688), ("ade-positive", 1644, 4272)],
+)
+def test_ade(corpora, format, documents, sentences):
+    reading = read(corpora / "ade_corpus_v2", format)
+    assert len(reading.documents) == len({d.id for d in reading.documents}) == documents
+    assert counted(reading) == (sentences, 5063 + 5776 + 230)
+    entities = Counter(e.type for d in reading.documents for e in d.entities)
+    relations = Counter(r.type for d in reading.documents for r in d.relations)
+    assert entities == {"Drug": 5063, "AE": 5776, "Dose": 230}
+    assert relations == {"adverse-effect": 6821, "dose": 279}
+    negative = 7 if format == "ade" else 0  # every offset of the .rel files fits: no other problem
+    assert Counter(p.kind for p in reading.problems) == Counter({"duplicate-sentence": negative})
+
+
+def test_ade_is_the_same_from_the_file_of_effects(corpora):
+    folder = corpora / "ade_corpus_v2"
+    positive = read(folder, "ade-positive").documents
+    assert read(folder / "DRUG-AE.rel").documents == positive
+    assert len({(d.id, d.text[s.start : s.end]) for d in positive for s in d.sentences}) == 4272
+    spans = check(folder, format="ade-positive")
+    assert (spans.counts["trainable"], spans.kinds["nested"]) == (10948, 121)
+
+
+def test_ade_offsets_choose_between_places(corpora):
+    """Where a mention's string stands several times in its sentence, by hand from the corpus."""
+    documents = {d.id: d for d in read(corpora / "ade_corpus_v2", "ade-positive").documents}
+    found = 0
+    for document in documents.values():
+        for sentence in document.sentences:
+            text = document.text[sentence.start : sentence.end]
+            inside = [e for e in document.entities if sentence.start <= e.start < sentence.end]
+            found += any(text.count(document.surface(entity)) > 1 for entity in inside)
+    assert found > 300
+    insulin = documents["10452772"]
+    assert [insulin.text[e.start - 8 : e.end] for e in insulin.entities if e.type == "Dose"] == [
+        "insulin 4 times per day"
+    ]
+
+
+def test_psytar_workbook(corpora):
+    reading = read(corpora / "psytar" / "PsyTAR_dataset.xlsx")
+    empty = [problem for problem in reading.problems if problem.kind == "empty-sentence"]
+    assert len(reading.documents) == 891
+    assert sum(len(d.sentences) for d in reading.documents) + len(empty) == 6009
+    entities = Counter(e.type for d in reading.documents for e in d.entities)
+    assert entities == {"ADR": 4779, "SSI": 1212, "DI": 787, "WD": 579}
+    unplaced, repeated = Counter(), Counter()
+    for problem in reading.problems:
+        kind = problem.where.rpartition("#")[2].partition("_")[0]
+        unplaced[kind] += problem.kind == "mention-not-found"
+        repeated[kind] += problem.kind == "duplicate-mention"
+    assert (unplaced.total(), repeated.total()) == (56, 2)
+    whole = {"ADR": 4813, "SSI": 1219, "DI": 793, "WD": 590}
+    assert {kind: entities[kind] + unplaced[kind] + repeated[kind] for kind in whole} == whole
+    assert reading.details["mentions"] == (
+        "6,659 as written, 183 but for case and punctuation, 25 inside a word, 412 in pieces, "
+        "80 misspelt, 56 not placed"
+    )
+    drugs = Counter(dict(d.attributes)["domain"] for d in reading.documents)
+    assert drugs == {"cymbalta": 231, "effexorxr": 228, "lexapro": 219, "zoloft": 213}
+
+
 def test_a_flat_tagger_can_learn_nearly_all_of_an_abstract_corpus(corpora):
     report = check(corpora / "bc5cdr_cid" / "CDR_DevelopmentSet.PubTator.txt.gz")
     lost = Counter(problem.kind for problem in report.problems if problem.lost)

@@ -59,7 +59,7 @@ def survives(path, format=None, **options):
         )
     report = check(path, format=format, **options)
     assert report.counts["entities"] >= report.counts["trainable"]
-    for name in FORMATS:
+    for name in (name for name, kind in FORMATS.items() if kind.write):
         write(reading.documents, path.parent / f"out-{name}", name)
 
 

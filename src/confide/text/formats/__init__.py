@@ -7,7 +7,17 @@ from pathlib import Path
 
 from confide.errors import MissingDataError, SettingsError
 from confide.text.document import Document, Problem
-from confide.text.formats import brat, conll, conll_write, doccano, jsonl, plain, pubtator
+from confide.text.formats import (
+    ade,
+    brat,
+    conll,
+    conll_write,
+    doccano,
+    jsonl,
+    plain,
+    psytar,
+    pubtator,
+)
 from confide.text.formats.base import Format, Options, Reading
 from confide.text.formats.sniff import detect, files_in
 
@@ -15,10 +25,15 @@ __all__ = ["FORMATS", "Format", "Options", "Reading", "detect", "read", "write"]
 
 FORMATS: dict[str, Format] = {
     "conll": Format("conll", "CoNLL columns", ".conll", conll.read, conll_write.write),
-    "brat": Format("brat", "brat standoff", "", brat.read, brat.write),
+    "brat": Format("brat", "brat standoff", "", brat.read, brat.write, whole=True),
     "jsonl": Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
     "doccano": Format("doccano", "doccano's JSON Lines", ".jsonl", jsonl.read, doccano.write),
     "pubtator": Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
+    "ade": Format("ade", "ADE corpus", "", ade.read, None, whole=True),
+    "ade-positive": Format(
+        "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
+    ),
+    "psytar": Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
     "text": Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
 }
 
@@ -49,8 +64,8 @@ def read(
     """Read annotated documents from a file or a folder.
 
     Args:
-        path: a file (gzip is unpacked), or a folder: one of brat files, or one of files of one
-            other format, which are read in the order of their names.
+        path: a file (gzip is unpacked), or a folder: one of brat files, the ADE corpus, or one of
+            files of one other format, which are read in the order of their names.
         format: a key of `FORMATS`; None: told from the content.
         scheme: the tag scheme of CoNLL files; None: detected.
         encoding: of every file; None: UTF-8, or what a byte order mark says.
@@ -73,7 +88,7 @@ def read(
         scheme, encoding, columns, bare_type, None if types is None else frozenset(types)
     )
     kind = format_named(detect(path, encoding) if format is None else format)
-    if kind.name == "brat" or not path.is_dir():
+    if kind.whole or not path.is_dir():
         return kind.read(path, options)
     readings = [kind.read(file, options) for file in files_in(path)]
     if not readings:
@@ -94,11 +109,19 @@ def write(
     Args:
         documents: in the order of the file.
         path: a file; for brat a folder.
-        format: a key of `FORMATS`.
+        format: a key of `FORMATS` whose format has a writer.
         scheme: the tag scheme of a CoNLL file.
 
     Raises:
-        SettingsError: there is no such format or scheme.
+        SettingsError: there is no such format or scheme, or the format is only read.
         DataError: the system does not let us write there.
     """
-    return format_named(format).write(documents, Path(path), scheme)
+    kind = format_named(format)
+    if kind.write is None:
+        raise SettingsError(
+            "the format is only read, never written",
+            expected=" or ".join(name for name, one in FORMATS.items() if one.write),
+            got=repr(format),
+            fix="name the format to write",
+        )
+    return kind.write(documents, Path(path), scheme)

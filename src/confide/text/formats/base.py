@@ -54,15 +54,17 @@ class Reading:
 class Format:
     """A file format: its name in settings, what it is, its file ending, a reader and a writer.
 
-    `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` the problems.
-    `suffix` is empty where the format is a folder.
+    `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` the problems, and is
+    None where the format is only read. `suffix` is empty where the format is a folder. `whole`: the
+    reader takes a folder by itself, not file by file.
     """
 
     name: str
     title: str
     suffix: str
     read: Callable[[Path, Options], Reading]
-    write: Callable[[Sequence[Document], Path, str], list[Problem]]
+    write: Callable[[Sequence[Document], Path, str], list[Problem]] | None
+    whole: bool = False
 
 
 def place(document: Document, start: int, end: int) -> str:

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
-from confide.text.files import lines_of, read_text
+from confide.text.files import decode, lines_of, read_bytes
+from confide.text.formats.ade import corpus_file, is_ade
 from confide.text.formats.columns import find_layout
+from confide.text.formats.psytar import ZIP
 
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
@@ -21,7 +23,8 @@ _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
 def detect(path: Path | str, encoding: str | None = None) -> str:
     """The format (a key of `FORMATS`) of a file, or of the files of a folder.
 
-    A ``.txt`` file that is nothing else is raw text ("text").
+    A ``.txt`` file that is nothing else is raw text ("text"). A workbook is taken for PsyTAR's, the
+    only one that is read.
 
     Raises:
         MissingDataError: there is no such file.
@@ -36,7 +39,10 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
     siblings = any(path.with_suffix(suffix).is_file() for suffix in BRAT)
     if path.suffix.lower() == ".txt" and siblings:
         return "brat"
-    text, _ = read_text(path, encoding)
+    raw = read_bytes(path)
+    if raw.startswith(ZIP):
+        return "psytar"
+    text, _ = decode(raw, str(path), encoding=encoding)
     return _of_text(text[:_SAMPLE], path)
 
 
@@ -52,6 +58,8 @@ def _of_text(text: str, path: Path) -> str:
         return "jsonl"
     if len(text) == _SAMPLE and len(lines) > 1:
         lines.pop()  # cut in the middle
+    if is_ade(lines):
+        return "ade"
     try:
         find_layout(lines, None, str(path))
     except ConfideError as error:
@@ -59,7 +67,8 @@ def _of_text(text: str, path: Path) -> str:
             return "text"
         raise FormatError(
             "the format is not known",
-            expected="CoNLL columns, brat, JSON Lines, PubTator, or raw text in a .txt file",
+            expected="CoNLL columns, brat, JSON Lines, PubTator, the ADE corpus, PsyTAR, or raw "
+            "text in a .txt file",
             where=f"{path}:1",
             fix="state the format (and for CoNLL the columns)",
         ) from error
@@ -74,6 +83,8 @@ def _is_json(text: str) -> bool:
 def files_in(folder: Path) -> list[Path]:
     """The data files of a folder in the order of their names: no hidden ones, no READMEs.
 
+    A folder whose data files are the ADE corpus stands for itself: they are read together.
+
     Raises:
         DataError: the system does not let us look.
     """
@@ -81,11 +92,12 @@ def files_in(folder: Path) -> list[Path]:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
-    return [
+    files = [
         file
         for file in inside
         if file.is_file() and not file.name.startswith(".") and not _IGNORED.search(file.name)
     ]
+    return [folder] if files and all(map(corpus_file, files)) else files
 
 
 def _of_folder(folder: Path, encoding: str | None) -> str:
@@ -94,6 +106,8 @@ def _of_folder(folder: Path, encoding: str | None) -> str:
     files = files_in(folder)
     if not files:
         raise MissingDataError("the folder holds no data file", where=str(folder))
+    if files == [folder]:
+        return "ade"
     found = {detect(file, encoding): file for file in files}
     if len(found) > 1:
         raise FormatError(

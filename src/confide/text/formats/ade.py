@@ -1,0 +1,330 @@
+"""The ADE corpus (Gurulingappa et al. 2012): drugs, adverse effects and doses in MEDLINE sentences.
+
+Three files: `DRUG-AE.rel` and `DRUG-DOSE.rel`, one relation per line, and `ADE-NEG.txt`, sentences
+without an adverse effect. `DRUG-DOSE.rel` annotates sentences of `DRUG-AE.rel` a second time, so
+the two are always read as one: nothing here gives a sentence twice.
+
+Offsets in the files count from the start of an abstract that is not in them. They still say how
+far the mentions of one sentence are from each other, and so which of several places is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from confide.errors import DataError, FormatError, MissingDataError
+from confide.text.document import Document, Entity, Problem, Relation, Span
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.sentences import joined
+
+EFFECTS, DOSES, NEGATIVES = "DRUG-AE.rel", "DRUG-DOSE.rel", "ADE-NEG.txt"
+_TYPES = {EFFECTS: "AE", DOSES: "Dose"}
+_RELATIONS = {"AE": "adverse-effect", "Dose": "dose"}
+_NEGATIVE = re.compile(r"([^|\s]+) NEG (.*\S.*)")
+_SURE = re.compile(r"\d+ NEG \S")
+_SAMPLE = 50
+
+
+class _Mention(NamedTuple):
+    """A mention as a line has it: its offsets count from the start of the abstract."""
+
+    type: str
+    surface: str
+    begin: int
+    end: int
+
+
+class _Row(NamedTuple):
+    """A line of a `.rel` file: `drug` has the `other`, an effect or a dose."""
+
+    where: str
+    abstract: str
+    sentence: str
+    other: _Mention
+    drug: _Mention
+
+
+@dataclass(slots=True)
+class _Abstract:
+    """What the files hold of one abstract, in their order."""
+
+    source: str
+    positive: dict[str, list[_Row]] = field(default_factory=dict)
+    negative: dict[str, str] = field(default_factory=dict)
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the corpus: all sentences of an abstract are one document, called by its PubMed id.
+
+    A folder gives what it holds of the three files; `DRUG-AE.rel` joins the `DRUG-DOSE.rel` beside
+    it; `ADE-NEG.txt` gives the sentences without an adverse effect.
+
+    Raises:
+        MissingDataError: the folder holds none of the three files.
+        FormatError: a line is not of its file's form, or the file is none of the three.
+        DataError: `DRUG-DOSE.rel` is to be read without the `DRUG-AE.rel` beside it; a file is
+            empty; or a type is not among the declared ones.
+    """
+    return _reading(path, options, "ade")
+
+
+def read_positive(path: Path, options: Options) -> Reading:
+    """Read the corpus without `ADE-NEG.txt`; otherwise as `read`."""
+    return _reading(path, options, "ade-positive")
+
+
+def corpus_file(path: Path) -> str | None:
+    """Which of the three files (`EFFECTS`, `DOSES`, `NEGATIVES`) a name stands for, if any."""
+    name = path.name.lower().removesuffix(".gz")
+    return next((known for known in (*_TYPES, NEGATIVES) if known.lower() == name), None)
+
+
+def is_ade(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are of the ADE corpus."""
+    first = [line for line in lines if line.strip()][:_SAMPLE]
+    return bool(first) and (
+        all(_columns(line) is not None for line in first)
+        or all(_SURE.match(line) is not None for line in first)
+    )
+
+
+def _reading(path: Path, options: Options, name: str) -> Reading:
+    files = _files(path, negatives=name == "ade")
+    problems: list[Problem] = []
+    abstracts: dict[str, _Abstract] = {}
+    encodings: list[str] = []
+    for part, file in files.items():
+        text, encoding = read_text(file, options.encoding)
+        encodings.append(encoding)
+        lines = [(f"{file}:{n}", line) for n, line in enumerate(lines_of(text), 1) if line.strip()]
+        if not lines:
+            raise DataError("the file is empty", where=str(file))
+        if part == NEGATIVES:
+            _add_negatives(lines, abstracts, problems)
+        else:
+            _add_rows(lines, _TYPES[part], abstracts, options)
+    if list(files) == [NEGATIVES] and _beside(path.parent).keys() & _TYPES.keys():
+        what = f"the files beside it hold other sentences of the same abstracts: read {path.parent}"
+        problems.append(Problem("abstracts-divided", str(path), what))
+    documents = [_document(id, abstract, problems) for id, abstract in abstracts.items()]
+    details = {"files": ", ".join(files), "encoding": encodings[0]}
+    return Reading(documents, problems, name, details)
+
+
+# --- which files --------------------------------------------------------------------------
+
+
+def _files(path: Path, *, negatives: bool) -> dict[str, Path]:
+    """The files to read, the effects before the doses before the negatives."""
+    if not path.exists():
+        raise MissingDataError(
+            "there is no such file or folder", where=str(path), fix="check the path"
+        )
+    if path.is_dir():
+        chosen = _beside(path)
+    else:
+        part = corpus_file(path)
+        if part is None:
+            raise FormatError(
+                "which file of the ADE corpus is this?",
+                expected=f"the name {EFFECTS}, {DOSES} or {NEGATIVES}, or their folder",
+                got=path.name,
+                where=str(path),
+                fix="give it the name that it has in the corpus",
+            )
+        beside = {} if part == NEGATIVES else _beside(path.parent)
+        if part == DOSES and EFFECTS in beside:
+            raise DataError(
+                f"its sentences are sentences of the {EFFECTS} beside it, which has more of them",
+                where=str(path),
+                fix=f"read the folder, or {EFFECTS} alone: the doses are joined to it",
+            )
+        chosen = {part: path}
+        if part == EFFECTS and DOSES in beside:
+            chosen[DOSES] = beside[DOSES]
+    if not negatives:
+        chosen.pop(NEGATIVES, None)
+    if not chosen:
+        wanted = (EFFECTS, DOSES, NEGATIVES) if negatives else (EFFECTS, DOSES)
+        raise MissingDataError(
+            "there is no file of the ADE corpus", expected=" or ".join(wanted), where=str(path)
+        )
+    return chosen
+
+
+def _beside(folder: Path) -> dict[str, Path]:
+    """The files of the corpus in a folder."""
+    try:
+        inside = sorted(file for file in folder.iterdir() if file.is_file())
+    except (OSError, ValueError) as error:
+        raise MissingDataError(f"cannot be read ({error})", where=str(folder)) from error
+    found: dict[str, Path] = {}
+    for part in (EFFECTS, DOSES, NEGATIVES):
+        files = [file for file in inside if corpus_file(file) == part]
+        if len(files) > 1:
+            raise DataError(
+                f"the folder holds {part} twice",
+                got=" and ".join(file.name for file in files),
+                where=str(folder),
+                fix="keep one of them",
+            )
+        if files:
+            found[part] = files[0]
+    return found
+
+
+# --- their lines --------------------------------------------------------------------------
+
+
+def _columns(line: str) -> list[str] | None:
+    """The eight columns of a line of a `.rel` file; the sentence itself may hold a bar."""
+    id, _, rest = line.partition("|")
+    columns = [id, *rest.rsplit("|", 6)]
+    if len(columns) != 8 or not all(columns[place].strip() for place in (0, 1, 2, 5)):
+        return None
+    return columns if all(_is_number(columns[place]) for place in (3, 4, 6, 7)) else None
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 16
+
+
+def _add_rows(
+    lines: Sequence[tuple[str, str]],
+    type: str,
+    abstracts: dict[str, _Abstract],
+    options: Options,
+) -> None:
+    """Put the lines of a `.rel` file to their abstracts."""
+    for where, line in lines:
+        columns = _columns(line)
+        if columns is None:
+            raise FormatError(
+                "not a relation of the ADE corpus",
+                expected="PubMed id|sentence|effect or dose|begin|end|drug|begin|end",
+                where=where,
+            )
+        options.require(type, where)
+        options.require("Drug", where)
+        id, sentence, surface, begin, end, drug, drug_begin, drug_end = columns
+        other = _Mention(type, surface, int(begin), int(end))
+        row = _Row(
+            where, id, sentence, other, _Mention("Drug", drug, int(drug_begin), int(drug_end))
+        )
+        abstract = abstracts.setdefault(id, _Abstract(where))
+        abstract.positive.setdefault(sentence, []).append(row)
+
+
+def _add_negatives(
+    lines: Sequence[tuple[str, str]], abstracts: dict[str, _Abstract], problems: list[Problem]
+) -> None:
+    """Put the sentences of `ADE-NEG.txt` to their abstracts, each once."""
+    for where, line in lines:
+        match = _NEGATIVE.fullmatch(line)
+        if match is None:
+            raise FormatError(
+                "not a negative sentence of the ADE corpus",
+                expected="PubMed id, NEG and a sentence, with one blank between them",
+                where=where,
+            )
+        abstract = abstracts.setdefault(match[1], _Abstract(where))
+        if match[2] in abstract.positive:
+            what = f"the sentence has an adverse effect in {abstract.positive[match[2]][0].where}"
+            problems.append(Problem("negative-and-positive", where, what))
+        elif match[2] in abstract.negative:
+            what = f"the sentence stands already in {abstract.negative[match[2]]}"
+            problems.append(Problem("duplicate-sentence", where, what))
+        else:
+            abstract.negative[match[2]] = where
+
+
+# --- from abstracts to documents ----------------------------------------------------------
+
+
+def _document(id: str, abstract: _Abstract, problems: list[Problem]) -> Document:
+    """The positive sentences in the order of the abstract, then the negative ones as they come."""
+    solved = {text: _solved(text, rows, problems) for text, rows in abstract.positive.items()}
+    ordered = sorted(solved, key=lambda text: solved[text][0])
+    whole = joined([*ordered, *abstract.negative])
+    marked: dict[tuple[str, _Mention], tuple[int, int, str]] = {}
+    for text, start in zip(ordered, whole.starts, strict=False):
+        for mention, (begin, end) in solved[text][1].items():
+            marked[text, mention] = (start + begin, start + end, mention.type)
+    entities = {
+        mark: Entity(f"T{number}", mark[2], (mark[:2],))
+        for number, mark in enumerate(sorted(set(marked.values())), 1)
+    }
+    names = {key: entities[mark].id for key, mark in marked.items()}
+    rows = [row for text in ordered for row in abstract.positive[text]]
+    return Document(
+        id,
+        whole.text,
+        entities=tuple(entities.values()),
+        relations=tuple(_relations(rows, names, problems)),
+        sentences=whole.sentences,
+        source=abstract.source,
+    )
+
+
+def _relations(
+    rows: Sequence[_Row], names: dict[tuple[str, _Mention], str], problems: list[Problem]
+) -> Iterator[Relation]:
+    """From each drug to its effects and doses; `names` has the entities of placed mentions."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for row in rows:
+        type = _RELATIONS[row.other.type]
+        head, tail = (names.get((row.sentence, end)) for end in (row.drug, row.other))
+        if head is None or tail is None:
+            what = f"{type} of {shown(row.drug.surface)}: a mention is not in the sentence"
+            problems.append(Problem("dangling-relation", row.where, what, lost=True))
+            continue
+        earlier = seen.setdefault((type, head, tail), row.where)
+        if earlier != row.where:
+            what = f"the same relation is in {earlier}"
+            problems.append(Problem("duplicate-relation", row.where, what))
+            continue
+        yield Relation(f"R{len(seen)}", type, head, tail)
+
+
+def _places(surface: str, text: str) -> list[int]:
+    """Every offset at which a string stands in a text."""
+    return [match.start() for match in re.finditer(f"(?={re.escape(surface)})", text)]
+
+
+def _solved(
+    text: str, rows: Sequence[_Row], problems: list[Problem]
+) -> tuple[int, dict[_Mention, Span]]:
+    """Where a sentence begins in its abstract, and where its mentions stand in the sentence.
+
+    Each place at which a mention's string stands says where the sentence would begin; the beginning
+    that most mentions agree on is taken, and each mention's place is the one nearest to it.
+    """
+    first = {mention: row.where for row in reversed(rows) for mention in (row.drug, row.other)}
+    places = {mention: _places(mention.surface, text) for mention in first}
+    votes = Counter(mention.begin - place for mention in places for place in places[mention])
+    most = max(votes.values(), default=0)
+    begins = [begin for begin, count in votes.items() if count == most]
+    begin = max(begins, default=min(mention.begin for mention in places))
+    found: dict[_Mention, Span] = {}
+    for mention, where in first.items():
+        named, count = f"{mention.type} {shown(mention.surface)}", len(places[mention])
+        if not count:
+            what = f"{named} is not in the sentence"
+            problems.append(Problem("not-in-sentence", where, what, lost=True))
+            continue
+        meant = mention.begin - begin
+        place = min(places[mention], key=lambda place: abs(place - meant))
+        found[mention] = (place, place + len(mention.surface))
+        if count > 1 and (len(begins) > 1 or place != meant):
+            what = f"{named} may stand at {count} places of the sentence"
+            problems.append(Problem("ambiguous-mention", where, what))
+        elif place != meant or mention.end - mention.begin != len(mention.surface):
+            what = f"{named} has offsets that contradict its length or the other mentions'"
+            problems.append(Problem("offset-mismatch", where, what))
+    return begin, found

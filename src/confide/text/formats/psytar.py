@@ -1,0 +1,227 @@
+"""PsyTAR (Zolnoori et al. 2019): patients' reviews of four psychiatric drugs, from the workbook.
+
+Read are the sheet `Sentence_Labeling`, which has all sentences, and the four sheets `*_Identified`,
+which have the mentions of each sentence as strings without offsets; `placing` finds their places.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from confide.errors import DataError, FormatError, SettingsError
+from confide.text.document import Document, Entity, Problem, Span
+from confide.text.files import read_bytes
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.placing import WAYS, place_mentions
+from confide.text.formats.records import clean
+from confide.text.formats.sentences import joined
+
+ZIP = b"PK\x03\x04"
+"""How every .xlsx file begins."""
+SENTENCES = "Sentence_Labeling"
+TYPES = ("ADR", "WD", "DI", "SSI")
+"""Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It stands first,
+so that where a tagger can keep one of the two it keeps the narrower one."""
+_KEYS = ("drug_id", "sentence_index", "sentences")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a sheet: where it is, the sentence it is about, and its cells by their headings."""
+
+    where: str
+    review: str
+    index: int
+    text: str
+    cells: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """A labelled sentence and what was found in it: for each mention its type and fragments."""
+
+    index: int
+    text: str
+    mentions: dict[tuple[str, tuple[Span, ...]], str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Review:
+    source: str
+    sentences: list[_Sentence] = field(default_factory=list)
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the workbook: a document for each review, called by its `drug_id`.
+
+    Documents have the attributes "drug" and "domain", both the drug's name in lower case.
+
+    Raises:
+        SettingsError: openpyxl is not installed.
+        FormatError: not a workbook, or one without PsyTAR's sheets and columns.
+        DataError: there is no review, or a type is not among the declared ones.
+    """
+    book = _workbook(path)
+    problems: list[Problem] = []
+    reviews = _reviews(_rows(book, SENTENCES, path, problems), problems)
+    if not reviews:
+        raise DataError("there is no review in the workbook", where=f"{path}#{SENTENCES}")
+    ways: Counter[str] = Counter()
+    for type in TYPES:
+        for row in _rows(book, f"{type}_Identified", path, problems):
+            _add_mentions(type, row, reviews, options=options, problems=problems, ways=ways)
+    documents = [_document(id, review) for id, review in reviews.items()]
+    counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
+    return Reading(documents, problems, "psytar", {"mentions": ", ".join(counted) or "none"})
+
+
+# --- the workbook -------------------------------------------------------------------------
+
+
+def _workbook(path: Path) -> dict[str, list[list[str]]]:
+    """The cells of the sheets that we read, as strings without white space around them."""
+    raw = read_bytes(path)
+    if not raw.startswith(ZIP):
+        raise FormatError("not a workbook", expected="an .xlsx file", where=str(path))
+    try:
+        openpyxl: Any = import_module("openpyxl")
+    except ImportError as error:
+        raise SettingsError(
+            "a workbook can be read only with openpyxl, which is not installed",
+            where=str(path),
+            fix="install confide with its extra xlsx: pip install 'confide[xlsx]'",
+        ) from error
+    wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            book = openpyxl.load_workbook(BytesIO(raw), read_only=True, data_only=True)
+            found = [name for name in wanted if name in book.sheetnames]
+            for name in found:
+                book[name].reset_dimensions()  # a sheet may state fewer rows than it has
+            return {
+                name: [[_string(cell) for cell in row] for row in book[name].values]
+                for name in found
+            }
+    except Exception as error:  # a damaged file fails anywhere in openpyxl, zipfile or expat
+        raise FormatError(
+            f"the workbook is damaged ({type(error).__name__})", where=str(path)
+        ) from error
+
+
+def _string(cell: object) -> str:
+    """A cell as a string; whole numbers without a point."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return clean(str(cell)).strip()
+
+
+def _rows(
+    book: dict[str, list[list[str]]], name: str, path: Path, problems: list[Problem]
+) -> Iterator[_Row]:
+    """The lines of a sheet that are about a sentence."""
+    where = f"{path}#{name}"
+    if name not in book:
+        expected = f"the sheets of PsyTAR, {SENTENCES} and {', '.join(TYPES)} with _Identified"
+        raise FormatError(f"there is no sheet {name}", expected=expected, where=str(path))
+    header, *rows = book[name] or [[]]
+    missing = [key for key in _KEYS if key not in header]
+    if missing:
+        raise FormatError(
+            f"there is no column {missing[0]}", expected=", ".join(_KEYS), where=f"{where}:1"
+        )
+    for number, row in enumerate(rows, 2):
+        cells = dict(zip(header, row, strict=False))
+        review, index, text = (cells.get(key, "") for key in _KEYS)
+        if review and index.isascii() and index.isdigit() and len(index) < 16:
+            yield _Row(f"{where}:{number}", review, int(index), text, cells)
+        elif review or text:  # the last line, of sums, has none
+            what = f"no drug_id, or a sentence_index that is no number: {shown(review)}"
+            problems.append(Problem("row-without-key", f"{where}:{number}", what, lost=True))
+
+
+# --- from lines to documents ----------------------------------------------------------------
+
+
+def _reviews(rows: Iterator[_Row], problems: list[Problem]) -> dict[str, _Review]:
+    """All reviews with their sentences in order."""
+    reviews: dict[str, _Review] = {}
+    for row in rows:
+        review = reviews.setdefault(row.review, _Review(row.where))
+        if not row.text:
+            problems.append(Problem("empty-sentence", row.where, "there is no text in it"))
+            continue
+        if any(sentence.index == row.index for sentence in review.sentences):
+            what = f"{row.review} has two sentences {row.index}; both are kept"
+            problems.append(Problem("duplicate-index", row.where, what))
+        review.sentences.append(_Sentence(row.index, row.text))
+    for review in reviews.values():
+        review.sentences.sort(key=lambda sentence: sentence.index)
+    return reviews
+
+
+def _add_mentions(
+    type: str,
+    row: _Row,
+    reviews: dict[str, _Review],
+    *,
+    options: Options,
+    problems: list[Problem],
+    ways: Counter[str],
+) -> None:
+    """Place the mentions of a line in its sentence; what cannot be placed is named."""
+    column = re.compile(rf"{type}\d+")
+    mentions = {name: cell for name, cell in row.cells.items() if cell and column.fullmatch(name)}
+    sentences = reviews[row.review].sentences if row.review in reviews else []
+    same = [sentence for sentence in sentences if sentence.index == row.index]
+    sentence = next((one for one in same if one.text == row.text), same[0] if same else None)
+    text = "" if sentence is None else sentence.text
+    found = place_mentions(text, list(mentions.values()))
+    for (name, mention), place in zip(mentions.items(), found, strict=True):
+        options.require(type, row.where)
+        ways["not placed" if place is None else place.way] += 1
+        if sentence is None or place is None:
+            what = f"{name} {shown(mention)} is not in sentence {row.index} of {row.review}"
+            problems.append(Problem("mention-not-found", row.where, what, lost=True))
+            continue
+        key = (type, place.fragments)
+        if place.places > 1:
+            what = f"{name} {shown(mention)} may stand at {place.places} places; read at the first"
+            problems.append(Problem("ambiguous-mention", row.where, what))
+        if place.way == WAYS[4]:
+            start, end = place.fragments[0]
+            what = f"{name} {shown(mention)} is {shown(text[start:end])} in the sentence"
+            problems.append(Problem("text-mismatch", row.where, what))
+        if key in sentence.mentions:
+            what = f"{name} {shown(mention)} stands where {sentence.mentions[key]} does"
+            problems.append(Problem("duplicate-mention", row.where, what))
+        sentence.mentions.setdefault(key, name)
+
+
+def _document(id: str, review: _Review) -> Document:
+    """A review as a document."""
+    whole = joined(sentence.text for sentence in review.sentences)
+    entities: list[Entity] = []
+    for offset, sentence in zip(whole.starts, review.sentences, strict=True):
+        for type, fragments in sentence.mentions:
+            moved = tuple((start + offset, end + offset) for start, end in fragments)
+            entities.append(Entity(f"T{len(entities) + 1}", type, moved))
+    drug = (id.rpartition(".")[0] or id).lower()
+    return Document(
+        id,
+        whole.text,
+        entities=tuple(entities),
+        sentences=whole.sentences,
+        attributes=(("domain", drug), ("drug", drug)),
+        source=review.source,
+    )

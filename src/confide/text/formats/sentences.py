@@ -1,0 +1,37 @@
+"""Text that comes as a list of sentences: joined to one text that keeps them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from confide.text.document import Sentence
+from confide.text.segment import RuleSegmenter
+
+
+class Joined(NamedTuple):
+    """A text, its sentences with their tokens, and where each of the given strings begins."""
+
+    text: str
+    sentences: tuple[Sentence, ...]
+    starts: tuple[int, ...]
+
+
+def joined(texts: Iterable[str]) -> Joined:
+    """Sentences joined by newlines. Each stays one sentence, whatever full stops are in it."""
+    segmenter = RuleSegmenter()
+    given = list(texts)
+    sentences: list[Sentence] = []
+    starts: list[int] = []
+    offset = 0
+    for text in given:
+        tokens = tuple(
+            (start + offset, end + offset)
+            for sentence in segmenter(text)
+            for start, end in sentence.tokens
+        )
+        if tokens:
+            sentences.append(Sentence(tokens[0][0], tokens[-1][1], tokens))
+        starts.append(offset)
+        offset += len(text) + 1
+    return Joined("\n".join(given), tuple(sentences), tuple(starts))
