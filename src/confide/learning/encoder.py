@@ -1,0 +1,311 @@
+"""A frozen encoder: one contextual vector for each word, from any Hugging Face encoder.
+
+    words → word pieces → the encoder's last layer → mean over the pieces of each word
+
+The encoder is never trained, so what it says of a sentence depends on the sentence and on its own
+files alone; `confide.learning.context` keeps it on disk. Files come from a folder, from the package
+of the extra `confide[minilm]`, or from the hub. They are read as data only: weights as safetensors,
+never a pickle, and no code that lies beside them.
+
+The mean, and not the first piece: an encoder that is trained with the tagger learns to gather a
+word in its first piece, a frozen one has not, and the words that matter here break into many pieces
+of which the first says little (gas ##tro ##es ##op ##hage ##al).
+
+Shapes: L words of a sentence, P pieces, B windows of a batch, X numbers of a state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from confide.errors import DataError, SettingsError
+from confide.learning.encoder_files import (
+    check_files,
+    digest_of,
+    find_folder,
+    first_line,
+    no_encoder,
+    no_transformers,
+    width,
+)
+
+_LONGEST = 512  # pieces that are read at once; a longer sentence is cut into windows
+_CHUNK = 1024  # sentences that are cut into pieces at once
+_HOW = {"version": 1, "layer": "last", "pool": "mean", "no piece": 0, "longest": _LONGEST}
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder that is looked up but not yet loaded; the first `states` loads it.
+
+    `digest` is a SHA-256 over the content of its configuration, weights and tokenizer and over how
+    we use them: two encoders of one digest give the same states.
+    """
+
+    name: str
+    folder: Path
+    dim: int
+    digest: str
+
+    def states(
+        self, sentences: Sequence[Sequence[str]], *, pieces_per_batch: int = 1024
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """(position of a sentence, states_LX of its words), each sentence once, longest first.
+
+        Sentences of like length go together, at most `pieces_per_batch` padded pieces at once; a
+        sentence's states do not depend on the others but for rounding (1e-5). One of more pieces
+        than the encoder reads is cut into windows that overlap by a quarter, and each piece's state
+        is taken from the window that sees more on its shorter side. A word without a piece (a
+        control character, U+FEFF, an unusual space) gets zeros. What looks like a special piece,
+        "[SEP]", is text like any other.
+
+        Raises SettingsError where transformers is missing or this is no encoder, DataError where
+        the files are damaged.
+        """
+        loaded = self._loaded
+        ids, words = _pieces(loaded.tokenizer, sentences)
+        for sentence, pieces_P in enumerate(ids):
+            if not len(pieces_P):
+                yield sentence, np.zeros((len(sentences[sentence]), self.dim), np.float32)
+        windows = [w for s, pieces_P in enumerate(ids) for w in _windows(s, len(pieces_P), loaded)]
+        windows.sort(key=lambda window: window.start - window.end)
+        begun: dict[int, list[NDArray[np.float32]]] = {}
+        for batch in _batches(windows, loaded, pieces_per_batch):
+            states_BPX = _forward(loaded, [ids[w.sentence][w.start : w.end] for w in batch])
+            for row, window in enumerate(batch):
+                shift = len(loaded.before) - window.start
+                own = states_BPX[row, window.own_start + shift : window.own_end + shift]
+                begun.setdefault(window.sentence, []).append(own)
+                if window.own_end == len(ids[window.sentence]):
+                    states_PX = np.concatenate(begun.pop(window.sentence))
+                    length = len(sentences[window.sentence])
+                    yield window.sentence, self._pooled(states_PX, words[window.sentence], length)
+
+    def _pooled(
+        self, states_PX: NDArray[np.float32], words_P: NDArray[np.int32], length: int
+    ) -> NDArray[np.float32]:
+        """states_LX: the mean over each word's pieces, which lie side by side."""
+        if np.isnan(states_PX).any():
+            raise DataError("the encoder gives what is no number", where=str(self.folder))
+        present, starts, counts = np.unique(words_P, return_index=True, return_counts=True)
+        states_LX = np.zeros((length, self.dim), np.float32)
+        sums = np.add.reduceat(states_PX, starts, axis=0)
+        states_LX[present] = sums / counts[:, None].astype(np.float32)
+        return states_LX
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        loaded = _load(self.folder, self.dim)
+        if digest_of(self.folder, _HOW) != self.digest:
+            raise DataError(
+                "the encoder's files changed while it was in use", where=str(self.folder)
+            )
+        return loaded
+
+
+def load_encoder(name: str) -> FrozenEncoder:
+    """The encoder of this name: "minilm", a folder, or else a model of the Hugging Face hub.
+
+    Its files are checked and hashed (90 MB in 0.1 s); the model itself is loaded when it is first
+    needed, and transformers imported only then. A model of the hub is fetched once and found on
+    this machine from then on.
+
+    Raises MissingDataError where there is no such thing or a part of it is missing, SettingsError
+    where it is no encoder that can be used, DataError where a file is damaged.
+    """
+    folder = find_folder(name)
+    dim = width(folder)
+    check_files(folder)
+    return FrozenEncoder(name=name, folder=folder, dim=dim, digest=digest_of(folder, _HOW))
+
+
+# --- the model ------------------------------------------------------------------------------
+
+
+class _Loaded(NamedTuple):
+    """`before` and `after` are the special pieces around a text, `room` the pieces between them."""
+
+    tokenizer: Any
+    model: Any
+    before: list[int]
+    after: list[int]
+    room: int
+    padding: int
+
+
+def _load(folder: Path, dim: int) -> _Loaded:
+    try:
+        from transformers import AutoModel, AutoTokenizer
+    except ImportError as error:
+        raise no_transformers(error) from error
+    with _quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
+            )
+            model, found = AutoModel.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are refused below
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+        except Exception as error:  # whatever transformers stumbles over
+            raise DataError(
+                "the encoder could not be loaded", got=first_line(error), where=str(folder)
+            ) from error
+    apart = ("pooler.", "decoder.") if model.config.is_encoder_decoder else ("pooler.",)
+    lacking = {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}
+    lacking = {key for key in lacking if not key.startswith(apart)}
+    if lacking:
+        raise DataError(
+            "the weights are not those of config.json",
+            expected=f"{min(lacking)} and {len(lacking) - 1} more, each of its size",
+            where=str(folder),
+        )
+    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    try:
+        loaded = _assembled(tokenizer, model.eval().requires_grad_(False), folder)
+        _check_states(loaded, folder, dim=dim)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise SettingsError(
+            "this is no encoder of text", got=first_line(error), where=str(folder)
+        ) from error
+    return loaded
+
+
+def _assembled(tokenizer: Any, model: Any, folder: Path) -> _Loaded:
+    if not tokenizer.is_fast:
+        raise SettingsError("the encoder has no fast tokenizer", where=str(folder))
+    probe = tokenizer(["a"], is_split_into_words=True)
+    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
+    last = max(tokenizer.get_vocab().values(), default=0)
+    if not inner or last >= model.get_input_embeddings().num_embeddings:
+        raise DataError("the tokenizer is not that of the encoder", where=str(folder))
+    before, after = probe["input_ids"][: inner[0]], probe["input_ids"][inner[-1] + 1 :]
+    positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
+    # RoBERTa and its kin keep the first places, up to the padding piece's number (1), for padding.
+    positions -= 2 if model.config.pad_token_id == 1 else 0
+    room = min(_LONGEST, positions, tokenizer.model_max_length) - len(before) - len(after)
+    if room < 3:
+        raise SettingsError("the encoder reads too few pieces at once", where=str(folder))
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    padding = tokenizer.pad_token_id or 0
+    return _Loaded(backend, model, before=before, after=after, room=room, padding=padding)
+
+
+def _check_states(loaded: _Loaded, folder: Path, *, dim: int) -> None:
+    """They are as wide as config.json says, and a word's state knows the words behind it."""
+    last = loaded.tokenizer.get_vocab_size() - 1
+    texts = [np.array([last, last, other], np.int32) for other in (last, last - 1)]
+    one_PX, other_PX = (_forward(loaded, [text])[0] for text in texts)
+    if one_PX.shape[1] != dim:
+        raise SettingsError(
+            "the states are not as wide as config.json says",
+            expected=str(dim),
+            got=str(one_PX.shape[1]),
+            where=str(folder),
+        )
+    ahead = len(loaded.before) + 2
+    if np.array_equal(one_PX[:ahead], other_PX[:ahead]):
+        raise no_encoder(folder, got=type(loaded.model).__name__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' progress bars and reports; what matters in them is checked here."""
+    reports: Any = import_module("transformers.utils.logging")
+    level, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity_error()
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(level)
+        if bars:
+            reports.enable_progress_bar()
+
+
+def _forward(loaded: _Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+    """states_BPX of the last layer, special pieces included; those of the padding mean nothing."""
+    rows = [[*loaded.before, *text.tolist(), *loaded.after] for text in texts]
+    ids_BP = torch.full((len(rows), max(map(len, rows))), loaded.padding)
+    mask_BP = torch.zeros_like(ids_BP)
+    for place, row in enumerate(rows):
+        ids_BP[place, : len(row)] = torch.tensor(row)
+        mask_BP[place, : len(row)] = 1
+    with torch.inference_mode():
+        answer = loaded.model(input_ids=ids_BP, attention_mask=mask_BP)
+        states_BPX: NDArray[np.float32] = answer.last_hidden_state.numpy()
+    return states_BPX
+
+
+# --- pieces and windows -------------------------------------------------------------------------
+
+
+class _Window(NamedTuple):
+    """Pieces `start` to `end` of a sentence, of which it gives the states of its own."""
+
+    sentence: int
+    start: int
+    end: int
+    own_start: int
+    own_end: int
+
+
+def _pieces(
+    tokenizer: Any, sentences: Sequence[Sequence[str]]
+) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
+    """For each sentence, the numbers of its pieces and the word that each belongs to."""
+    ids: list[NDArray[np.int32]] = []
+    words: list[NDArray[np.int32]] = []
+    for start in range(0, len(sentences), _CHUNK):
+        chunk = [[_SURROGATES.sub("�", w) for w in s] for s in sentences[start : start + _CHUNK]]
+        for pieces in tokenizer.encode_batch(chunk, is_pretokenized=True, add_special_tokens=False):
+            ids.append(np.array(pieces.ids, np.int32))
+            words.append(np.array(pieces.word_ids, np.int32))
+    return ids, words
+
+
+def _windows(sentence: int, length: int, loaded: _Loaded) -> Iterator[_Window]:
+    """Windows of one size, the last one up to the end; none where there is no piece."""
+    room = loaded.room
+    starts = [0] if length else []
+    while starts and starts[-1] + room < length:
+        starts.append(min(starts[-1] + room - room // 4, length - room))
+    for place, start in enumerate(starts):
+        own_start = (start + starts[place - 1] + room) // 2 if place else 0
+        last = place == len(starts) - 1
+        own_end = length if last else (starts[place + 1] + start + room) // 2
+        yield _Window(sentence, start, min(start + room, length), own_start, own_end)
+
+
+def _batches(
+    windows: Sequence[_Window], loaded: _Loaded, pieces_per_batch: int
+) -> Iterator[Sequence[_Window]]:
+    """Longest first, so that the first of a batch says how much all of it is padded to."""
+    start = 0
+    while start < len(windows):
+        longest = windows[start].end - windows[start].start
+        longest += len(loaded.before) + len(loaded.after)
+        rows = max(1, pieces_per_batch // longest)
+        yield windows[start : start + rows]
+        start += rows

