@@ -274,8 +274,21 @@ class Scripted:
 
     def start(self, federation: Any) -> Any:
         empty = np.zeros((0, 16), np.uint8)
-        form = {"types": [], "how": "none", "sizes": {}, "character": "cnn", "dropout": 0.0}
-        return FedAvgState("", "", empty, empty, **form, weights={"n": np.array([0])})
+        return FedAvgState(
+            types=[],
+            tag_scheme="iobes",
+            how="none",
+            sizes={},
+            character="cnn",
+            context="none",
+            cnn_widths=[],
+            dropout=0.0,
+            nonce="",
+            check="",
+            word_digests_V16=empty,
+            character_digests_V16=empty,
+            weights={"n": np.array([0])},
+        )
 
     def score(self, state: Any, federation: Any, *, part: str, round: int) -> Any:
         f1 = self.f1s[round - 1]

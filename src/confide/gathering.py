@@ -17,6 +17,7 @@ import numpy as np
 
 from confide.data.corpora import locate
 from confide.data.examples import examples_from
+from confide.data.masking import masked
 from confide.data.partitions import partition
 from confide.errors import DataError
 from confide.federation.guards import Guards
@@ -54,9 +55,14 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     """
     problems: dict[str, list[Problem]] = {}
     dealt = _dealt(settings, problems) if settings.split else _read_sites(settings, problems)
+    held = {name: _held_out(parts, settings, name) for name, parts in dealt.items()}
+    trained = {name: _shared(train, settings, name) for name, (train, _, _) in held.items()}
+    if settings.data.mask_common:
+        seed = derive_seed(settings.seed, "mask")
+        trained = masked(trained, settings.data.mask_common, seed=seed)
     specs = []
-    for name, parts in dealt.items():
-        train, dev, test = _held_out(parts, settings, name)
+    for name, (_, dev, test) in held.items():
+        train = trained[name]
         if not any(document.text.strip() for document in train):
             raise DataError(
                 f"site {name} has no training text",
@@ -73,6 +79,8 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
                 folder=folder / name,
                 key_file=Path(own.key) if own and own.key else key_file,
                 vectors=locate(vectors) if vectors else None,
+                context=own.context if own else None,
+                tag_scheme=own.tag_scheme if own else None,
                 guards=Guards(**settings.guards.model_dump()),
             )
         )
@@ -91,6 +99,7 @@ def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
         folder=folder / "pooled",
         key_file=specs[0].key_file,
         vectors=specs[0].vectors,
+        context=specs[0].context,
         guards=specs[0].guards,
     )
 
@@ -183,6 +192,19 @@ def _held_out(
         count = min(int(share * total + 0.5), len(shuffled) - 1)
         held_out[held], shuffled = shuffled[:count], shuffled[count:]
     return shuffled, held_out["dev"], held_out["test"]
+
+
+def _shared(train: list[Document], settings: Settings, name: str) -> list[Document]:
+    """The share of a site's training documents that it trains on, at least one, in their order.
+
+    A larger share has all that a smaller one has.
+    """
+    share = settings.data.train_share
+    if share == 1.0:
+        return train
+    order = np.random.default_rng(derive_seed(settings.seed, "train share", name))
+    count = max(1, int(share * len(train) + 0.5))
+    return [train[place] for place in sorted(order.permutation(len(train))[:count])]
 
 
 def _facts(spec: SiteSpec, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from confide.data.corpora import locate
 from confide.errors import DataError, KeyFileError
 from confide.federation.keys import read_key
-from confide.federation.messages import decode
 from confide.methods import method_named
 from confide.release import is_release, released
 from confide.runfolder import RunFolder
@@ -90,16 +89,15 @@ def extractor(run: Path, *, site: str | None = None, key: Path | None = None) ->
     if is_release(run):
         return released(run)
     folder = RunFolder(run)
-    result, settings = folder.result(), folder.settings()
+    settings = folder.settings()
     method = method_named(settings.trained_by)
-    part = folder.part_of(result, site)
-    state: Any = decode(
-        method.State, folder.store(part).load(result["best_rounds"][part]).state.tobytes()
-    )
-    own = next((s.key for s in settings.site if s.name == site and s.key), None)
-    path = key or (Path(own) if own else folder.key_file(settings))
+    state, memory = folder.trained(method, site)
+    own = next((table for table in settings.site if table.name == site), None)
+    path = key or (Path(own.key) if own and own.key else folder.key_file(settings))
     try:
-        extract: Extractor = method(settings).extractor(state, key=read_key(path))
+        extract: Extractor = method(settings).extractor(
+            state, memory, key=read_key(path), encoder=own.context if own else None
+        )
     except KeyFileError as error:
         raise KeyFileError(
             f"the words of this model are keyed, and {error.what}",

@@ -7,14 +7,13 @@ words occur in that text; that is what the act is about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.encoding import TagSet
 from confide.data.examples import examples_from
 from confide.data.vocabulary import (
     SPECIALS,
@@ -28,24 +27,27 @@ from confide.federation.files import write_of_run
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods.fedavg import FedAvgState
-from confide.methods.taggers import CHARACTER_ROWS, Extractor, tagger_of, vocabulary_for
+from confide.methods import method_named
+from confide.methods.context import NONE, find_encoder
+from confide.methods.taggers import (
+    CHARACTER_ROWS,
+    Extractor,
+    TaggerForm,
+    tag_set,
+    tagger_of,
+    vocabulary_for,
+)
 from confide.runfolder import RunFolder
 
 FILE = "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(TaggerForm):
     """A tagger that needs no key."""
 
     words: list[str] = carries("the words, in order of ids")
     characters: list[str] = carries("the characters, in order of ids")
-    types: list[str] = carries("names of the entity types")
-    how: str = carries("how a word is normalised")
-    sizes: dict[str, int] = carries("sizes of the tagger")
-    character: str = carries("which character part the tagger has")
-    dropout: float = carries("share of features dropped in training")
     weights: Arrays = carries("weights of the tagger")
 
 
@@ -57,44 +59,35 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     words are read as unknown ones. Raises RunError, KeyFileError, DataError.
     """
     folder = RunFolder(run)
-    settings, result = folder.settings(), folder.result()
+    settings = folder.settings()
     if (out / FILE).exists():
         raise RunError("there is a release in this folder already", where=str(out / FILE))
-    part = folder.part_of(result, site)
+    method = method_named(settings.trained_by)
+    form, weights = method(settings).model(*folder.trained(method, site))
     gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
     specs = [spec for spec in gathered.specs if site in (None, spec.name)]
-    checkpoint = folder.store(part).load(result["best_rounds"][part])
-    state = decode(FedAvgState, checkpoint.state.tobytes())
     secret = key or specs[0].key_file
     assert secret is not None
     known = read_key(Path(secret))
     examples, _ = examples_from([document for spec in specs for document in spec.train])
     tokens = [token for example in examples for token in example.tokens]
-    keyed = vocabulary_for(state, known)
+    keyed = vocabulary_for(form, known)
     words, word_ids = _named(
         keyed["words"],
-        sorted(count_words(tokens, state.how)),  # type: ignore[arg-type]
+        sorted(count_words(tokens, form.how)),  # type: ignore[arg-type]
     )
     characters, character_ids = _named(
-        KeyedVocabulary(state.character_digests_V16, "character", known),
+        KeyedVocabulary(form.character_digests_V16, "character", known),
         sorted(count_characters(tokens)),
     )
-    weights = dict(state.weights)
+    weights = dict(weights)
     weights["word.weight"] = weights["word.weight"][word_ids]
     for name in CHARACTER_ROWS:
         if name in weights:
             weights[name] = weights[name][character_ids]
-    sizes = {**state.sizes, "words": len(word_ids), "characters": len(character_ids)}
-    message = Released(
-        words=words,
-        characters=characters,
-        types=list(state.types),
-        how=state.how,
-        sizes=sizes,
-        character=state.character,
-        dropout=state.dropout,
-        weights=weights,
-    )
+    shape = {field.name: getattr(form, field.name) for field in fields(TaggerForm)}
+    shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
+    message = Released(**shape, words=words, characters=characters, weights=weights)
     write_of_run(out / FILE, encode(message))
     return out
 
@@ -105,17 +98,21 @@ def is_release(folder: Path) -> bool:
 
 
 def released(folder: Path) -> Extractor:
-    """The extractor of a release. Raises MessageError where the file is damaged."""
+    """The extractor of a release. Raises MessageError where the file is damaged.
+
+    A model with a frozen encoder needs that encoder here too.
+    """
     model = decode(Released, (Path(folder) / FILE).read_bytes())
     vocabulary: dict[str, Any] = {
         "words": ClearVocabulary(tuple(model.words), "word"),
         "characters": ClearVocabulary(tuple(model.characters), "character"),
-        "tags": TagSet(tuple(model.types)),
+        "tags": tag_set(model),
         "how": model.how,
     }
     if model.character == "none":
         vocabulary["characters"] = None
-    return Extractor(tagger_of(model, model.weights), vocabulary)
+    encoder = None if model.context == NONE else find_encoder(model.context)
+    return Extractor(tagger_of(model, model.weights), vocabulary, encoder)
 
 
 def _named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:

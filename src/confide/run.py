@@ -26,11 +26,11 @@ from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather, pooled
 from confide.methods import Method, method_named
 from confide.recipes import recipe_path
-from confide.runfolder import SCHEMA, RunFolder, decisive, environment
+from confide.runfolder import SCHEMA, RunFolder, decisive, environment, memory_of
 from confide.running import Rounds, Trained, checkpointed_ledger_length
 from confide.scoring import EntityCounts, scores, sum_counts
 from confide.settings import Settings, anchored, load
-from confide.sitereport import site_reports
+from confide.sitereport import Home, site_reports
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -98,7 +98,7 @@ def run(
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
     outcomes = _train(chosen, method, folder, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
-    by_site = site_reports(method, (_at_home(spec, outcomes) for spec in gathered.specs))
+    by_site = site_reports(method, (_at_home(s, outcomes, method) for s in gathered.specs))
     result = _result(chosen, outcomes, gathered, by_site=by_site)
     result["name"] = name
     folder.write("result.json", result)
@@ -131,7 +131,13 @@ def _train(
 
     parts = _parts(settings, gathered, folder)
     specs = [spec for part in parts for spec in part.specs]
-    hosting = Hosting({step.name: step for step in method.steps}, method.Memory, settings.seed)
+    hosting = Hosting(
+        {step.name: step for step in method.steps},
+        method.Memory,
+        settings.seed,
+        every=settings.select.every,
+        last=settings.rounds,
+    )
     workers = min(settings.workers, len(specs))
     binding = _binding(settings, gathered.fingerprint)
 
@@ -196,21 +202,21 @@ def _federate(
         watch=watch,
     )
     trained = rounds.run()
-    counts = rounds.score(trained.state, "test", trained.progress.best_round)
+    counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
     ledger.flush()
     return Outcome(part, trained, counts, ledger)
 
 
-def _at_home(spec: SiteSpec, outcomes: list[Outcome]) -> tuple[Any, SiteSpec]:
-    """The state that a site ends with, and the site with the key that goes with it.
+def _at_home(spec: SiteSpec, outcomes: list[Outcome], method: Method) -> Home:
+    """The state and memory that a site ends with, and the site with the key that goes with them.
 
     They are those of its own federation; or of the only one, where all text is in one place.
     """
-    for outcome in outcomes:
-        if spec in outcome.part.specs:
-            return outcome.trained.state, spec
-    only = outcomes[0]
-    return only.trained.state, replace(spec, key_file=only.part.specs[0].key_file)
+    outcome = next((one for one in outcomes if spec in one.part.specs), outcomes[0])
+    owner = spec if spec in outcome.part.specs else outcome.part.specs[0]
+    took_part = method.personal and owner.name in outcome.counts
+    memory = memory_of(owner.folder, method.Memory) if took_part else None
+    return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
 
 
 def _result(

@@ -23,6 +23,9 @@ from confide.errors import RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import write_of_run
 from confide.federation.keys import new_key, simulated_key
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode
+from confide.methods import Method
 from confide.settings import SIMULATED, Settings, dump, leaves, load
 
 SCHEMA = 1
@@ -144,12 +147,15 @@ class RunFolder:
             )
         return dict(result)
 
-    def part_of(self, result: dict[str, Any], site: str | None) -> str:
-        """Which federation of the run a site's model belongs to; raises RunError."""
+    def part_of(self, result: dict[str, Any], site: str | None, *, personal: bool = False) -> str:
+        """Which federation of the run a site's model belongs to; raises RunError.
+
+        `personal`: every site of a federation has a model of its own.
+        """
         parts, known = result["best_rounds"], sorted(result["data"]["sites"])
         if site is not None and site not in known:
             raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
-        if "" in parts:
+        if "" in parts and (not personal or site is not None or result["method"] == "pooled"):
             return ""
         if site is None:
             raise RunError(
@@ -158,11 +164,40 @@ class RunFolder:
             )
         return site
 
+    def trained(self, method: type[Method], site: str | None) -> tuple[Any, Any]:
+        """The state at the selected round, and the memory that goes with it, if there is one.
+
+        Raises RunError, CheckpointError.
+        """
+        result = self.result()
+        part = self.part_of(result, site, personal=method.personal)
+        checkpoint = self.store(part).load(result["best_rounds"][part])
+        state: Any = decode(method.State, checkpoint.state.tobytes())
+        if not method.personal:
+            return state, None
+        owner = "pooled" if result["method"] == "pooled" else str(site)
+        return state, memory_of(self.sites / owner, method.Memory)
+
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
         """Write a text or JSON file of the run, whole or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         write_of_run(self.path / name, text.encode())
         return self.path / name
+
+
+def memory_of(folder: Path, kind: type) -> Any:
+    """What a site remembers at the end of a run; `folder` is the site's own.
+
+    Raises RunError where there is nothing.
+    """
+    memory = MemoryStore(folder / "memory", kind).latest()
+    if memory is None:
+        raise RunError(
+            "the site's own part of the model is not here",
+            where=str(folder / "memory"),
+            fix="ask the site: its part of the model never left it",
+        )
+    return memory
 
 
 def decisive(settings: Settings) -> dict[str, Any]:

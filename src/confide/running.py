@@ -43,7 +43,7 @@ class Trained:
 
 
 class Rounds:
-    """Runs a method over a federation, one checkpoint a round.
+    """Runs a method over a federation; a checkpoint whenever development text is scored.
 
     `binding` is a digest of all that decides the numbers; a checkpoint with another one is
     refused, since it belongs to another run.
@@ -108,7 +108,9 @@ class Rounds:
         state, facts = self._method.round(state, self._federation, number)
         trained = time.perf_counter() - start
         record: dict[str, Any] = {"round": number, **facts, "train_seconds": trained}
-        if number % self._settings.select.every == 0 or number == self._settings.rounds:
+        settings = self._settings
+        scored = number % settings.select.every == 0 or number == settings.rounds
+        if scored:
             self._develop(state, progress, record, number)
         record["failed"] = {fault.site: fault.code for fault in self._federation.take_faults()}
         record["bytes"] = {
@@ -120,7 +122,8 @@ class Rounds:
             record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
         progress.history.append(record)
         self._tell(progress, record)
-        self._save(state, progress, number)
+        if scored:
+            self._save(state, progress, number)
         return state
 
     def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:

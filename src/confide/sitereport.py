@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from confide.errors import KeyFileError
@@ -27,21 +28,32 @@ from confide.text.document import Document
 WORST = 20
 
 
-def site_reports(method: Method, homes: Iterable[tuple[Any, SiteSpec]]) -> dict[str, EntityCounts]:
-    """Every site's report: `homes` are sites, each with the state that it ends with.
+@dataclass(frozen=True)
+class Home:
+    """A site at the end of a run: the state, and the memory that goes with it, if there is one."""
 
-    Neighbours with one state and one key share the extractor; no more than one is held at a time.
+    spec: SiteSpec
+    state: Any
+    memory: Any = None
+
+
+def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, EntityCounts]:
+    """Every site's report.
+
+    Neighbours with one model and one key share the extractor; no more than one is held at a time.
     """
     counts: dict[str, EntityCounts] = {}
-    made: tuple[Any, bytes, Any] = (None, b"", None)
-    for state, spec in homes:
-        key = _key_of(spec)
-        if key is None:
+    made: tuple[Any, Any, bytes, Any] = (None, None, b"", None)
+    for home in homes:
+        spec, key = home.spec, _key_of(home.spec)
+        if key is None or (method.personal and home.memory is None):
             counts[spec.name] = EntityCounts({}, {})
             continue
-        if made[0] is not state or made[1] != key:
-            made = (state, key, method.extractor(state, key=key))
-        counts[spec.name] = site_report(made[2](spec.test), spec)
+        same = made[0] is home.state and made[1] is home.memory and made[2] == key
+        if not same:
+            extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
+            made = (home.state, home.memory, key, extract)
+        counts[spec.name] = site_report(made[3](spec.test), spec)
     return counts
 
 

@@ -62,6 +62,7 @@ KEY = bytes(range(100, 132))
 
 TINY: dict[str, Any] = {
     "rounds": 2,
+    "select": {"every": 1},
     "data": {"format": "conll", "scheme": "iob2"},
     "model": {
         "word_dim": 8, "character_dim": 4, "character_filters": 4, "character_hidden": 4,

@@ -126,6 +126,52 @@ def test_a_crash_anywhere_and_a_replay_come_to_the_same(
             assert play(resumed, turns[start:]) == expected[start:]
 
 
+@settings(max_examples=60)
+@given(st.integers(2, 4), st.integers(1, 12), st.integers(0, 2), st.integers(0, 1))
+def test_rounds_between_checkpoints_are_played_again_after_a_crash(
+    every: int, reached: int, steps: int, behind: int
+) -> None:
+    """The process dies in round `reached` after `steps` of two steps; the server goes on from its
+    last checkpoint, or from the one before where it died before it had written that one."""
+    import tempfile
+
+    def play(store: MemoryStore, since: int, until: int, cut: int = 2) -> list[int]:
+        found = []
+        for round in range(since, until + 1):
+            before = store.before(round, "change")
+            found.append(before.turns if before else 0)
+            if round == until and cut == 0:
+                return found
+            store.commit(round, "change", memory(found[-1] + 1))
+            store.before(round, "look")
+            if round < until or cut == 2:
+                store.unchanged(round, "look")
+        return found
+
+    finished = reached if steps == 2 else reached - 1
+    checkpoint = finished // every * every
+    if behind and checkpoint == reached:
+        checkpoint = max(0, checkpoint - every)
+    with tempfile.TemporaryDirectory() as folder:
+        play(MemoryStore(Path(folder), Memory, every=every), 0, reached, steps)
+        resumed = MemoryStore(Path(folder), Memory, every=every)
+        assert play(resumed, checkpoint + 1, reached + 3) == list(
+            range(checkpoint + 1, reached + 4)
+        )
+
+
+def test_rounds_between_checkpoints_write_nothing(tmp_path: Path) -> None:
+    store = MemoryStore(tmp_path / "memory", Memory, every=10, last=25)
+    seen = {}
+    for round in range(26):
+        turn(store, round, "a")
+        seen[round] = sorted(path.name for path in (tmp_path / "memory").iterdir())
+    assert len(seen[0]) == len(seen[9]) == 1
+    assert [name[9:21] for name in seen[24]] == ["round-000010", "round-000020"]
+    assert seen[25][-1].split(".")[1] == "round-000025"  # the last round is always written
+    assert MemoryStore(tmp_path / "memory", Memory, every=10).latest() == memory(26)
+
+
 def test_old_versions_are_forgotten_but_for_what_a_resume_needs(
     store: MemoryStore, tmp_path: Path
 ) -> None:

@@ -10,14 +10,16 @@ from confide.capacity.measuring import Learn
 from confide.data.encoding import Encoded, TagSet, encode
 from confide.data.examples import examples_from
 from confide.data.vectors import read_vectors
-from confide.data.vocabulary import Vocabulary, count_characters, count_words, numbered
+from confide.data.vocabulary import count_characters, count_words, numbered
 from confide.errors import DataError
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate, prepare
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import initial, set_words
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.methods.context import NONE, find_encoder, with_cached
+from confide.methods.taggers import form_from, tagger_sizes
+from confide.models.tagger import Tagger
 from confide.settings import Settings
 from confide.text.document import Document
 
@@ -35,10 +37,12 @@ def tagger_training(
     annotated and no type is declared.
     """
     seen = {entity.type for document in train for entity in document.entities}
-    tags = TagSet(settings.data.types or tuple(sorted(seen)))
+    tags = TagSet(settings.data.types or tuple(sorted(seen)), settings.model.tag_scheme)
     if not tags.types:
         raise DataError("the training text has no entity", expected="at least one")
-    how = settings.vocabulary.how
+    how, context = settings.vocabulary.how, settings.model.context
+    encoder = None if context == NONE else find_encoder(context)
+    dim = encoder.dim if encoder else 0
 
     def learn(documents: Sequence[Document], stretch: float, seed: int) -> list[Document]:
         examples, _ = examples_from(documents)
@@ -46,13 +50,21 @@ def tagger_training(
         words = numbered(count_words(tokens, how), min_count=settings.vocabulary.min_count)
         letters = numbered(count_characters(tokens), kind="character")
         characters = None if settings.model.character == "none" else letters
-        sizes = _sizes(settings, words=words, characters=letters, tags=tags)
+        form = form_from(
+            settings, tags.types, words=len(words), characters=len(letters), context_dim=dim
+        )
+        sizes = tagger_sizes(form)
         model = initial(sizes, derive_seed(seed, "weights"), rules=tags.rules)
         if vectors is not None:
             set_words(model, read_vectors(vectors, words, how=how))
         encoded = encode(examples, words=words, characters=characters, tags=tags, how=how)
+        if encoder is not None:
+            encoded = with_cached(encoded, examples, encoder)
         _train(model, encoded, settings, stretch=stretch, seed=seed)
         prepared = prepare(held_out, words=words, characters=characters, tags=tags, how=how)
+        if encoder is not None:
+            read = with_cached(prepared.encoded, prepared.examples, encoder)
+            prepared = prepared._replace(encoded=read)
         return annotate(model, prepared)
 
     return learn
@@ -92,23 +104,3 @@ def _train(
                 seed=derive_seed(seed, "round", number),
                 word_dropout=training.word_dropout,
             )
-
-
-def _sizes(
-    settings: Settings, *, words: Vocabulary, characters: Vocabulary, tags: TagSet
-) -> TaggerSizes:
-    model = settings.model
-    return TaggerSizes(
-        words=len(words),
-        characters=len(characters),
-        tags=len(tags),
-        word_dim=model.word_dim,
-        character=model.character,
-        character_dim=model.character_dim,
-        character_filters=model.character_filters,
-        character_width=model.character_width,
-        character_hidden=model.character_hidden,
-        bilstm_hidden=model.bilstm_hidden,
-        bilstm_layers=model.bilstm_layers,
-        dropout=model.dropout,
-    )

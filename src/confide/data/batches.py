@@ -1,6 +1,7 @@
 """Batches of similar length, as tensors: the only place where anything is padded.
 
-Shapes: B sentences (windows), L tokens, U distinct words of the batch, C characters of a word.
+Shapes: B sentences (windows), L tokens, U distinct words of the batch, C characters of a word,
+X contextual features.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class TaggerBatch:
     characters_UC: Tensor
     character_lengths_U: Tensor
     tags_BL: Tensor
+    context_BLX: Tensor | None = None
 
     @property
     def tokens(self) -> int:
@@ -74,10 +76,24 @@ def train_batches(
             cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
     for index in random.permutation(len(cuts)):
         batch = batch_of(encoded, cuts[index])
-        if word_dropout > 0.0:
-            lost_BL = random.random(batch.words_BL.shape) < word_dropout
-            batch.words_BL[torch.from_numpy(lost_BL) & batch.mask_BL] = UNK
+        _lose_words(batch, random, word_dropout)
         yield batch
+
+
+def drawn_batch(
+    encoded: Encoded, size: int, *, seed: int, word_dropout: float = 0.0
+) -> TaggerBatch:
+    """`size` sentences (all, if there are fewer), drawn so that each has the same chance.
+
+    They are neighbours in an order by length, ties broken by chance, which has no ends: the longest
+    are followed by the shortest. So they are of similar length but for one draw in many.
+    """
+    random = np.random.default_rng(seed)
+    order = np.lexsort((random.random(len(encoded)), encoded.lengths_S))
+    places = np.arange(min(size, len(order))) + random.integers(len(order))
+    batch = batch_of(encoded, np.sort(order[places % len(order)]))
+    _lose_words(batch, random, word_dropout)
+    return batch
 
 
 def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterator[TaggerBatch]:
@@ -108,7 +124,26 @@ def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
         characters_UC=torch.from_numpy(characters_UC),
         character_lengths_U=torch.from_numpy(spelled_U),
         tags_BL=torch.from_numpy(np.where(mask_BL, encoded.tags_N[places_BL], 0).astype(np.int64)),
+        context_BLX=_context(encoded, windows_B, mask_BL=mask_BL),
     )
+
+
+def _context(encoded: Encoded, windows_B: Rows, *, mask_BL: NDArray[np.bool_]) -> Tensor | None:
+    """The contextual features of the batch's tokens, 0 in the padding."""
+    if encoded.context_TX is None or encoded.context_from_S is None:
+        return None
+    values_BLX = np.zeros((*mask_BL.shape, encoded.context_TX.shape[1]), np.float32)
+    steps_L = np.arange(mask_BL.shape[1])
+    rows_BL = encoded.context_from_S[windows_B][:, None] + steps_L
+    values_BLX[mask_BL] = encoded.context_TX[rows_BL[mask_BL]]
+    return torch.from_numpy(values_BLX)
+
+
+def _lose_words(batch: TaggerBatch, random: np.random.Generator, share: float) -> None:
+    """Make a share of the words `UNK`."""
+    if share > 0.0:
+        lost_BL = random.random(batch.words_BL.shape) < share
+        batch.words_BL[torch.from_numpy(lost_BL) & batch.mask_BL] = UNK
 
 
 def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:

@@ -1,13 +1,13 @@
 """From examples to numbers: tag sets, and the ragged arrays that batches are cut from.
 
 Shapes: N tokens of all windows, S windows, F distinct words as written ("forms"), M characters of
-all forms, Y tags.
+all forms, T tokens of all examples, X contextual features, Y tags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -147,6 +147,8 @@ class Encoded:
     `tokens_from_S1[s]:tokens_from_S1[s + 1]` are the tokens of window `s`; `words_F` and
     `characters_M[characters_from_F1[f]:characters_from_F1[f + 1]]` belong to form `f`.
     `cut` lists the examples that are longer than one window, with their number of tokens.
+    `context_TX`, if there is one, holds a frozen encoder's features of every token, example after
+    example; window `s` begins at row `context_from_S[s]`.
     """
 
     tags: TagSet
@@ -159,6 +161,8 @@ class Encoded:
     characters_M: Ints
     characters_from_F1: NDArray[np.int64]
     cut: tuple[tuple[int, int], ...] = ()
+    context_TX: NDArray[np.float16] | None = None
+    context_from_S: NDArray[np.int64] | None = None
 
     @property
     def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
@@ -224,6 +228,20 @@ def encode(
         characters_from_F1=characters_from_F1,
         cut=tuple(cut),
     )
+
+
+def with_context(
+    encoded: Encoded, states_TX: NDArray[np.float16], starts_E: NDArray[np.int64]
+) -> Encoded:
+    """The same with contextual features; those of example `e` begin at row `starts_E[e]`.
+
+    Raises `DataError` where a window's tokens would lie outside.
+    """
+    places = [(starts_E[window.example] + window.start, window) for window in encoded.windows]
+    if any(place + window.end - window.start > len(states_TX) for place, window in places):
+        raise DataError("the contextual features are not those of these sentences")
+    from_S = np.array([place for place, _ in places], np.int64)
+    return replace(encoded, context_TX=states_TX, context_from_S=from_S)
 
 
 def _windows(example: int, length: int, max_tokens: int) -> Iterator[Window]:

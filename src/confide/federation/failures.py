@@ -26,6 +26,11 @@ CODES = {
     "tag-outside-set": "the site's text has an entity type outside the declared `types`",
     "vectors-missing": "the site cannot read its file of word vectors",
     "vectors-dimension": "the site's word vectors have another dimension than `word_dim`",
+    "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",
+    "encoder-missing": "the site cannot use the frozen encoder that the settings name; its own log"
+    " says why",
+    "features": "the site could not compute or keep the encoder's features of its text; its own"
+    " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",
     "lost": "the site's process died and died again when it was asked a second time",
     "timeout": "the site did not answer in time",

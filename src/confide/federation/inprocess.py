@@ -31,6 +31,8 @@ class SiteSpec:
     test: Sequence[Document] = ()
     key_file: Path | None = None
     vectors: Path | None = None
+    context: str | None = None
+    tag_scheme: str | None = None
     guards: Guards = Guards()
 
     @property
@@ -41,11 +43,16 @@ class SiteSpec:
 
 @dataclass(frozen=True)
 class Hosting:
-    """What every site of a run has in common: the method's steps and memory, and the seed."""
+    """What every site of a run has in common: the method's steps and memory, and the seed.
+
+    The server keeps a checkpoint after every `every` rounds and after the `last` one; so do sites.
+    """
 
     steps: Mapping[str, Step]
     memory: type
     seed: int
+    every: int = 1
+    last: int | None = None
 
     def host(self, spec: SiteSpec, scratch: dict[str, Any]) -> SiteHost:
         """A site, ready to answer."""
@@ -56,13 +63,17 @@ class Hosting:
             test=spec.test,
             key_file=spec.key_file,
             vectors=spec.vectors,
+            context=spec.context,
+            tag_scheme=spec.tag_scheme,
             guards=spec.guards,
             scratch=scratch,
         )
         return SiteHost(
             site,
             self.steps,
-            memory=MemoryStore(spec.folder / "memory", self.memory),
+            memory=MemoryStore(
+                spec.folder / "memory", self.memory, every=self.every, last=self.last
+            ),
             seed=self.seed,
             log=spec.folder / "site.log",
         )

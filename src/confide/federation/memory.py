@@ -1,9 +1,11 @@
 """What a site keeps for itself between steps. A folder that the site owns; never sent.
 
-Every change is a new version, written whole and renamed into place. A version is named by the
-turn (round, step) that made it, and a turn that changed nothing leaves an empty mark, so that a
-step that is asked again, or a server that resumes from an earlier round, finds the memory as it
-was before that turn and answers with the same reply.
+Every change is a new version, named by the turn (round, step) that made it; a turn that changed
+nothing leaves an empty mark. So a step that is asked again, or a server that resumes from an
+earlier round, finds the memory as it was before that turn and answers with the same reply.
+
+Versions of the rounds after which the server keeps a checkpoint are written to the folder, whole
+or not at all; those of the rounds between live in the process and end with it.
 """
 
 from __future__ import annotations
@@ -19,85 +21,128 @@ from confide.federation.messages import decode, encode
 _NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Version:
-    """A turn that was answered: with new memory, or with a mark that it stayed the same."""
+    """A turn that was answered: with new memory, or (`same`) with the memory that there was.
+
+    `path` is None where the version lives in the process only; `held` is what it remembers, or
+    None where that is in the file.
+    """
 
     number: int
     round: int
     step: str
-    path: Path
-
-    @property
-    def holds_memory(self) -> bool:
-        return self.path.suffix == ".memory"
+    same: bool
+    path: Path | None
+    held: Any = None
 
 
 class MemoryStore:
-    """Versioned memory of one site, for one run. `kind` is the method's `Memory` message."""
+    """Versioned memory of one site, for one run. `kind` is the method's `Memory` message.
 
-    def __init__(self, folder: Path, kind: type) -> None:
+    `every`: the rounds whose number it divides are written to the folder, and round `last`.
+    """
+
+    def __init__(
+        self, folder: Path, kind: type, *, every: int = 1, last: int | None = None
+    ) -> None:
         self._folder = folder
         self._kind = kind
-        self._held: tuple[Path, Any] | None = None
+        self._every = every
+        self._last = last
+        self._known: list[_Version] | None = None
 
     def before(self, round: int, step: str) -> Any:
         """The memory as it was before this turn; None before the first version.
 
         Versions made by this turn or by later ones are dropped: they will be made again.
         """
-        kept: list[_Version] = []
         versions = self._versions()
         for place, version in enumerate(versions):
             if version.round > round or (version.round, version.step) == (round, step):
                 for late in reversed(versions[place:]):
-                    late.path.unlink(missing_ok=True)
+                    _delete(late)
+                del versions[place:]
                 break
-            kept.append(version)
-        return self._newest(kept)
+        return self._newest()
 
     def commit(self, round: int, step: str, memory: Any) -> None:
         """Keep `memory` as the version that this turn made; forget what no re-ask can need."""
-        path = self._next(round, step, "memory")
-        write_atomically(path, encode(memory))
-        self._held = (path, memory)
+        path = self._path(round, step, "memory")
+        if path is not None:
+            write_atomically(path, encode(memory))
+        for older in self._versions():
+            if older.path is not None:
+                older.held = None  # its file has it
+        self._add(_Version(self._number(), round, step, same=False, path=path, held=memory))
 
     def unchanged(self, round: int, step: str) -> None:
         """Note that this turn was answered and left the memory as it was."""
-        path = self._next(round, step, "same")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path = self._path(round, step, "same")
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        self._add(_Version(self._number(), round, step, same=True, path=path))
 
     def latest(self) -> Any:
         """The newest version, or None."""
-        return self._newest(self._versions())
+        return self._newest()
 
-    def _next(self, round: int, step: str, kind: str) -> Path:
-        """Where the version of this turn goes; those that no re-ask can need are forgotten."""
+    def _newest(self) -> Any:
+        newest = next((version for version in reversed(self._versions()) if not version.same), None)
+        if newest is None:
+            return None
+        if newest.held is None:
+            assert newest.path is not None
+            newest.held = decode(self._kind, newest.path.read_bytes())
+        return newest.held
+
+    def _add(self, version: _Version) -> None:
+        """Append a version and forget those that no re-ask and no resuming server can need."""
         versions = self._versions()
-        old = [version for version in versions if version.round < round - 1]
-        last = next((version for version in reversed(old) if version.holds_memory), None)
-        for version in old:
-            if version is not last:
-                version.path.unlink(missing_ok=True)
-        number = versions[-1].number + 1 if versions else 1
-        return self._folder / f"{number:08d}.round-{round:06d}.{step}.{kind}"
+        versions.append(version)
+        since = version.round - 1
+        written_since = version.round - self._every
+        kept: list[_Version] = []
+        has_memory = has_file = False  # an older version of each sort is kept, to begin from
+        for one in reversed(versions):
+            needed = one.round >= (since if one.path is None else written_since)
+            begins = not one.same and one.round < since and not has_memory
+            begins_file = (
+                not one.same and one.path is not None and one.round < written_since and not has_file
+            )
+            has_memory |= begins
+            has_file |= begins_file
+            if needed or begins or begins_file:
+                kept.append(one)
+            else:
+                _delete(one)
+        self._known = kept[::-1]
 
-    def _newest(self, versions: list[_Version]) -> Any:
-        last = next((version for version in reversed(versions) if version.holds_memory), None)
-        return self._read(last.path) if last else None
+    def _path(self, round: int, step: str, kind: str) -> Path | None:
+        """Where the version of a turn is written; None where it is not."""
+        if round % self._every and round != self._last:
+            return None
+        return self._folder / f"{self._number():08d}.round-{round:06d}.{step}.{kind}"
 
-    def _read(self, path: Path) -> Any:
-        if self._held is None or self._held[0] != path:
-            self._held = (path, decode(self._kind, path.read_bytes()))
-        return self._held[1]
+    def _number(self) -> int:
+        versions = self._versions()
+        return versions[-1].number + 1 if versions else 1
 
     def _versions(self) -> list[_Version]:
-        if not self._folder.is_dir():
-            return []
-        found = []
-        for path in sorted(self._folder.iterdir()):
-            match = _NAME.match(path.name)
-            if match:
-                found.append(_Version(int(match[1]), int(match[2]), match[3], path))
-        return found
+        """All versions, oldest first; read from the folder once."""
+        if self._known is None:
+            self._known = []
+            for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
+                found = _NAME.match(path.name)
+                if found:
+                    number, round, step, kind = found.groups()
+                    self._known.append(
+                        _Version(int(number), int(round), step, kind == "same", path)
+                    )
+        return self._known
+
+
+def _delete(version: _Version) -> None:
+    if version.path is not None:
+        version.path.unlink(missing_ok=True)

@@ -24,8 +24,10 @@ from confide.text.document import Document
 class Site:
     """What a step sees of its site.
 
-    `cache` holds what can be made again from text and memory (encoded batches); `scratch` is
-    shared by all sites of one process (one model instance). Neither is saved, neither travels.
+    `vectors` and `context` are where the site has its file of word vectors and its frozen encoder;
+    `tag_scheme` is its own choice, where it has one. `cache` holds what can be made again from text
+    and memory (encoded batches); `scratch` is shared by all sites of one process (one model
+    instance). Neither is saved, neither travels.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Site:
     test: Sequence[Document] = ()
     key_file: Path | None = None
     vectors: Path | None = None
+    context: str | None = None
+    tag_scheme: str | None = None
     guards: Guards = Guards()
     cache: dict[str, Any] = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)

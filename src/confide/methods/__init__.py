@@ -9,19 +9,25 @@ from confide.federation.federation import Federation
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.methods.fedavg import FedAvg
+from confide.methods.fedner import FedNER
+from confide.methods.taggers import TaggerModel
 from confide.scoring import EntityCounts
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 
 
 class Method(Protocol):
-    """What a method is: steps, messages, and a start and a round that read like the paper."""
+    """What a method is: steps, messages, and a start and a round that read like the paper.
+
+    `personal`: every site ends with a model of its own, part of which is in its memory only.
+    """
 
     name: ClassVar[str]
     steps: ClassVar[tuple[Step, ...]]
     Settings: ClassVar[type]
     State: ClassVar[type]
     Memory: ClassVar[type]
+    personal: ClassVar[bool]
 
     def __init__(self, settings: RunSettings) -> None: ...
 
@@ -39,12 +45,16 @@ class Method(Protocol):
         """Every site's counts on its own `part` ("dev" or "test")."""
         ...
 
-    def extractor(self, state: Any, *, key: bytes) -> Any:
+    def model(self, state: Any, memory: Any) -> TaggerModel:
+        """The trained tagger; `memory` is a site's, where the method is personal."""
+        ...
+
+    def extractor(self, state: Any, memory: Any, *, key: bytes, encoder: str | None = None) -> Any:
         """The thing that reads a document and returns it annotated."""
         ...
 
 
-METHODS: dict[str, type[Method]] = {"fedavg": FedAvg}
+METHODS: dict[str, type[Method]] = {"fedavg": FedAvg, "fedner": FedNER}
 
 
 def method_named(name: str) -> type[Method]:

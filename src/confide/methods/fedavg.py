@@ -17,7 +17,7 @@ recognised by their neighbours, whatever the digest hides. docs/methods/fedavg.m
 
 Where we differ from the paper or decide what it leaves open:
 - the vocabulary: see confide.methods.vocabulary;
-- sizes: Ma & Hovy's where they give one (confide.settings.ModelTable);
+- sizes: Ma & Hovy's where they give one (confide.settings.tables.ModelTable);
 - each site's optimiser starts anew each round, at the learning rate of the round (the paper
   initialises it "by the number of rounds passed"); momentum is not carried over;
 - `weighting = "sentences"` weighs sites by their training sentences; the paper's sites are equal;
@@ -46,22 +46,24 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial, set_words
+from confide.methods.context import DESCRIBE_ENCODER, agree_on_encoder
 from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
     CHARACTER_ROWS,
     Extractor,
     TaggerMemory,
+    TaggerModel,
     compare_vectors,
     encoded_text,
+    extractor_of,
+    forget_text,
     known,
+    memory_from,
     model_of,
     prepared_text,
     rows_seen,
-    sizes_from,
-    tagger_of,
     tagger_sizes,
     vectors_of,
-    vocabulary_for,
 )
 from confide.methods.vocabulary import (
     CHECK_KEY,
@@ -138,8 +140,7 @@ def take_vocabulary(
     site: Site, memory: TaggerMemory | None, ask: TaggerMemory, turn: Turn
 ) -> tuple[VocabularyTaken, TaggerMemory]:
     """Keep the common vocabulary (Fig. 3, step 4)."""
-    for part in ("train", "dev", "test", "vectors"):
-        site.cache.pop(part, None)
+    forget_text(site)
     found = vectors_of(site, ask)
     return VocabularyTaken(file_check(site.key(), found.digest) if found else ""), ask
 
@@ -230,10 +231,18 @@ class FedAvg:
     """The method: `start` agrees on vocabulary and tags, `round` is one turn of FedAvg."""
 
     name: ClassVar[str] = "fedavg"
-    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_VOCABULARY, TAKE_VOCABULARY, TRAIN, SCORE)
+    steps: ClassVar[tuple[Step, ...]] = (
+        CHECK_KEY,
+        COUNT_VOCABULARY,
+        DESCRIBE_ENCODER,
+        TAKE_VOCABULARY,
+        TRAIN,
+        SCORE,
+    )
     Settings: ClassVar[type] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
     Memory: ClassVar[type] = TaggerMemory
+    personal: ClassVar[bool] = False
 
     def __init__(self, settings: RunSettings) -> None:
         self._run = settings
@@ -249,17 +258,8 @@ class FedAvg:
             min_count=run.vocabulary.min_count,
             min_sites=run.vocabulary.min_sites,
         )
-        common = TaggerMemory(
-            nonce=agreed.nonce,
-            check=agreed.check,
-            word_digests_V16=agreed.word_digests_V16,
-            character_digests_V16=agreed.character_digests_V16,
-            types=list(agreed.types),
-            how=run.vocabulary.how,
-            sizes=sizes_from(run, agreed),
-            character=run.model.character,
-            dropout=run.model.dropout,
-        )
+        dim = agree_on_encoder(federation, run.model.context)
+        common = memory_from(run, agreed, context_dim=dim)
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
         compare_vectors({site: reply.vectors for site, reply in taken.items()})
         first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
@@ -301,7 +301,12 @@ class FedAvg:
         replies = federation.ask(SCORE, Score(state.weights, part), round=round)
         return {site: counts_of(reply) for site, reply in replies.items()}
 
-    def extractor(self, state: FedAvgState, *, key: bytes) -> Extractor:
+    def model(self, state: FedAvgState, memory: object) -> TaggerModel:
+        """The common tagger, the same for all sites."""
+        return TaggerModel(state, state.weights)
+
+    def extractor(
+        self, state: FedAvgState, memory: object, *, key: bytes, encoder: str | None = None
+    ) -> Extractor:
         """What reads documents and annotates them, for who holds the key."""
-        model = tagger_of(state, state.weights)
-        return Extractor(model, vocabulary_for(state, key))
+        return extractor_of(self.model(state, memory), key=key, encoder=encoder)

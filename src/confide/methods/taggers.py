@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from confide.federation.failures import Refusal
 from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.predict import Prepared, annotate, prepare
 from confide.learning.weights import initial, load
+from confide.methods.context import NONE, find_encoder, with_features, with_states
 from confide.methods.vocabulary import Agreed, training_examples
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
@@ -33,47 +35,69 @@ CHARACTER_ROWS = ("character.embedding.weight",)
 """The parameters that have a row per character, as `word.weight` has one per word."""
 
 
-class Form(Protocol):
-    """What the shape of a tagger depends on."""
-
-    @property
-    def types(self) -> list[str]: ...  # noqa: D102
-    @property
-    def sizes(self) -> dict[str, int]: ...  # noqa: D102
-    @property
-    def character(self) -> str: ...  # noqa: D102
-    @property
-    def dropout(self) -> float: ...  # noqa: D102
+Kept = TypeVar("Kept", bound="TaggerMemory")
 
 
 @dataclass(frozen=True)
-class TaggerMemory:
+class TaggerForm:
+    """What the shape of a tagger depends on, and how it reads text."""
+
+    types: list[str] = carries("names of the entity types")
+    tag_scheme: str = carries("scheme of the tags that it learns: iobes or iob2")
+    how: str = carries("how a word is normalised")
+    sizes: dict[str, int] = carries("sizes of the tagger")
+    character: str = carries("which character part the tagger has")
+    context: str = carries("name of the frozen encoder; none without one")
+    cnn_widths: list[int] = carries("widths of the word CNN")
+    dropout: float = carries("share of features dropped in training")
+
+
+@dataclass(frozen=True)
+class TaggerMemory(TaggerForm):
     """What a site keeps: the common vocabulary, whose key it needs, and the form of the model."""
 
     nonce: str = carries("the number of this run that sites compared their keys by")
     check: str = carries("what the common key makes of it: tells whether a key is the common one")
     word_digests_V16: NDArray[np.uint8] = carries("digests of the common words, in order of ids")
     character_digests_V16: NDArray[np.uint8] = carries("the same for characters")
-    types: list[str] = carries("names of the common entity types")
-    how: str = carries("how a word is normalised")
-    sizes: dict[str, int] = carries("sizes of the tagger")
-    character: str = carries("which character part the tagger has")
-    dropout: float = carries("share of features dropped in training")
+
+
+class TaggerModel(NamedTuple):
+    """A trained tagger before it is built."""
+
+    form: TaggerMemory
+    weights: Arrays
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """A trained tagger with its vocabulary."""
+    """A trained tagger with its vocabulary, and the encoder that it needs, if it needs one."""
 
     model: Tagger
     vocabulary: Mapping[str, Any]
+    encoder: FrozenEncoder | None = None
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with what the model finds, a confidence on each entity."""
-        return annotate(self.model, prepare(documents, **self.vocabulary))
+        prepared = prepare(documents, **self.vocabulary)
+        if self.encoder is not None:
+            encoded = with_states(prepared.encoded, prepared.examples, self.encoder)
+            prepared = prepared._replace(encoded=encoded)
+        return annotate(self.model, prepared)
 
 
-def known(memory: TaggerMemory | None) -> TaggerMemory:
+def extractor_of(trained: TaggerModel, *, key: bytes, encoder: str | None = None) -> Extractor:
+    """What a trained tagger is for who holds the key.
+
+    `encoder` is where its frozen encoder lies, if not where the settings of the run say.
+    Raises KeyFileError; and what `find_encoder` raises.
+    """
+    form, weights = trained
+    found = None if form.context == NONE else find_encoder(encoder or form.context)
+    return Extractor(tagger_of(form, weights), vocabulary_for(form, key), found)
+
+
+def known(memory: Kept | None) -> Kept:
     """The memory; a site without one cannot go on. Raises Refusal."""
     if memory is None:
         raise Refusal("memory-missing")
@@ -94,15 +118,23 @@ def vocabulary_for(memory: TaggerMemory, key: bytes) -> dict[str, Any]:
     return {
         "words": KeyedVocabulary(memory.word_digests_V16, "word", key),
         "characters": None if memory.character == "none" else characters,
-        "tags": TagSet(tuple(memory.types)),
+        "tags": tag_set(memory),
         "how": memory.how,
     }
+
+
+def forget_text(site: Site) -> None:
+    """Forget all that was made of text with another vocabulary."""
+    for part in ("train", "dev", "test", "vectors"):
+        site.cache.pop(part, None)
 
 
 def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
     """The site's training text as numbers, made once."""
     if "train" not in site.cache:
-        site.cache["train"] = encode(training_examples(site), **_vocabulary(site, memory))
+        examples = training_examples(site)
+        encoded = encode(examples, **_vocabulary(site, memory))
+        site.cache["train"] = with_features(encoded, examples, site=site, name=memory.context)
     found: Encoded = site.cache["train"]
     return found
 
@@ -110,7 +142,9 @@ def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
 def prepared_text(site: Site, memory: TaggerMemory, part: str) -> Prepared:
     """A part of the site's held-out text, ready to be annotated, made once."""
     if part not in site.cache:
-        site.cache[part] = prepare(site.documents(part), **_vocabulary(site, memory))
+        made = prepare(site.documents(part), **_vocabulary(site, memory))
+        encoded = with_features(made.encoded, made.examples, site=site, name=memory.context)
+        site.cache[part] = made._replace(encoded=encoded)
     found: Prepared = site.cache[part]
     return found
 
@@ -129,19 +163,24 @@ def rows_seen(encoded: Encoded, memory: TaggerMemory) -> Arrays:
 
 
 def model_of(site: Site, memory: TaggerMemory, weights: Arrays) -> Tagger:
-    """The one model of this process, with these weights."""
-    form = (tuple(memory.sizes.items()), memory.character, memory.dropout)
-    if site.scratch.get("form") != form:
-        site.scratch.update(form=form, model=tagger_of(memory, {}))
-    model: Tagger = site.scratch["model"]
+    """The one model of this form in this process, with these weights."""
+    models: dict[Any, Tagger] = site.scratch.setdefault("models", {})
+    form = (tagger_sizes(memory), tag_set(memory))
+    if form not in models:
+        models[form] = tagger_of(memory, {})
+    model = models[form]
     load(model, weights)
     return model
 
 
-def tagger_of(memory: Form, weights: Arrays) -> Tagger:
+def tag_set(form: TaggerForm) -> TagSet:
+    """The tags of a tagger of this form."""
+    return TagSet(tuple(form.types), form.tag_scheme)  # type: ignore[arg-type]
+
+
+def tagger_of(form: TaggerForm, weights: Arrays) -> Tagger:
     """A tagger of this form; parameters that `weights` does not name are as at the start."""
-    rules = TagSet(tuple(memory.types)).rules
-    model = initial(tagger_sizes(memory), 0, rules=rules)
+    model = initial(tagger_sizes(form), 0, rules=tag_set(form).rules)
     load(model, weights)
     return model
 
@@ -163,29 +202,60 @@ def vectors_of(site: Site, memory: TaggerMemory) -> VectorFile | None:
     return kept
 
 
-def sizes_from(run: RunSettings, agreed: Agreed) -> dict[str, int]:
-    """The sizes of a tagger for what the sites agreed on."""
+def form_from(
+    run: RunSettings, types: Sequence[str], *, words: int, characters: int, context_dim: int
+) -> TaggerForm:
+    """The form of the settings' tagger; `words` and `characters` count ids with the specials."""
     model = run.model
-    return {
-        "words": len(agreed.word_digests_V16) + SPECIALS,
-        "characters": len(agreed.character_digests_V16) + SPECIALS,
-        "tags": len(TagSet(tuple(agreed.types))),
-        "word_dim": model.word_dim,
-        "character_dim": model.character_dim,
-        "character_filters": model.character_filters,
-        "character_width": model.character_width,
-        "character_hidden": model.character_hidden,
-        "bilstm_hidden": model.bilstm_hidden,
-        "bilstm_layers": model.bilstm_layers,
+    sizes = {
+        "words": words,
+        "characters": characters,
+        "tags": len(TagSet(tuple(types), model.tag_scheme)),
+        "context_dim": context_dim,
     }
+    return TaggerForm(
+        types=list(types),
+        tag_scheme=model.tag_scheme,
+        how=run.vocabulary.how,
+        sizes=sizes | {name: getattr(model, name) for name in _SIZES},
+        character=model.character,
+        context=model.context,
+        cnn_widths=list(model.cnn_widths),
+        dropout=model.dropout,
+    )
 
 
-def tagger_sizes(memory: Form) -> TaggerSizes:
-    """The same for the model's constructor."""
+def memory_from(run: RunSettings, agreed: Agreed, *, context_dim: int) -> TaggerMemory:
+    """What the sites will remember of what they agreed on."""
+    form = form_from(
+        run,
+        agreed.types,
+        words=len(agreed.word_digests_V16) + SPECIALS,
+        characters=len(agreed.character_digests_V16) + SPECIALS,
+        context_dim=context_dim,
+    )
+    return TaggerMemory(
+        **vars(form),
+        nonce=agreed.nonce,
+        check=agreed.check,
+        word_digests_V16=agreed.word_digests_V16,
+        character_digests_V16=agreed.character_digests_V16,
+    )
+
+
+_SIZES = (
+    "word_dim", "character_dim", "character_filters", "character_width", "character_hidden",
+    "cnn_filters", "bilstm_hidden", "bilstm_layers",
+)  # fmt: skip
+
+
+def tagger_sizes(form: TaggerForm) -> TaggerSizes:
+    """The sizes of a tagger of this form."""
     return TaggerSizes(
-        **memory.sizes,
-        character=memory.character,  # type: ignore[arg-type]
-        dropout=memory.dropout,
+        **form.sizes,
+        character=form.character,  # type: ignore[arg-type]
+        cnn_widths=tuple(form.cnn_widths),
+        dropout=form.dropout,
     )
 
 

@@ -89,6 +89,7 @@ class Agreed:
     word_digests_V16: NDArray[np.uint8]
     character_digests_V16: NDArray[np.uint8]
     types: list[str]
+    types_by_site: dict[str, list[str]]
     sentences: dict[str, int]
 
 
@@ -177,6 +178,7 @@ def agree(
         word_digests_V16=number(words, min_count=min_count, min_sites=sites),
         character_digests_V16=number(characters, min_count=1, min_sites=sites),
         types=declared or seen,
+        types_by_site={site: sorted(reply.types) for site, reply in counted.items()},
         sentences={site: reply.sentences for site, reply in counted.items()},
     )
 

@@ -9,6 +9,7 @@ Shapes: B sentences, L tokens, U distinct words, C characters, D features in, H 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -142,6 +143,31 @@ class CharacterBiLSTM(nn.Module):
         half = states_UCH.shape[2] // 2
         ahead_UH = states_UCH[torch.arange(len(lengths_U)), lengths_U - 1, :half]
         return torch.cat([ahead_UH, states_UCH[:, 0, half:]], 1)
+
+
+class WordCNN(nn.Module):
+    """Convolutions over the words of a sentence, side by side, one for each width (Kim 2014).
+
+    `padding` is zero before and behind every sentence, so that a sentence's values do not depend
+    on the batch that it is in. Widths are odd.
+    """
+
+    def __init__(self, features: int, *, filters: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(features, filters, width, padding=width // 2) for width in widths
+        )
+        self.features = filters * len(widths)
+        for name, parameter in self.named_parameters():
+            start = nn.init.zeros_ if name.endswith("bias") else nn.init.xavier_uniform_
+            start(parameter)
+
+    def forward(self, values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
+        """values_BLH, rectified; those in the padding hold no meaning."""
+        inside_BL1 = (torch.arange(values_BLD.shape[1]) < lengths_B[:, None])[:, :, None]
+        values_BDL = (values_BLD * inside_BL1).transpose(1, 2)
+        answers_BHL = torch.cat([convolve(values_BDL) for convolve in self.convolutions], 1)
+        return torch.relu(answers_BHL).transpose(1, 2)
 
 
 def start_embedding(rows: int, dim: int) -> nn.Embedding:

@@ -1,13 +1,18 @@
 """BiLSTM-CNNs-CRF: words and characters in, emissions out (Ma & Hovy 2016, Fig. 3).
 
-    word embedding ⊕ characters (CNN or BiLSTM) → dropout → BiLSTM → dropout → linear → CRF
+    word embedding ⊕ characters (CNN or BiLSTM) ⊕ contextual features
+        → word CNN → BiLSTM → linear → CRF, with dropout after each
 
-The parts are attributes with fixed names, so that a method can say which of them it shares:
-`word`, `character`, `bilstm` and `crf` (the linear layer and the moves: all that depends on the tag
-set). Loss, decoding and posterior stand beside the model and call the same `forward`.
+Contextual features and the word CNN are those of Ge et al. 2020, 3.1 (FedNER); without them it is
+Ma & Hovy's tagger, and characters, word CNN and BiLSTM can each be left out.
 
-Shapes: B sentences, L tokens, U distinct words of the batch, D features, Y tags, R rows with an
-entity.
+The parts are attributes with fixed names (`PARTS`), so that a method can say which of them it
+shares: `crf` is the linear layer and the moves, all that depends on the tag set. Contextual
+features have no parameters. Loss, decoding and posterior stand beside the model and call the same
+`forward`.
+
+Shapes: B sentences, L tokens, U distinct words of the batch, D features, X contextual features, Y
+tags, R rows with an entity.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from confide.models.layers import (
     CharacterBiLSTM,
     CharacterCNN,
     LockedDropout,
+    WordCNN,
     start_embedding,
 )
 
@@ -42,7 +48,13 @@ class TaggerInput(Protocol):
     @property
     def character_lengths_U(self) -> Tensor: ...  # noqa: D102, N802
     @property
+    def context_BLX(self) -> Tensor | None: ...  # noqa: D102, N802
+    @property
     def tags_BL(self) -> Tensor: ...  # noqa: D102, N802
+
+
+PARTS = ("word", "character", "cnn", "bilstm", "crf")
+"""The parts of a tagger that have parameters, from the bottom to the top."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class TaggerSizes:
     """All that a tagger's shape depends on, and its dropout rate.
 
     `words`, `characters` and `tags` count ids, those of padding and of the unknown included.
+    `context_dim = 0`: no contextual features; `cnn_filters = 0`: no word CNN (else so many for each
+    of `cnn_widths`); `bilstm_layers = 0`: no BiLSTM.
     """
 
     words: int
@@ -61,13 +75,16 @@ class TaggerSizes:
     character_filters: int = 30
     character_width: int = 3
     character_hidden: int = 25
+    context_dim: int = 0
+    cnn_filters: int = 0
+    cnn_widths: tuple[int, ...] = (3,)
     bilstm_hidden: int = 200
     bilstm_layers: int = 1
     dropout: float = 0.5
 
 
 class Tagger(nn.Module):
-    """The model of one tag set; its parts are `word`, `character`, `bilstm` and `crf`.
+    """The model of one tag set; a part that it does not have is None.
 
     Without `rules` every move between tags is possible.
     """
@@ -78,10 +95,18 @@ class Tagger(nn.Module):
         self.word = start_embedding(sizes.words, sizes.word_dim)
         self.character = _character_part(sizes)
         width = sizes.word_dim + (self.character.features if self.character else 0)
-        self.bilstm = BiLSTM(
-            width, sizes.bilstm_hidden, layers=sizes.bilstm_layers, dropout=sizes.dropout
-        )
-        self.crf = CRF(2 * sizes.bilstm_hidden, sizes.tags, rules=rules)
+        width += sizes.context_dim
+        self.cnn = None
+        if sizes.cnn_filters:
+            self.cnn = WordCNN(width, filters=sizes.cnn_filters, widths=sizes.cnn_widths)
+            width = self.cnn.features
+        self.bilstm = None
+        if sizes.bilstm_layers:
+            self.bilstm = BiLSTM(
+                width, sizes.bilstm_hidden, layers=sizes.bilstm_layers, dropout=sizes.dropout
+            )
+            width = 2 * sizes.bilstm_hidden
+        self.crf = CRF(width, sizes.tags, rules=rules)
         self.dropout = LockedDropout(sizes.dropout)
 
     def forward(self, batch: TaggerInput) -> Tensor:
@@ -90,8 +115,14 @@ class Tagger(nn.Module):
         if self.character is not None:
             spelled_UD = self.character(batch.characters_UC, batch.character_lengths_U)
             features.append(spelled_UD[batch.forms_BL])
+        if self.sizes.context_dim:
+            assert batch.context_BLX is not None
+            features.append(batch.context_BLX)
         values_BLD = self.dropout(torch.cat(features, 2))
-        values_BLD = self.dropout(self.bilstm(values_BLD, batch.lengths_B))
+        if self.cnn is not None:
+            values_BLD = self.dropout(self.cnn(values_BLD, batch.lengths_B))
+        if self.bilstm is not None:
+            values_BLD = self.dropout(self.bilstm(values_BLD, batch.lengths_B))
         emissions_BLY: Tensor = self.crf(values_BLD)
         return emissions_BLY
 

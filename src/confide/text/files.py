@@ -106,7 +106,7 @@ def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
 
 def likely_encoding(raw: bytes) -> str | None:
     """The single-byte encoding that bytes may be in: none if they are UTF-8, marked, or mixed."""
-    if any(raw.startswith(mark) for mark, _ in _MARKS):
+    if b"\0" in raw or any(raw.startswith(mark) for mark, _ in _MARKS):
         return None
     try:
         raw.decode("utf-8")

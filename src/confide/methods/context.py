@@ -1,0 +1,133 @@
+"""Contextual features at a site: a frozen encoder that all sites have, and what it says of text.
+
+What leaves a site: a keyed check value of its encoder's files, and the width of its states. What
+never does: a state. Features are computed where the text is, once, and kept in the site's own
+cache (`confide.learning.context`), since they are a function of the text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from confide.data.corpora import locate
+from confide.data.encoding import Encoded, with_context
+from confide.data.examples import Example
+from confide.errors import ConfideError, FederationError, GuardError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.learning.context import cache_folder, contextual
+from confide.learning.encoder import FrozenEncoder, load_encoder
+from confide.methods.vocabulary import file_check
+
+NONE = "none"
+WIDEST = 16_384
+FLOAT16 = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class DescribeEncoder:
+    """Find the frozen encoder."""
+
+    encoder: str = carries("the encoder's name in the settings of the run")
+
+
+@dataclass(frozen=True)
+class EncoderDescribed:
+    """Equal at sites that have the same encoder."""
+
+    check: str = carries("keyed check value of the encoder's files")
+    dim: int = carries("numbers of its state of a word")
+
+
+def describe_encoder(
+    site: Site, memory: object, ask: DescribeEncoder, turn: Turn
+) -> tuple[EncoderDescribed, object]:
+    """Look the encoder up where this site has it."""
+    encoder = encoder_of(site, ask.encoder)
+    return EncoderDescribed(file_check(site.key(), encoder.digest), encoder.dim), memory
+
+
+def check_described(ask: object, reply: EncoderDescribed) -> None:
+    """Raise GuardError where no encoder can be like that."""
+    if not 1 <= reply.dim <= WIDEST or len(reply.check) > 64:
+        raise GuardError("the description of the encoder cannot be")
+
+
+DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_described)
+
+
+def agree_on_encoder(federation: Federation, name: str) -> int:
+    """Numbers of a state of the encoder that all sites have; 0 where the settings name none.
+
+    Raises FederationError where sites have different ones.
+    """
+    if name == NONE:
+        return 0
+    replies = federation.ask(DESCRIBE_ENCODER, DescribeEncoder(name), round=0)
+    found = Counter((reply.check, reply.dim) for reply in replies.values())
+    common = found.most_common(1)[0][0]
+    odd = [site for site, reply in replies.items() if (reply.check, reply.dim) != common]
+    if odd:
+        raise FederationError(
+            f"the sites do not have the same encoder: {', '.join(odd)} has another one",
+            fix="give every site the same files, and name them with `context` in its table",
+        )
+    return int(common[1])
+
+
+def find_encoder(place: str) -> FrozenEncoder:
+    """The encoder of this name or folder, which may begin with `$CONFIDE_DATA`.
+
+    Raises what `load_encoder` raises.
+    """
+    return load_encoder(str(locate(place)) if place.startswith("$") else place)
+
+
+def encoder_of(site: Site, name: str) -> FrozenEncoder:
+    """The site's encoder, looked up once in a process. Raises Refusal where it cannot be used."""
+    place = site.context or name
+    encoders: dict[str, FrozenEncoder] = site.scratch.setdefault("encoders", {})
+    if place not in encoders:
+        try:
+            encoders[place] = find_encoder(place)
+        except ConfideError as error:
+            raise Refusal("encoder-missing") from error
+    return encoders[place]
+
+
+def with_features(
+    encoded: Encoded, examples: Sequence[Example], *, site: Site, name: str
+) -> Encoded:
+    """The same with the encoder's states of every token, from the site's cache."""
+    if name == NONE or not examples:
+        return encoded
+    encoder = encoder_of(site, name)
+    try:
+        return with_cached(encoded, examples, encoder)
+    except ConfideError as error:
+        raise Refusal("features") from error
+
+
+def with_cached(encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder) -> Encoded:
+    """The same for text that is read again and again: states are kept in the cache."""
+    sentences = [example.tokens for example in examples]
+    found = contextual(sentences, encoder, folder=cache_folder())
+    return with_context(encoded, found.states_NX, found.from_S1)
+
+
+def with_states(encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder) -> Encoded:
+    """The same for text that is read once: states are computed and not kept."""
+    sentences = [example.tokens for example in examples]
+    starts = np.concatenate([[0], np.cumsum([len(tokens) for tokens in sentences])])
+    states_TX: Any = np.zeros((int(starts[-1]), encoder.dim), np.float16)
+    for place, states_LX in encoder.states(sentences):
+        states_TX[starts[place] : starts[place + 1]] = np.clip(states_LX, -FLOAT16, FLOAT16)
+    return with_context(encoded, states_TX, starts.astype(np.int64))

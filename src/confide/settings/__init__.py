@@ -1,0 +1,37 @@
+"""Settings: one short TOML file, read into typed tables."""
+
+from confide.settings.reading import (
+    anchored,
+    dump,
+    leaves,
+    load,
+    nearest,
+    own_settings,
+    parse,
+)
+from confide.settings.tables import (
+    REFERENCES,
+    SCHEMA,
+    SIMULATED,
+    Settings,
+    SiteTable,
+    SplitTable,
+    Table,
+)
+
+__all__ = [
+    "REFERENCES",
+    "SCHEMA",
+    "SIMULATED",
+    "Settings",
+    "SiteTable",
+    "SplitTable",
+    "Table",
+    "anchored",
+    "dump",
+    "leaves",
+    "load",
+    "nearest",
+    "own_settings",
+    "parse",
+]

@@ -1,0 +1,191 @@
+"""One short TOML file -> typed settings. Unknown keys are refused, with the nearest known one.
+
+>>> parse({"method": "fedavg", "rouns": 3, "site": [{"name": "north", "train": "n.conll"}]})
+Traceback (most recent call last):
+confide.errors.SettingsError: unknown key 'rouns'; to fix it, did you mean 'rounds'?
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from confide.errors import MissingDataError, SettingsError
+from confide.settings.tables import DEFAULTS, REFERENCES, SIMULATED, TABLES, Settings, Table
+
+T = TypeVar("T", bound=Table)
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
+    """Read a settings file, then apply `[when.METHOD]` and `key=value` overrides, in this order.
+
+    Relative paths in the file are taken from the file's folder. Raises SettingsError.
+    """
+    path = Path(path)
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MissingDataError(
+            "there is no such settings file",
+            where=str(path),
+            fix="check the path, or list the built-in ones with `confide recipes`",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"this is not TOML: {error}", where=str(path)) from error
+    try:
+        return parse(tree, overrides, folder=path.parent.resolve())
+    except SettingsError as error:
+        raise SettingsError(
+            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
+        ) from error.__cause__
+
+
+def parse(
+    tree: Mapping[str, Any], overrides: Sequence[str] = (), *, folder: Path | None = None
+) -> Settings:
+    """Typed settings from a tree of plain values. Raises SettingsError."""
+    plain: dict[str, Any] = _copy(tree)
+    given = [_assignment(text) for text in overrides]
+    method = next((v for k, v in reversed(given) if k == ["method"]), plain.get("method"))
+    when = plain.get("when")
+    special = when.get(method) if isinstance(when, dict) and isinstance(method, str) else None
+    for key, value in leaves(special if isinstance(special, dict) else {}):
+        _put(plain, key, value)
+    for key, value in given:
+        _put(plain, key, value)
+    trained_by = plain.get("base") if plain.get("method") in REFERENCES else plain.get("method")
+    for key, value in leaves(DEFAULTS.get(str(trained_by), {})):
+        _put(plain, key, value, unless_there=True)
+    try:
+        settings = Settings.model_validate(plain)
+    except ValidationError as error:
+        raise _explain(error) from error
+    return settings if folder is None else anchored(settings, folder)
+
+
+def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
+    """A method's own settings from the table `[options]`. Raises SettingsError."""
+    try:
+        return kind.model_validate(dict(options))
+    except ValidationError as error:
+        raise _explain(error, kind) from error
+
+
+def dump(settings: Settings) -> str:
+    """The settings as TOML, everything resolved, `[when]` applied and left out."""
+    import tomli_w
+
+    tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
+    tree.pop("when")
+    return tomli_w.dumps({key: value for key, value in tree.items() if value not in ({}, [])})
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What to do about an unknown name: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
+    """Every value of a tree that is no table, with the keys that lead to it."""
+    found = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found += leaves(value, (*path, key))
+        else:
+            found.append(([*path, key], value))
+    return found
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError("an override has no value", expected="key=value", got=repr(text))
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return key.strip().split("."), parsed
+
+
+def _put(
+    tree: dict[str, Any], key: Sequence[str], value: Any, *, unless_there: bool = False
+) -> None:
+    node: Any = tree
+    for part in key[:-1]:
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise SettingsError(f"there is no {'.'.join(key)!r} to set")
+    if not isinstance(node, dict):
+        raise SettingsError(f"there is no {'.'.join(key)!r} to set")
+    if not (unless_there and key[-1] in node):
+        node[key[-1]] = value
+
+
+def _explain(error: ValidationError, kind: type[Table] | None = None) -> SettingsError:
+    """The first complaint of pydantic, in our words."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = list(kind.model_fields) if kind else _known_keys(first["loc"][:-1])
+        return SettingsError(f"unknown key {place!r}", fix=nearest(str(first["loc"][-1]), known))
+    message = first["msg"].removeprefix("Value error, ")
+    if not place:
+        return SettingsError(message)
+    return SettingsError(f"{place} is wrong: {message}", got=repr(first.get("input")))
+
+
+def _known_keys(location: Sequence[int | str]) -> list[str]:
+    table = TABLES[str(location[0])] if location else Settings
+    return [field.alias or name for name, field in table.model_fields.items()]
+
+
+def anchored(settings: Settings, folder: Path) -> Settings:
+    """Relative paths become absolute; `$CONFIDE_DATA/...` stays until the data is read."""
+
+    def anchor(text: str) -> str:
+        if text.startswith("$"):
+            return text
+        home = text == "~" or text.startswith("~/")
+        return str(folder / (Path(text).expanduser() if home else text))
+
+    def encoder(text: str) -> str:
+        """A folder's path, unless it is a name that no folder here has."""
+        return anchor(text) if text[0] in "./~$" or Path(anchor(text)).is_dir() else text
+
+    def table(old: Any) -> Any:
+        if old is None:
+            return None
+        many = {name: tuple(map(anchor, getattr(old, name))) for name in ("train", "dev", "test")}
+        one = {
+            name: (encoder if name == "context" else anchor)(getattr(old, name))
+            for name in ("vectors", "key", "context")
+            if getattr(old, name, None)
+        }
+        return old.model_copy(update={**many, **one})
+
+    update: dict[str, Any] = {
+        "site": tuple(table(site) for site in settings.site),
+        "split": table(settings.split),
+    }
+    if settings.key and settings.key != SIMULATED:
+        update["key"] = anchor(settings.key)
+    model: dict[str, Any] = {"context": encoder(settings.model.context)}
+    if settings.model.vectors:
+        model["vectors"] = anchor(settings.model.vectors)
+    update["model"] = settings.model.model_copy(update=model)
+    return settings.model_copy(update=update)

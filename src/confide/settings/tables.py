@@ -1,0 +1,249 @@
+"""The tables of a settings file, typed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+SCHEMA = 1
+SIMULATED = "simulated"
+REFERENCES = ("pooled", "alone")
+"""Baselines that are federations of one site: all text in one place, and each site by itself."""
+
+
+def _odd(number: int) -> int:
+    if number % 2 == 0:
+        raise ValueError("a width is odd, so that a word has as many neighbours on either side")
+    return number
+
+
+Paths = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
+TagScheme = Literal["iobes", "iob2"]
+
+
+class Table(BaseModel):
+    """A table of settings: frozen, and strict about its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataTable(Table):
+    """How files are read where a site does not say otherwise.
+
+    `types` declares the entity types; empty means the union of what the sites have. A site without
+    `dev` or `test` files holds out that share of its training documents. For experiments, a site
+    trains on a `train_share` of its training documents only, and `mask_common` is the share of the
+    entities found at several sites whose letters are hidden in training text.
+    """
+
+    format: str | None = None
+    scheme: str | None = None
+    encoding: str | None = None
+    types: tuple[str, ...] = ()
+    dev_share: Share = 0.1
+    test_share: Share = 0.2
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class SiteTable(Table):
+    """One site: its files, their format, and how its tags are called here (`tags`, "" drops).
+
+    `context` is where this site has the frozen encoder, `tag_scheme` the scheme that its own tagger
+    learns, where the method leaves each site a tagger of its own.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    train: Paths
+    dev: Paths = ()
+    test: Paths = ()
+    format: str | None = None
+    scheme: str | None = None
+    encoding: str | None = None
+    tags: dict[str, str] = {}
+    tag_scheme: TagScheme | None = None
+    context: str | None = None
+    vectors: str | None = None
+    key: str | None = None
+
+
+class SplitTable(Table):
+    """One corpus dealt to `sites` simulated sites."""
+
+    sites: Positive
+    train: Paths
+    dev: Paths = ()
+    test: Paths = ()
+    by: Literal["iid", "file", "domain", "dirichlet", "quantity"] = "iid"
+    alpha: Annotated[float, Field(gt=0)] | None = None
+    tags: dict[str, str] = {}
+    seed: int = 1
+
+
+class ModelTable(Table):
+    """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
+
+    `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
+    word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
+    """
+
+    word_dim: Positive = 100
+    character: Literal["cnn", "bilstm", "none"] = "cnn"
+    character_dim: Positive = 30
+    character_filters: Positive = 30
+    character_width: Positive = 3
+    character_hidden: Positive = 25
+    context: Annotated[str, Field(min_length=1)] = "none"
+    cnn_filters: NotNegative = 0
+    cnn_widths: tuple[Odd, ...] = (3,)
+    bilstm_hidden: Positive = 200
+    bilstm_layers: NotNegative = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    tag_scheme: TagScheme = "iobes"
+    vectors: str | None = None
+
+
+class TrainingTable(Table):
+    """One site's training within a round. The learning rate is multiplied by `decay` per round."""
+
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 0.015
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    clip: Annotated[float, Field(gt=0)] = 5.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    batch_size: Positive = 10
+    local_epochs: Positive = 10
+
+
+class VocabularyTable(Table):
+    """What counts as a word or character of the shared vocabulary."""
+
+    how: Literal["none", "lower", "lower-digits"] = "lower-digits"
+    min_count: Positive = 1
+    min_sites: Positive = 1
+
+
+class FederationTable(Table):
+    """Who takes part: `fraction` of the sites is drawn each round; `at_least` must answer.
+
+    `at_least = 0` means every site that was asked.
+    """
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    at_least: Annotated[int, Field(ge=0)] = 0
+    timeout: Annotated[float, Field(gt=0)] | None = None
+
+
+class SelectTable(Table):
+    """Which round's state is kept, by development counts only. `patience = 0`: never stop early.
+
+    Every `every` rounds, and after the last one, development text is scored and a checkpoint is
+    written, from which `--resume` goes on.
+    """
+
+    by: Literal["strict", "relaxed", "last"] = "strict"
+    patience: Annotated[int, Field(ge=0)] = 0
+    every: Positive = 1
+
+
+class GuardsTable(Table):
+    """A site's own limits: it refuses to train on fewer sentences, or for more rounds."""
+
+    min_sentences: Positive = 1
+    min_token_count: Positive = 1
+    max_rounds: Positive = 100_000
+
+
+class Settings(Table):
+    """The settings of one run.
+
+    `key` names the key file of sites that share one machine; "simulated" makes it from the seed,
+    which gives the same numbers again and protects nothing.
+    """
+
+    schema_: Annotated[int, Field(alias="schema")] = SCHEMA
+    name: str = ""
+    task: Literal["ner"] = "ner"
+    method: str = "fedavg"
+    base: str = "fedavg"
+    seed: int = 1
+    rounds: Positive = 20
+    workers: Positive = 1
+    threads: Positive = 1
+    key: str | None = None
+    data: DataTable = DataTable()
+    site: tuple[SiteTable, ...] = ()
+    split: SplitTable | None = None
+    model: ModelTable = ModelTable()
+    training: TrainingTable = TrainingTable()
+    vocabulary: VocabularyTable = VocabularyTable()
+    federation: FederationTable = FederationTable()
+    select: SelectTable = SelectTable()
+    guards: GuardsTable = GuardsTable()
+    options: dict[str, Any] = {}
+    when: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _has_sites(self) -> Settings:
+        if self.schema_ > SCHEMA:
+            raise ValueError(
+                f"schema {self.schema_} is newer than this confide, which reads schema {SCHEMA}"
+            )
+        if bool(self.site) == (self.split is not None):
+            raise ValueError("give either [[site]] tables, or one [split] table, and not both")
+        names = [site.name for site in self.site]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"two sites are called {sorted(twice)[0]!r}")
+        return self
+
+    @property
+    def trained_by(self) -> str:
+        """The method that runs: `method`, or `base` where `method` is a reference."""
+        return self.base if self.method in REFERENCES else self.method
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
+        "rounds": 3000,
+        "training": {"optimiser": "adam", "learning_rate": 0.001, "decay": 1.0, "batch_size": 64},
+        "model": {
+            "character_dim": 100,
+            "character_filters": 200,
+            "cnn_filters": 200,
+            "dropout": 0.2,
+            "tag_scheme": "iob2",
+        },
+        "select": {"every": 50},
+    },
+}
+"""What settings are for a method where it differs from the tables' own defaults."""
+
+TABLES: dict[str, type[Table]] = {
+    "data": DataTable,
+    "site": SiteTable,
+    "split": SplitTable,
+    "model": ModelTable,
+    "training": TrainingTable,
+    "vocabulary": VocabularyTable,
+    "federation": FederationTable,
+    "select": SelectTable,
+    "guards": GuardsTable,
+}
+"""The tables by their names in a file; `site` is a list of its table."""

@@ -1,0 +1,310 @@
+"""FedNER: one site learns as without a federation, gradients are averaged, tops stay private."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from confide.data.batches import drawn_batch
+from confide.errors import FederationError, QuorumError, RunError, SettingsError
+from confide.federation.failures import Failure
+from confide.federation.federation import Delivery, Federation
+from confide.federation.inprocess import Hosting, SequentialEngine
+from confide.federation.ledger import Ledger
+from confide.federation.messages import decode, encode, peek
+from confide.gathering import gather
+from confide.learning.gradients import gradients
+from confide.learning.seeds import derive_seed
+from confide.learning.weights import arrays
+from confide.methods.fedner import FedNER, shares_of_batch
+from confide.methods.fedner.steps import FedNERMemory, Improved
+from confide.methods.taggers import encoded_text, tagger_of
+from confide.models.tagger import PARTS
+from confide.predict import predict
+from confide.run import run
+from confide.runfolder import memory_of
+from confide.settings import Settings
+from confide.text.formats import write
+from contract.corpus import sentences, tiny, write_conll, write_sites
+from contract.runs import use_engine
+
+
+class Seen(SequentialEngine):
+    """An engine that keeps the gradients that it carried."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.updates: dict[str, Improved] = {}
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        for found in super().deliver(step, round, asks=asks, timeout=timeout):
+            if peek(found.reply)["message"] == "Improved":
+                self.updates[found.site] = decode(Improved, found.reply)
+            yield found
+
+    def memory(self, site: str) -> FedNERMemory:
+        """What a site remembers now."""
+        found: FedNERMemory = self._hosts[site]._memory.latest()
+        return found
+
+
+def fedner(folder: Path, *overrides: str, **tree: Any) -> Settings:
+    """Settings of a tiny run."""
+    return tiny(folder, "method=fedner", "base=fedner", "select.every=1", *overrides, **tree)
+
+
+def started(folder: Path, settings: Settings) -> tuple[FedNER, Federation, Seen]:
+    """The method, a federation of the settings' sites, and its engine."""
+    gathered = gather(settings, folder / "sites", key_file=folder / "shared.key")
+    steps = {step.name: step for step in FedNER.steps}
+    engine = Seen(gathered.specs, Hosting(steps, FedNER.Memory, settings.seed))
+    return FedNER(settings), Federation(engine, seed=settings.seed, ledger=Ledger()), engine
+
+
+def with_types(folder: Path, *names: str) -> list[dict[str, Any]]:
+    """Sites of which each calls its drugs by a type of its own."""
+    tables = write_sites(folder / "data", len(names))
+    for table, name in zip(tables, names, strict=True):
+        for part in ("train", "dev", "test"):
+            path = Path(table[part])
+            path.write_text(path.read_text().replace("B-Drug", f"B-{name}"))
+    return tables
+
+
+@pytest.mark.parametrize("private", [["bilstm", "crf"], [], list(PARTS), ["crf", "word"]])
+def test_one_site_learns_what_it_would_without_a_federation(
+    tmp_path: Path, private: list[str]
+) -> None:
+    """The oracle is a plain loop with torch's own Adam over one model, whatever is shared."""
+    settings = fedner(tmp_path, f"options.private={json.dumps(private)}", sites=1)
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    memory = engine.memory("site-1")
+    model = tagger_of(memory, {**state.weights, **memory.own})
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
+    encoded = encoded_text(engine._hosts["site-1"].site, memory)
+    for number in range(1, 5):
+        state, facts = method.round(state, federation, number)
+        seed = derive_seed(derive_seed(settings.seed, number, "site-1", "improve"), 0)
+        batch = drawn_batch(encoded, 6, seed=seed, word_dropout=settings.training.word_dropout)
+        loss, slope = gradients(model, batch, seed=seed, clip=settings.training.clip)
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.from_numpy(slope[name])
+        optimiser.step()
+        assert facts["loss"] == pytest.approx(loss, rel=1e-4)
+    trained = {**state.weights, **engine.memory("site-1").own}
+    for name, value in arrays(model).items():
+        np.testing.assert_allclose(trained[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_server_follows_the_mean_of_the_gradients(tmp_path: Path) -> None:
+    """Eq. 2: sites weigh by their sentences. The first step of Adam is the sign of the mean."""
+    first = write_sites(tmp_path / "data", 1, train=20)
+    second = write_sites(tmp_path / "small", 2, train=5)[1:]
+    settings = fedner(tmp_path, site=[*first, *second])
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    after, facts = method.round(state, federation, 1)
+    one, two = engine.updates["site-1"], engine.updates["site-2"]
+    assert (one.share, two.share) == (0.8, 0.2)
+    assert facts["sentences"] == one.sentences + two.sentences == 6
+    moved = 0
+    for name, value in after.weights.items():
+        mean = one.update[name] + two.update[name]
+        clear = np.abs(mean) > 1e-5
+        step = value - state.weights[name]
+        np.testing.assert_allclose(step[clear], -0.02 * np.sign(mean)[clear], rtol=2e-3)
+        assert not step[mean == 0].any()
+        moved += int(clear.sum())
+    assert moved > 100
+    assert not any(name.startswith(("bilstm", "crf")) for name in after.weights)
+
+
+def test_private_parts_never_leave_and_differ_between_sites(tmp_path: Path) -> None:
+    settings = fedner(tmp_path)
+    method, federation, engine = started(tmp_path, settings)
+    method.round(method.start(federation), federation, 1)
+    parts = {name.partition(".")[0] for one in engine.updates.values() for name in one.update}
+    assert parts == {"word", "character", "cnn"}
+    one, two = engine.memory("site-1").own, engine.memory("site-2").own
+    assert {name.partition(".")[0] for name in one} == {"bilstm", "crf"}
+    assert not np.array_equal(one["crf.linear.weight"], two["crf.linear.weight"])
+
+
+def test_every_site_keeps_its_own_tags(tmp_path: Path) -> None:
+    tables = with_types(tmp_path, "Drug", "Medication", "Chemical")
+    tables[2]["tag_scheme"] = "iobes"
+    settings = fedner(tmp_path, "rounds=40", "select.every=20", site=tables)
+    done = run(settings, out=tmp_path / "run")
+    sites = {
+        name: memory_of(tmp_path / "run" / "sites" / name, FedNERMemory)
+        for name in ("site-1", "site-2", "site-3")
+    }
+    assert [sites[name].types for name in sites] == [
+        ["Drug", "Effect"], ["Effect", "Medication"], ["Chemical", "Effect"],
+    ]  # fmt: skip
+    assert [sites[name].sizes["tags"] for name in sites] == [5, 5, 9]
+    text = tmp_path / "note.txt"
+    text.write_text("the patient took warda aspirin today .")
+    found = predict(tmp_path / "run", [text], site="site-2")
+    assert {e.type for document in found for e in document.entities} <= {"Effect", "Medication"}
+    with pytest.raises(RunError, match="model of its own") as refused:
+        predict(tmp_path / "run", [text])
+    assert "site-1, site-2, site-3" in str(refused.value)
+    assert set(done.result["scores"]["overall"]["strict"]["types"]) == {
+        "Chemical", "Drug", "Effect", "Medication",
+    }  # fmt: skip
+
+
+def test_a_shared_crf_needs_one_tag_set(tmp_path: Path) -> None:
+    tables = with_types(tmp_path, "Drug", "Medication")
+    shared = 'options.private=["bilstm"]'
+    with pytest.raises(FederationError, match="tag sets differ") as refused:
+        run(fedner(tmp_path, shared, site=tables), out=tmp_path / "clash")
+    assert "site-2 has Effect, Medication" in str(refused.value)
+    assert "options.private" in str(refused.value)
+    run(fedner(tmp_path, shared, "options.types=common", site=tables), out=tmp_path / "common")
+    tables[1]["tag_scheme"] = "iobes"
+    with pytest.raises(QuorumError, match="the CRF is shared"):
+        run(fedner(tmp_path, shared, "options.types=common", site=tables), out=tmp_path / "schemes")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ('options.private=["lstm"]', "'word', 'character', 'cnn', 'bilstm' or 'crf'"),
+        ("options.local_steps=0", "local_steps"),
+        ("options.wire_dtype=int8", "float16"),
+        ("training.optimiser=sgd", "Adam"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        FedNER(fedner(tmp_path, override))
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+def test_shares_of_a_batch_are_whole_and_nobody_is_left_out(size: int) -> None:
+    sentences = {"a": 6000, "b": 2500, "c": 1499, "d": 1}
+    shares = shares_of_batch(sentences, size)
+    assert min(shares.values()) >= 1
+    for site, count in sentences.items():
+        assert abs(shares[site] - size * count / 10_000) <= 1
+    if size >= 64:
+        assert sum(shares.values()) in (size, size + 1)  # d is rounded up from nothing
+
+
+def test_a_site_that_was_away_for_ten_rounds_comes_back_with_its_own_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, bytes] = {}
+
+    class Away(Seen):
+        def deliver(
+            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        ) -> Iterator[Delivery]:
+            here = {s: ask for s, ask in asks.items() if s != "site-2" or not 5 <= round < 15}
+            yield from super().deliver(step, round, asks=here, timeout=timeout)
+            if len(here) < len(asks):
+                yield Delivery("site-2", encode(Failure("timeout", "", "", "")), 0.0)
+            elif step == "improve":
+                seen[round] = self.memory("site-2").own["crf.linear.weight"].tobytes()
+
+    use_engine(monkeypatch, Away)
+    settings = fedner(tmp_path, "rounds=18", "federation.at_least=2")
+    result = run(settings, out=tmp_path / "run").result
+    away = [entry["round"] for entry in result["history"] if entry["failed"]]
+    assert away == list(range(5, 15))
+    assert sorted(seen) == [1, 2, 3, 4, 15, 16, 17, 18]
+    before, after = (np.frombuffer(seen[n], np.float32) for n in (4, 15))
+    assert 0 < np.abs(after - before).max() <= 0.021  # one step of Adam from where it was
+
+
+def test_half_the_bytes_for_half_the_precision(tmp_path: Path) -> None:
+    sent, weights = {}, {}
+    for kind in ("float32", "float16"):
+        settings = fedner(tmp_path, f"options.wire_dtype={kind}")
+        method, federation, engine = started(tmp_path, settings)
+        state = method.start(federation)
+        for number in (1, 2, 3):
+            state, _ = method.round(state, federation, number)
+        weights[kind] = state.weights
+        sent[kind] = {name: value.nbytes for name, value in engine.updates["site-1"].update.items()}
+        assert {v.dtype.name for v in engine.updates["site-1"].update.values()} == {kind}
+    shared = sum(value.size for value in weights["float32"].values())
+    assert sum(sent["float32"].values()) == 4 * shared
+    assert sum(sent["float16"].values()) == 2 * shared
+    far = max(np.abs(weights["float32"][n] - weights["float16"][n]).max() for n in sent["float32"])
+    assert 0 < far < 0.05
+
+
+def test_several_steps_in_a_round_send_how_far_the_shared_parts_moved(tmp_path: Path) -> None:
+    settings = fedner(tmp_path, "options.local_steps=3")
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    after, facts = method.round(state, federation, 1)
+    assert facts["sentences"] == 3 * 6
+    for name, value in after.weights.items():
+        mean = sum(one.update[name] for one in engine.updates.values())
+        np.testing.assert_allclose(value - state.weights[name], mean, atol=1e-6)
+    assert engine.memory("site-1").steps == 3
+    assert set(engine.memory("site-1").means) > set(engine.memory("site-1").own)
+
+
+@pytest.mark.parametrize("private", [["bilstm", "crf"], ["word", "crf"]])
+def test_word_vectors_are_used_and_never_sent(tmp_path: Path, private: list[str]) -> None:
+    vectors = tmp_path / "vectors.txt"
+    rows = {"aspirin": np.full(8, 3.0), "nausea": np.arange(8.0)}
+    lines = [f"{word} {' '.join(map(str, row))}\n" for word, row in rows.items()]
+    vectors.write_text("".join(lines))
+    settings = fedner(
+        tmp_path, f"options.private={json.dumps(private)}", f'model.vectors="{vectors}"'
+    )
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    method.score(state, federation, part="dev", round=1)
+    table = engine.memory("site-1").best["word.weight"]
+    ids = {int(np.abs(table - row).sum(1).argmin()) for row in rows.values()}
+    assert len(ids) == 2
+    for row in rows.values():
+        assert np.abs(table - row).sum(1).min() < 1e-4
+    if "word" not in private:
+        sent = state.weights["word.weight"]
+        assert np.abs(sent).max() < 1.0  # nothing of the file
+
+
+def test_a_site_keeps_the_tagger_that_was_best_on_its_own_text(tmp_path: Path) -> None:
+    settings = fedner(tmp_path)
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    kept = []
+    for number in range(1, 9):
+        state, _ = method.round(state, federation, number)
+        counts = method.score(state, federation, part="dev", round=number)
+        memory = engine.memory("site-1")
+        kept.append((memory.best_round, memory.best_score))
+        assert set(memory.best) == {*state.weights, *memory.own}
+        assert counts["site-1"].sentences == 6
+    assert [score for _, score in kept] == sorted(score for _, score in kept)
+    assert all(round <= number for number, (round, _) in enumerate(kept, 1))
+
+
+def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:
+    for method in ("alone", "pooled"):
+        settings = tiny(tmp_path, f"method={method}", "base=fedner", "rounds=2", "select.every=1")
+        result = run(settings, out=tmp_path / method).result
+        assert set(result["scores"]["sites"]) == {"site-1", "site-2", "site-3"}
+    text = tmp_path / "note.conll"
+    write_conll(text, sentences("site-1", "test", 2))
+    assert len(predict(tmp_path / "alone", [text], site="site-3")) == 2
+    found = predict(tmp_path / "pooled", [text])
+    write(found, tmp_path / "found.jsonl", "jsonl")
+    assert (tmp_path / "found.jsonl").read_text()
