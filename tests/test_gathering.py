@@ -230,3 +230,26 @@ def test_a_line_of_50000_tokens_is_one_sentence_of_50000_tokens(tmp_path: Path) 
     (spec,) = gathered(tmp_path, settings).specs
     examples, _ = examples_from(spec.train)
     assert sum(len(example.tokens) for example in examples) == 50_000
+
+
+def test_a_share_of_the_training_text_holds_what_a_smaller_one_holds(tmp_path: Path) -> None:
+    whole = gathered(tmp_path, tiny(tmp_path)).specs[0]
+    parts = {
+        share: gathered(tmp_path, tiny(tmp_path, f"data.train_share={share}")).specs[0]
+        for share in (0.01, 0.25, 0.5)
+    }
+    assert [len(part.train) for part in parts.values()] == [1, 5, 9]
+    assert set(texts(parts[0.25].train)) <= set(texts(parts[0.5].train)) <= set(texts(whole.train))
+    assert texts(parts[0.5].test) == texts(whole.test)
+
+
+def test_common_entities_are_hidden_in_training_text_only(tmp_path: Path) -> None:
+    found = gathered(tmp_path, tiny(tmp_path, "data.mask_common=1.0"))
+    plain = gathered(tmp_path, tiny(tmp_path))
+    assert found.fingerprint != plain.fingerprint
+    for spec, before in zip(found.specs, plain.specs, strict=True):
+        assert texts(spec.test) == texts(before.test)
+        for one, other in zip(spec.train, before.train, strict=True):
+            assert len(one.text) == len(other.text) and one.entities == other.entities
+            for entity in one.entities:
+                assert set(one.text[entity.start : entity.end]) <= {"x", " "}

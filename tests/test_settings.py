@@ -207,3 +207,38 @@ def test_what_is_not_toml_is_said_with_its_file(tmp_path: Path, raw: bytes) -> N
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"settings\.toml: unknown key 'rouns'"):
         load(write(tmp_path, "rouns = 3\n" + FILE))
+
+
+def test_a_method_has_defaults_of_its_own() -> None:
+    settings = parse({**SHORT, "method": "fedner"})
+    assert (settings.rounds, settings.select.every, settings.training.optimiser) == (
+        3000, 50, "adam",
+    )  # fmt: skip
+    assert (settings.model.cnn_filters, settings.model.tag_scheme) == (200, "iob2")
+    assert parse({**SHORT, "method": "fedner", "rounds": 7}).rounds == 7
+    alone = parse({**SHORT, "method": "alone", "base": "fedner", "model": {"dropout": 0.4}})
+    assert (alone.model.dropout, alone.model.cnn_filters) == (0.4, 200)
+    assert parse(SHORT).model.cnn_filters == 0
+
+
+def test_a_file_may_extend_another(tmp_path: Path) -> None:
+    (tmp_path / "whole.toml").write_text(
+        "rounds = 5\n[model]\nword_dim = 7\ndropout = 0.3\n"
+        "[[site]]\nname = 'a'\ntrain = 'a.conll'\n"
+    )
+    (tmp_path / "short.toml").write_text("extends = 'whole.toml'\n[model]\nword_dim = 9\n")
+    found = load(tmp_path / "short.toml", ["rounds=6"])
+    assert (found.rounds, found.model.word_dim, found.model.dropout) == (6, 9, 0.3)
+    assert found.site[0].train == (str(tmp_path / "a.conll"),)
+    (tmp_path / "round.toml").write_text("extends = 'round.toml'\n")
+    with pytest.raises(SettingsError, match="circles"):
+        load(tmp_path / "round.toml")
+    (tmp_path / "lost.toml").write_text("extends = 'nowhere.toml'\n")
+    with pytest.raises(MissingDataError, match=r"nowhere\.toml"):
+        load(tmp_path / "lost.toml")
+
+
+@pytest.mark.parametrize("widths", ["[2]", "[3, 4]"])
+def test_widths_of_a_word_cnn_are_odd(widths: str) -> None:
+    with pytest.raises(SettingsError, match="odd"):
+        parse(SHORT, [f"model.cnn_widths={widths}"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches import batch_of, predict_batches, train_batches
+from confide.data.batches import batch_of, drawn_batch, predict_batches, train_batches
 from confide.data.encoding import Encoded, TagSet, encode
 from confide.data.examples import Example
 from confide.data.vocabulary import PAD, UNK, count_characters, count_words, numbered
@@ -103,3 +103,28 @@ def test_a_window_larger_than_the_bound_has_a_batch_of_its_own(encoded: Encoded)
     batches = list(predict_batches(encoded, tokens_per_batch=10))
     assert all(len(b) == 1 or b.words_BL.numel() <= 10 for b in batches)
     assert sum(len(batch) for batch in batches) == 500
+
+
+def test_a_drawn_batch_has_neighbours_in_length_and_every_sentence_its_chance(
+    encoded: Encoded,
+) -> None:
+    drawn = np.zeros(500, int)
+    wide = 0
+    for seed in range(1000):
+        batch = drawn_batch(encoded, 10, seed=seed)
+        assert len(set(batch.windows_B.tolist())) == 10
+        drawn[batch.windows_B] += 1
+        lengths = LENGTHS[batch.windows_B]
+        wide += int(lengths.max() - lengths.min() > 10)
+    assert wide < 40  # one draw in fifty joins the longest and the shortest
+    assert abs(drawn - 20).max() < 25 and drawn.min() > 3
+    again = drawn_batch(encoded, 10, seed=7)
+    assert np.array_equal(again.windows_B, drawn_batch(encoded, 10, seed=7).windows_B)
+    assert len(drawn_batch(encoded, 900, seed=1)) == 500
+
+
+def test_a_drawn_batch_loses_words_too(encoded: Encoded) -> None:
+    batch = drawn_batch(encoded, 100, seed=2, word_dropout=0.5)
+    lost = (batch.words_BL[batch.mask_BL] == UNK).float().mean()
+    assert 0.45 < float(lost) < 0.55
+    assert not (batch.words_BL[~batch.mask_BL] == UNK).any()

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from confide.errors import QuorumError
+from confide.errors import FederationError, QuorumError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.messages import encode
 from confide.federation.workers import WorkerEngine, _deal
@@ -144,3 +145,14 @@ def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
     )
     assert done.stdout == "once\n['site-1', 'site-2']\nTrue\n", done.stderr
     assert done.stderr == ""
+
+
+def test_a_death_between_checkpoints_ends_the_run_in_words(tmp_path: Path, marks: Path) -> None:
+    """What the process remembered is gone, so its sites could not answer as before."""
+    kept = replace(hosting(), every=5)
+    found = WorkerEngine(specs(tmp_path, 2), kept, workers=2, threads=1)
+    try:
+        with pytest.raises(FederationError, match="--resume"):
+            replies(found, "site-2=die", 3)
+    finally:
+        found.close()

@@ -12,6 +12,7 @@ from confide.models.layers import (
     CharacterBiLSTM,
     CharacterCNN,
     LockedDropout,
+    WordCNN,
     mirror,
     start_embedding,
 )
@@ -128,3 +129,23 @@ def test_weights_begin_where_they_should() -> None:
     lstm = BiLSTM(3, 4).forwards[0]
     assert lstm.bias_ih_l0.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
     assert not lstm.bias_hh_l0.any()
+
+
+def test_the_word_cnn_is_a_sum_over_neighbours() -> None:
+    """The oracle adds up each width's window by hand; nothing outside a sentence counts."""
+    torch.manual_seed(0)
+    layer = WordCNN(3, filters=2, widths=(1, 3, 5))
+    values = torch.randn(4, 7, 3)
+    found = layer(values, LENGTHS)
+    assert found.shape == (4, 7, 6) and layer.features == 6
+    for row, length in enumerate(LENGTHS.tolist()):
+        for place in range(length):
+            expected = []
+            for convolution in layer.convolutions:
+                half = convolution.kernel_size[0] // 2  # type: ignore[index, operator]
+                total = convolution.bias.clone()  # type: ignore[operator, union-attr]
+                for step in range(-half, half + 1):
+                    if 0 <= place + step < length:
+                        total += convolution.weight[:, :, step + half] @ values[row, place + step]  # type: ignore[index]
+                expected.append(total)
+            torch.testing.assert_close(found[row, place], torch.relu(torch.cat(expected)))

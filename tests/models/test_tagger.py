@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from confide.data.batches import batch_of
-from confide.data.encoding import Encoded, TagSet, encode
+from confide.data.encoding import Encoded, TagSet, encode, with_context
 from confide.data.examples import Example
 from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.errors import DataError
 from confide.models import tagger
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.models.tagger import PARTS, Tagger, TaggerSizes
 
 SENTENCES = ["the old fever came back", "no pain", "pain and fever and pain again today"]
 TAGS = TagSet(("Symptom",))
@@ -64,6 +65,45 @@ def test_a_sentence_does_not_depend_on_its_batch(
         length = int(alone.lengths_B[0])
         torch.testing.assert_close(emissions[row, :length], model(alone)[0])
         torch.testing.assert_close(losses[row], tagger.loss(model, alone)[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"character": "none", "cnn_filters": 4, "bilstm_layers": 0}, {"word", "cnn", "crf"}),
+        (
+            {"cnn_filters": 4, "cnn_widths": (1, 3, 5), "bilstm_layers": 0},
+            {"word", "character", "cnn", "crf"},
+        ),
+        ({"cnn_filters": 4, "context_dim": 7}, {"word", "character", "cnn", "bilstm", "crf"}),
+        ({"context_dim": 7, "bilstm_layers": 0}, {"word", "character", "crf"}),
+    ],
+)
+def test_parts_can_be_switched(encoded: Encoded, changes: Any, parts: set[str]) -> None:
+    """Each has its parameters, learns, and gives a sentence what it gives it alone."""
+    if "context_dim" in changes:
+        states = np.random.default_rng(0).normal(size=(15, 7)).astype(np.float16)
+        encoded = with_context(encoded, states, np.array([0, 5, 7]))
+    model = build(**changes).eval()
+    assert {name.split(".")[0] for name, _ in model.named_parameters()} == parts <= set(PARTS)
+    together = batch_of(encoded, np.array([0, 1, 2]))
+    emissions = model(together)
+    for row in range(3):
+        alone = batch_of(encoded, np.array([row]))
+        torch.testing.assert_close(emissions[row, : int(alone.lengths_B[0])], model(alone)[0])
+    tagger.loss(model, together).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.crf.parameters())
+
+
+def test_contextual_features_are_read_at_their_own_tokens(encoded: Encoded) -> None:
+    """The row of the features says which token it is of; the batch must hold just these."""
+    states = np.arange(15, dtype=np.float16)[:, None] * np.ones((1, 2), np.float16)
+    batch = batch_of(with_context(encoded, states, np.array([0, 5, 7])), np.array([2, 0]))
+    assert batch.context_BLX is not None
+    assert batch.context_BLX[0, :, 0].tolist() == [7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
+    assert batch.context_BLX[1, :, 1].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0, 0.0]
+    with pytest.raises(DataError, match="not those of these sentences"):
+        with_context(encoded, states[:13], np.array([0, 5, 7]))
 
 
 def test_only_the_crf_depends_on_the_tags() -> None:

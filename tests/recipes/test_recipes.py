@@ -20,7 +20,9 @@ def files(name):
 
 def test_the_recipes_of_the_experiments_are_there():
     expected = {"ncbi-iid10", "ncbi-iid10-paper", "bc5cdr-iid10", "wnut-iid10",
-                "crossner-domains", "conll2003-iid10"}  # fmt: skip
+                "crossner-domains", "conll2003-iid10", "fedner-medical", "fedner-medical-full",
+                "fedner-cnn-crf", "fedner-lstm-crf", "fedner-gram-cnn", "fedner-cnn-lstm-crf",
+                "fedner-s-lstm-crf", "fedner-cnn-clstm-crf"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
@@ -65,8 +67,11 @@ def test_missing_data_is_explained(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "conll2003-iid10"])
 def test_its_files_can_be_read(name, corpora):
     settings = load(recipe_path(name))
-    for file in files(name):
-        assert read(locate(file), settings.data.format, scheme=settings.data.scheme).documents
+    for table in settings.site or (settings.split,):
+        format = getattr(table, "format", None) or settings.data.format
+        for part in PARTS:
+            for file in getattr(table, part):
+                assert read(locate(file), format, scheme=settings.data.scheme).documents
 
 
 @pytest.mark.data

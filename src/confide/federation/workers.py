@@ -3,7 +3,8 @@
 Each worker holds some of the sites for good (so their encoded text is kept) and computes with
 `threads` threads. Asks and replies are encoded bytes in shared memory. A worker that dies is
 started again and its ask repeated once; since every answer depends only on memory, ask and seed,
-the numbers do not change.
+the numbers do not change. Where memory is not written in every round, the run stops instead, and
+is resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -181,6 +182,12 @@ class _Worker:
             code = "lost"
         self._kill()
         self._spawn()
+        if self._arguments[1].every > 1:
+            raise FederationError(
+                f"a worker process ended while it worked for {self._site} ({code}), and what its"
+                " sites remembered since the last checkpoint ended with it",
+                fix="continue the run with --resume",
+            )
         if code == "lost" and not self._again:
             self._again = True
             self._send(step, round, blocks)

@@ -6,13 +6,13 @@ its title. Its data are found under `$CONFIDE_DATA`.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from confide.errors import SettingsError
+from confide.settings import read_tree
 
 FOLDER = Path(__file__).parent
 
@@ -65,7 +65,7 @@ def _known() -> dict[str, Path]:
 
 def _info(path: Path) -> RecipeInfo:
     text = path.read_text(encoding="utf-8")
-    tree = tomllib.loads(text)
+    tree = read_tree(path)
     sites = tree["split"]["sites"] if "split" in tree else len(tree["site"])
     corpora = sorted({file.split("/")[1] for file in _files(tree)})
     return RecipeInfo(
@@ -73,7 +73,7 @@ def _info(path: Path) -> RecipeInfo:
         title=text.partition("\n")[0].removeprefix("#").strip(),
         method=tree["method"],
         sites=sites,
-        rounds=tree["rounds"],
+        rounds=int(tree["rounds"]),
         corpora=", ".join(corpora),
     )
 

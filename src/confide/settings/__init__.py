@@ -8,6 +8,7 @@ from confide.settings.reading import (
     nearest,
     own_settings,
     parse,
+    read_tree,
 )
 from confide.settings.tables import (
     REFERENCES,
@@ -34,4 +35,5 @@ __all__ = [
     "nearest",
     "own_settings",
     "parse",
+    "read_tree",
 ]

@@ -27,6 +27,20 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
     Relative paths in the file are taken from the file's folder. Raises SettingsError.
     """
     path = Path(path)
+    tree = read_tree(path)
+    try:
+        return parse(tree, overrides, folder=path.parent.resolve())
+    except SettingsError as error:
+        raise SettingsError(
+            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
+        ) from error.__cause__
+
+
+def read_tree(path: Path, *, depth: int = 0) -> dict[str, Any]:
+    """The plain values of a settings file, over those of the file that it `extends`.
+
+    Raises MissingDataError, SettingsError.
+    """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -37,12 +51,19 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"this is not TOML: {error}", where=str(path)) from error
-    try:
-        return parse(tree, overrides, folder=path.parent.resolve())
-    except SettingsError as error:
+    below = tree.pop("extends", None)
+    if below is None:
+        return tree
+    if not isinstance(below, str) or depth > 4:
         raise SettingsError(
-            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
-        ) from error.__cause__
+            "extends goes round in circles" if depth > 4 else "extends is not a file's name",
+            where=str(path),
+            got=repr(below),
+        )
+    merged = read_tree(path.parent / below, depth=depth + 1)
+    for key, value in leaves(tree):
+        _put(merged, key, value)
+    return merged
 
 
 def parse(

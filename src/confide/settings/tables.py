@@ -109,7 +109,7 @@ class ModelTable(Table):
     character_hidden: Positive = 25
     context: Annotated[str, Field(min_length=1)] = "none"
     cnn_filters: NotNegative = 0
-    cnn_widths: tuple[Odd, ...] = (3,)
+    cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
     bilstm_hidden: Positive = 200
     bilstm_layers: NotNegative = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
