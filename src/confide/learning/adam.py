@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch.optim.adam import adam as step
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -39,29 +40,35 @@ def adam(
     All arrays are float32; a parameter that `moments` does not name begins with zeros.
     The numbers are those of `torch.optim.Adam` (betas 0.9 and 0.999, epsilon 1e-8).
     """
-    if not parameters:
-        return {}, Moments(moments.steps + 1, {}, {})
-    tensors = {name: torch.from_numpy(value.copy()) for name, value in parameters.items()}
-    optimiser = torch.optim.Adam(
-        tensors.values(), lr=learning_rate, weight_decay=weight_decay, fused=True
+    names = list(parameters)
+    values = [torch.from_numpy(parameters[name].copy()) for name in names]
+    slopes = [torch.from_numpy(gradients[name]) for name in names]
+    means, squares = (
+        [_copied(kept.get(name), value) for name, value in zip(names, values, strict=True)]
+        for kept in (moments.means, moments.squares)
     )
-    for name, tensor in tensors.items():
-        tensor.grad = torch.from_numpy(gradients[name])
-        optimiser.state[tensor] = {
-            "step": torch.tensor(float(moments.steps)),
-            "exp_avg": _copied(moments.means.get(name), tensor),
-            "exp_avg_sq": _copied(moments.squares.get(name), tensor),
-        }
-    optimiser.step()
-    state = {name: optimiser.state[tensor] for name, tensor in tensors.items()}
-    return (
-        {name: tensor.numpy() for name, tensor in tensors.items()},
-        Moments(
-            moments.steps + 1,
-            {name: kept["exp_avg"].numpy() for name, kept in state.items()},
-            {name: kept["exp_avg_sq"].numpy() for name, kept in state.items()},
-        ),
+    if names:
+        step(
+            values,
+            slopes,
+            means,
+            squares,
+            max_exp_avg_sqs=[],
+            state_steps=[torch.tensor(float(moments.steps)) for _ in names],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+    moved, mean, square = (
+        {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+        for tensors in (values, means, squares)
     )
+    return moved, Moments(moments.steps + 1, mean, square)
 
 
 def _copied(value: NDArray[Any] | None, like: torch.Tensor) -> torch.Tensor:

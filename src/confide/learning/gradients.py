@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.batches import TaggerBatch
 from confide.learning.seeds import derive_seed, seeded
+from confide.learning.weights import named
 from confide.models import tagger
 from confide.models.tagger import Tagger
 
@@ -19,16 +21,20 @@ def gradients(model: Tagger, batch: TaggerBatch, *, seed: int, clip: float) -> t
     """The mean loss of the batch's sentences, and its gradient by parameter.
 
     Dropout is drawn from the seed; the norm of the whole gradient is bounded by `clip` (0: not).
-    The model keeps its weights, and no gradient.
+    The model keeps its weights, and is left in training mode.
     """
-    model.train()
-    model.zero_grad(set_to_none=True)
+    parameters = named(model)
+    for parameter in parameters.values():
+        parameter.grad = None
+    if not model.training:
+        model.train()
     with seeded(derive_seed(seed, "dropout")):
         loss = tagger.loss(model, batch).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-    model.eval()
     if clip > 0.0:
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
-    found = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
-    return float(loss.detach()), found
+        nn.utils.clip_grad_norm_(parameters.values(), clip)
+    slopes = {
+        name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy()
+        for name, p in parameters.items()
+    }
+    return float(loss.detach()), slopes

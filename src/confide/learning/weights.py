@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,9 +33,20 @@ def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> 
         return Tagger(sizes, allowed)
 
 
+def named(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name, in the model's order; looked for once in a model's life."""
+    found = _NAMED.get(model)
+    if found is None:
+        found = _NAMED[model] = dict(model.named_parameters())
+    return found
+
+
+_NAMED: WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = WeakKeyDictionary()
+
+
 def arrays(model: nn.Module) -> Arrays:
     """A copy of every parameter, by name, in the model's order."""
-    return {name: p.detach().cpu().numpy().copy() for name, p in model.named_parameters()}
+    return {name: p.detach().cpu().numpy().copy() for name, p in named(model).items()}
 
 
 def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
@@ -42,7 +54,7 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
 
     Raises `DataError` where a name is unknown or a shape differs; then nothing has changed.
     """
-    parameters = dict(model.named_parameters())
+    parameters = named(model)
     for name, value in values.items():
         if name not in parameters:
             raise DataError("the model has no such parameter", got=name)

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from confide.data.corpora import locate
 from confide.data.encoding import Encoded, with_context
@@ -29,7 +26,6 @@ from confide.methods.vocabulary import file_check
 
 NONE = "none"
 WIDEST = 16_384
-FLOAT16 = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -116,18 +112,10 @@ def with_features(
         raise Refusal("features") from error
 
 
-def with_cached(encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder) -> Encoded:
-    """The same for text that is read again and again: states are kept in the cache."""
+def with_cached(
+    encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder, *, keep: bool = True
+) -> Encoded:
+    """The same with states from the cache, or, with `keep` off, of text that is read only once."""
     sentences = [example.tokens for example in examples]
-    found = contextual(sentences, encoder, folder=cache_folder())
+    found = contextual(sentences, encoder, folder=cache_folder() if keep else None)
     return with_context(encoded, found.states_NX, found.from_S1)
-
-
-def with_states(encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder) -> Encoded:
-    """The same for text that is read once: states are computed and not kept."""
-    sentences = [example.tokens for example in examples]
-    starts = np.concatenate([[0], np.cumsum([len(tokens) for tokens in sentences])])
-    states_TX: Any = np.zeros((int(starts[-1]), encoder.dim), np.float16)
-    for place, states_LX in encoder.states(sentences):
-        states_TX[starts[place] : starts[place + 1]] = np.clip(states_LX, -FLOAT16, FLOAT16)
-    return with_context(encoded, states_TX, starts.astype(np.int64))

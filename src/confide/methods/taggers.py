@@ -25,7 +25,7 @@ from confide.federation.site import Site
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.predict import Prepared, annotate, prepare
 from confide.learning.weights import initial, load
-from confide.methods.context import NONE, find_encoder, with_features, with_states
+from confide.methods.context import NONE, find_encoder, with_cached, with_features
 from confide.methods.vocabulary import Agreed, training_examples
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
@@ -81,7 +81,7 @@ class Extractor:
         """The documents with what the model finds, a confidence on each entity."""
         prepared = prepare(documents, **self.vocabulary)
         if self.encoder is not None:
-            encoded = with_states(prepared.encoded, prepared.examples, self.encoder)
+            encoded = with_cached(prepared.encoded, prepared.examples, self.encoder, keep=False)
             prepared = prepared._replace(encoded=encoded)
         return annotate(self.model, prepared)
 

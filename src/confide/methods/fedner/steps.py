@@ -142,7 +142,7 @@ def improve(
     encoded = encoded_text(site, memory)
     if not len(encoded):
         raise Refusal("no-training-text")
-    received = {name: value.astype(np.float32) for name, value in ask.weights.items()}
+    received = _received(ask.weights)
     shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
     update: Arrays = {}
     losses = []
@@ -245,9 +245,14 @@ def lifted(weights: Arrays, memory: FedNERMemory) -> Arrays:
     return {**weights, "word.weight": table_VD}
 
 
+def _received(weights: Arrays) -> Arrays:
+    """Weights as they are computed with."""
+    return {name: value.astype(np.float32, copy=False) for name, value in weights.items()}
+
+
 def _current(ask: Score, memory: FedNERMemory) -> Arrays:
     """The site's tagger as it is now."""
-    received = {name: value.astype(np.float32) for name, value in ask.weights.items()}
+    received = _received(ask.weights)
     return lifted({**received, **memory.own}, memory)
 
 
