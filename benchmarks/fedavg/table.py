@@ -3,8 +3,8 @@
     python benchmarks/fedavg/table.py runs/fedavg
 
 Cost is counted in passes: sentences trained on, over all sites, per sentence of training text. The
-passes to a score are those until development F1 first reaches the pooled run's best minus 0.5
-points, seed by seed.
+second table gives the passes until development F1 first reaches the pooled run's best less so many
+points, of the federated and of the pooled run, and their ratio, seed by seed.
 """
 
 import json
@@ -12,7 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
-MARGIN = 0.005
+MARGINS = (0.5, 1.0, 2.0, 4.0)
 
 
 def main(root: Path) -> None:
@@ -27,15 +27,12 @@ def main(root: Path) -> None:
 
 def table(name: str, runs: dict[str, dict[int, dict]]) -> None:
     print(f"\n### {name}\n")
-    print(
-        "| method | seeds | strict F1 | relaxed F1 | P | R | dev F1 | passes | passes to "
-        "pooled − 0.5 | rounds to it | up / site / round | compute s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    heads = ["strict F1", "relaxed F1", "P", "R", "dev F1", "passes", "up / site / round", "s"]
+    print("| method | seeds | " + " | ".join(heads) + " |")
+    print("|" + "---|" * (len(heads) + 2))
     for method in sorted(runs, key=["pooled", "fedavg", "alone"].index):
         results = runs[method]
         overall = [result["scores"]["overall"] for result in results.values()]
-        reached = [reach(result, runs.get("pooled", {}).get(s)) for s, result in results.items()]
         cells = [
             method,
             str(len(results)),
@@ -49,11 +46,37 @@ def table(name: str, runs: dict[str, dict[int, dict]]) -> None:
             ),
             spread([100 * best_dev(result) for result in results.values()]),
             spread([passes(result, len(result["history"])) for result in results.values()], 1),
-            reach_text([r and r[1] for r in reached], 1),
-            reach_text([r and r[0] for r in reached], 0),
             f"{statistics.mean(map(bytes_up, results.values())) / 1e6:.2f} MB",
             spread([result["compute_seconds"] for result in results.values()], 0),
         ]
+        print("| " + " | ".join(cells) + " |")
+    if runs.get("pooled") and runs.get("fedavg"):
+        cost(runs["fedavg"], runs["pooled"])
+
+
+def cost(federated: dict[int, dict], pooled: dict[int, dict]) -> None:
+    """What the federated runs cost until they are as good as the pooled ones, less a margin."""
+    print("\n| development F1 | federated: rounds | passes | pooled: passes | ratio |")
+    print("|---|---|---|---|---|")
+    for margin in MARGINS:
+        found = []
+        for seed in sorted(federated.keys() & pooled.keys()):
+            goal = best_dev(pooled[seed]) - margin / 100
+            found.append((reach(federated[seed], goal), reach(pooled[seed], goal)))
+        both = [(ours, theirs) for ours, theirs in found if ours and theirs]
+        missed = len(found) - len(both)
+        cells = [f"pooled − {margin:g}"]
+        if both:
+            cells += [
+                spread([ours[0] for ours, _ in both], 0),
+                spread([ours[1] for ours, _ in both], 1),
+                spread([theirs[1] for _, theirs in both], 1),
+                spread([ours[1] / theirs[1] for ours, theirs in both], 1),
+            ]
+        else:
+            cells += ["–"] * 4
+        if missed:
+            cells[1] += f" ({missed} of {len(found)} never)"
         print("| " + " | ".join(cells) + " |")
 
 
@@ -69,23 +92,12 @@ def passes(result: dict, rounds: int) -> float:
     return sum(turn["sentences"] for turn in result["history"][:rounds]) / text
 
 
-def reach(result: dict, pooled: dict | None) -> tuple[int, float] | None:
-    """Rounds and passes until pooled's best development F1 minus the margin."""
-    if pooled is None or result["method"] == "alone":
-        return None
-    goal = best_dev(pooled) - MARGIN
+def reach(result: dict, goal: float) -> tuple[int, float] | None:
+    """Rounds and passes until development F1 first reaches the goal."""
     for turn in result["history"]:
         if turn.get("dev", {}).get("strict", 0.0) >= goal:
             return turn["round"], passes(result, turn["round"])
     return None
-
-
-def reach_text(values: list[float | None], digits: int) -> str:
-    got = [value for value in values if value is not None]
-    if not got:
-        return "–"
-    missed = len(values) - len(got)
-    return spread(got, digits) + (f" ({missed} of {len(values)} never)" if missed else "")
 
 
 def bytes_up(result: dict) -> float:

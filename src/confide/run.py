@@ -243,6 +243,7 @@ def _result(
         "method": settings.method,
         "seed": settings.seed,
         "rounds": len(history),
+        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
         "best_round": progress[0].best_round if len(outcomes) == 1 else None,
         "best_rounds": {o.part.name: o.trained.progress.best_round for o in outcomes},
         "scores": {

@@ -83,10 +83,15 @@ def epochs_by_round(rounds: int, epochs: int) -> list[int]:
 def _train(
     model: Tagger, encoded: Encoded, settings: Settings, *, stretch: float, seed: int
 ) -> None:
-    """All rounds of the settings, `stretch` times their epochs in all; a rate for each round."""
-    training = settings.training
-    epochs = max(1, round(settings.rounds * training.local_epochs * stretch))
-    for number, in_round in enumerate(epochs_by_round(settings.rounds, epochs)):
+    """All rounds of the settings, `stretch` times their epochs in all; a rate for each round.
+
+    Where a round is one batch (FedNER) as many batches, in one go.
+    """
+    training, rounds = settings.training, settings.rounds
+    epochs = max(1, round(rounds * training.local_epochs * stretch))
+    if settings.trained_by == "fedner":
+        epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
+    for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
         optimiser = Optimiser(
             name=training.optimiser,
             learning_rate=training.learning_rate * training.decay**number,

@@ -38,6 +38,11 @@ class RunFolder:
         return str(self.result.get("method", "?"))
 
     @property
+    def personal(self) -> bool:
+        """Whether every site ended with a model of its own."""
+        return bool(self.result.get("personal"))
+
+    @property
     def sites(self) -> list[str]:
         """The sites that were scored or sent something, by name."""
         names = set(self.result.get("scores", {}).get("sites", {}))

@@ -167,7 +167,8 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
     if len(federated) != 1 or not _same_data(runs):
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
-    told = f"{what[0].upper()}{what[1:]} trained one model without sharing text"
+    own = "a model for each" if federated[0].personal else "one model"
+    told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
     told += f": {words.points(f1[federated[0].method])} F1"
     if f1.get("alone") is not None:
         told += f"; each site by itself reaches {words.points(f1['alone'])}"
