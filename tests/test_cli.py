@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from confide import __version__, api
 from confide.cli import STOPPED, app
+from confide.comparison import Compared, RunComparison, SideScore
 from confide.demo import DemoResult, Example, Mark
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
@@ -250,6 +251,42 @@ def test_evaluate_hands_everything_on(put: Any) -> None:
     }  # fmt: skip
     assert "DRUG" in done.stdout and "75.0" in done.stdout and "90.0" in done.stdout
     assert json.loads(call("evaluate", "runs/a", "x.tsv", "--json").stdout) == SCORES
+
+
+def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
+    one, two = SideScore(0.5, 0.51, 0.02), SideScore(0.7512, 0.75, 0.01)
+    north = Compared(one, two, 0.2512, 0.2, 0.3, p=0.001, sentences=1400, verdict="better")
+    overall = Compared(
+        two, two, -0.0001, -0.1, 0.1, p=1, sentences=9, verdict="no clear difference"
+    )
+    pairs = (("a-1", "b-1"), ("a-2", "b-2"))
+    names, options = ("alone", "fedner"), ("relaxed", 0.9, 500, 3)
+    found = RunComparison(*names, pairs, False, *options, overall, {"north": north})
+    verb = put("compare", found)
+    words = ("compare", "a-1", "a-2", "b-1", "b-2", "--matching", "relaxed", "--level", "0.9")
+    done = call(*words, "--samples", "500", "--seed", "3")
+    assert verb.args == ([Path("a-1"), Path("a-2")], [Path("b-1"), Path("b-2")])
+    assert verb.options == {"matching": "relaxed", "level": 0.9, "samples": 500, "seed": 3}
+    for shown in (
+        "relaxed F1", "90% interval", "51.0 ± 2.0", "75.0 ± 1.0", "+25.1",
+        "+20.0 to +30.0", "0.001", "1,400", "fedner is better", "no clear difference", " 0.0 ",
+        "-10.0 to +10.0", "fedner minus alone", "all 2 runs together",
+        "of 2 runs, which hold out other text",
+    ):  # fmt: skip
+        assert shown in done.stdout, shown
+    as_json = json.loads(call(*words, "--json").stdout)
+    assert as_json["sites"]["north"]["second"]["f1"] == 0.7512
+    assert as_json["pairs"] == [["a-1", "b-1"], ["a-2", "b-2"]]
+
+
+def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> None:
+    score = SideScore(0.5, 0.5, None)
+    row = Compared(score, score, -0.1, -0.2, -0.05, p=0.01, sentences=9, verdict="worse")
+    sides = ("/runs/a", "b")
+    found = RunComparison(*sides, (sides,), True, "strict", 0.95, 500, 0, row, {"north": row})
+    put("compare", found)
+    shown = call("compare", "/runs/a", "b").stdout
+    assert "b is worse" in shown and "/runs/a" in shown and "±" not in shown
 
 
 def test_release_needs_a_folder(put: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from confide.capacity import capacity
+    from confide.comparison import compare
     from confide.data.dealing import split
     from confide.data.statistics import stats
     from confide.demo import demo
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "capacity",
     "check",
+    "compare",
     "convert",
     "demo",
     "evaluate",
@@ -53,6 +55,7 @@ __all__ = [
 _HOME = {
     "capacity": "confide.capacity",
     "check": "confide.text.checking",
+    "compare": "confide.comparison",
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",

@@ -186,6 +186,38 @@ def evaluate(
 
 
 @app.command(rich_help_panel=_USE)
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="FIRST... SECOND...", help="Run folders: one side, then the other."),
+    ],
+    *,
+    matching: Annotated[
+        Literal["strict", "relaxed"], typer.Option(help="Which F1 is compared.")
+    ] = "strict",
+    level: Annotated[float, typer.Option(help="How sure the interval is.")] = 0.95,
+    samples: Annotated[int, typer.Option(metavar="N", help="How many resamples.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed draws other resamples.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Is the second run better than the first? Sentence by sentence, on the same test text.
+
+    Repeats of a run count together: all runs of the first side, then as many of the second.
+    """
+    from confide import api
+    from confide.console import tables
+
+    half = len(runs) // 2
+    found = api.compare(
+        runs[:half], runs[half:], matching=matching, level=level, samples=samples, seed=seed
+    )
+    if as_json:
+        screen.put_json(found)
+    else:
+        screen.show(tables.compared(found))
+
+
+@app.command(rich_help_panel=_USE)
 def release(
     run: RunFolder,
     *,

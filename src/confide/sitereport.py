@@ -1,10 +1,12 @@
 """What a site can see of its own errors: confusion and the worst sentences, with their text.
 
-Written into the folder that the site owns, by whoever holds the site's text; never sent.
+And what each of its sentences counted, in numbers. Both are written into the folder that the site
+owns, by whoever holds the site's text; never sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,11 +23,16 @@ from confide.scoring import (
     ErrorCase,
     confusion,
     count_entities,
+    micro,
     worst_errors,
 )
+from confide.scoring.counts import match_documents
+from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
 WORST = 20
+SENTENCES = "sentences.json"
+SENTENCES_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,15 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, EntityCount
 
 
 def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
-    """Keep a site's errors on its test text at the site, give the counts."""
+    """Keep a site's errors on its test text, and its sentences' counts, there; give the counts."""
     report = {
         "site": spec.name,
         "confusion": _rows(confusion(spec.test, predicted)),
         "worst": [_case(case) for case in worst_errors(spec.test, predicted, WORST)],
     }
     write_of_run(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
+    counted = json.dumps(_sentences(predicted, spec), separators=(",", ":"))
+    write_of_run(spec.folder / SENTENCES, counted.encode())
     return count_entities(spec.test, predicted)
 
 
@@ -74,6 +83,31 @@ def _key_of(spec: SiteSpec) -> bytes | None:
         return read_key(spec.key_file) if spec.test and spec.key_file else None
     except KeyFileError:
         return None  # the history says so
+
+
+def _sentences(predicted: Sequence[Document], spec: SiteSpec) -> dict[str, Any]:
+    """(true, predicted, gold) of every sentence, as `scoring.sentence_counts` has them, both ways.
+
+    Numbers only; still the site's own, since they say of each sentence whether it was understood.
+    """
+    matches = list(match_documents(*by_sentence(spec.test, predicted)))
+    return {
+        "schema": SENTENCES_SCHEMA,
+        "site": spec.name,
+        "fingerprint": _fingerprint(spec.test),
+        "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
+        "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+    }
+
+
+def _fingerprint(documents: Sequence[Document]) -> str:
+    """A digest of text and annotation, by which `compare` knows the same test text."""
+    digest = hashlib.sha256()
+    for document in documents:
+        text = document.text.encode("utf-8", "surrogatepass")
+        marks = [(entity.type, entity.fragments) for entity in document.entities]
+        digest.update(f"{len(text)}\0{marks!r}\0".encode() + text)
+    return digest.hexdigest()
 
 
 def _rows(found: Confusion) -> dict[str, dict[str, int]]:

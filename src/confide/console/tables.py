@@ -15,6 +15,7 @@ from confide.report.words import count, points, size
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from confide.comparison import Compared, RunComparison, SideScore
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
     from confide.federation.ledger import LedgerRow
@@ -91,6 +92,29 @@ def sites(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def compared(found: RunComparison) -> Table:
+    """Two sides' F1 in percent, their difference with its interval, and what that says, by site."""
+    first, second = shortened([found.first, found.second])
+    repeats = len(found.pairs)
+    caption = f"difference: {second} minus {first}; {count(found.samples)} resamples of sentences"
+    if repeats > 1:
+        caption += (
+            f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
+        )
+        caption += "" if found.same_text else ", which hold out other text each"
+    table = _table(f"{found.matching} F1 on test text, in percent", caption=caption)
+    table.add_column("site")
+    interval = f"{100 * found.level:g}% interval"
+    for name in ("sentences", first, second, "difference", interval, "p"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
+    for site, row in found.sites.items():
+        table.add_row(site, *_compared(row, second))
+    table.add_section()
+    table.add_row("all", *_compared(found.overall, second), style="bold")
+    return table
+
+
 def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
     """Two columns: a name and what it is."""
     table = _table(title)
@@ -156,7 +180,8 @@ def shortened(paths: Iterable[str]) -> list[str]:
     """
     given = list(paths)
     folders = [str(Path(path).parent) for path in given if path != "all"]
-    shared = commonpath(folders) if len(folders) > 1 else ""
+    mixed = len({Path(folder).is_absolute() for folder in folders}) > 1
+    shared = commonpath(folders) if len(folders) > 1 and not mixed else ""
     inside = [bool(shared) and Path(path).is_relative_to(shared) for path in given]
     return [
         str(Path(path).relative_to(shared)) if within else path
@@ -195,6 +220,29 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple, set, frozenset)):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def _compared(row: Compared, second: str) -> list[str]:
+    clear = row.verdict != "no clear difference"
+    return [
+        count(row.sentences),
+        _side(row.first),
+        _side(row.second),
+        _signed(row.difference),
+        f"{_signed(row.low)} to {_signed(row.high)}",
+        f"{row.p:.2g}",
+        f"{second} is {row.verdict}" if clear else row.verdict,
+    ]
+
+
+def _side(score: SideScore) -> str:
+    spread = "" if score.deviation is None else f" ± {points(score.deviation)}"
+    return points(score.mean) + spread
+
+
+def _signed(difference: float) -> str:
+    shown = f"{100 * difference:+.1f}"
+    return "0.0" if float(shown) == 0 else shown
 
 
 def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
