@@ -6,7 +6,7 @@ result.json       scores, history, bytes, seconds (docs/result.md)
 ledger.jsonl      what crossed the wall
 checkpoints/      the server's state, by round
 alone/NAME/       the same two for every site of a run with method "alone"
-sites/NAME/       what the site owns: its memory, log, worst errors; never read by the server
+sites/NAME/       what the site owns: its memory, log, errors, counts by sentence; not the server's
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
 Table = NDArray[np.int64]
-CHUNK = 1 << 20  # drawn indices held in memory at once
+CHUNK = 1 << 20  # drawn numbers held in memory at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,21 @@ def paired_bootstrap(
 
 
 def _resampled(tables: Sequence[Table], samples: int, seed: int) -> Iterator[list[Table]]:
-    """Sums over sentences drawn with replacement, the same draw for all tables: (draws, 3)."""
+    """Sums over sentences drawn with replacement, the same draw for all tables: (draws, 3).
+
+    Sentences that count alike in all tables are drawn together: how often each kind comes up in a
+    resample is multinomial, so the work grows with the kinds and not with the sentences.
+    """
     size = len(tables[0])
     if not size:
         raise DataError("there is no sentence to draw from", expected="at least one")
+    kinds_K, counts_K = np.unique(np.hstack(tables), axis=0, return_counts=True)
     generator = np.random.default_rng(seed)
-    at_once = max(1, CHUNK // size)
+    at_once = max(1, CHUNK // len(kinds_K))
     for start in range(0, samples, at_once):
-        drawn = generator.integers(size, size=(min(at_once, samples - start), size))
-        yield [table[drawn].sum(axis=1) for table in tables]
+        draws = min(at_once, samples - start)
+        times_DK = generator.multinomial(size, counts_K / size, size=draws)
+        yield np.split(times_DK @ kinds_K, len(tables), axis=1)
 
 
 def _f1(sums_D3: Table) -> NDArray[np.float64]:

