@@ -54,9 +54,19 @@ def test_the_same_seed_gives_the_same_interval():
 
 def test_every_sample_is_drawn_where_they_do_not_fit_in_memory_at_once(monkeypatch):
     monkeypatch.setattr("confide.scoring.bootstrap.CHUNK", 70)
-    drawn = [len(sums) for (sums,) in _resampled([table((1, 1, 1), times=10)], 100, 0)]
+    rows = np.arange(30).reshape(10, 3)  # ten kinds of sentences
+    drawn = [len(sums) for (sums,) in _resampled([rows], 100, 0)]
     assert sum(drawn) == 100
     assert max(drawn) == 7
+
+
+def test_a_resample_has_as_many_sentences_as_there_are():
+    """The last column counts sentences; the others are drawn with them, from each kind."""
+    rows = np.array([(1, 0, 1), (0, 1, 1), (0, 1, 1), (5, 0, 1)])
+    (sums,) = next(_resampled([rows], 4000, 0))
+    assert (sums[:, 2] == 4).all()
+    assert sums[:, 1].mean() == pytest.approx(2.0, abs=0.1)  # half of them, two of four
+    assert sums[:, 1].var() == pytest.approx(1.0, abs=0.1)  # binomial: 4 x 1/2 x 1/2
 
 
 def test_no_sentence_has_no_interval():
