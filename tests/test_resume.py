@@ -31,9 +31,11 @@ def counted(folder: Path, settings: Settings) -> tuple[int, int]:
     return len(events), len(writes)
 
 
-def killed(folder: Path, root: Path, *, count: int, seed: int, **tree: Any) -> list[Any]:
+def killed(
+    folder: Path, root: Path, *overrides: str, count: int, seed: int, **tree: Any
+) -> list[Any]:
     """Kill that many runs and resume them; what happened to each."""
-    settings = tiny(folder, "rounds=3", **tree)
+    settings = tiny(folder, *(overrides or ("rounds=3",)), **tree)
     events, writes = counted(folder, settings)
     task = folder / "task.json"
     plain = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -68,8 +70,18 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, root: Path) ->
     assert all(one["survived"][-1] for one in found)
 
 
+def test_sites_that_remember_between_checkpoints_resume_to_the_same_numbers(
+    tmp_path: Path, root: Path
+) -> None:
+    """FedNER's private parts: written with every third round's checkpoint, played again after."""
+    settings = ("method=fedner", "base=fedner", "rounds=8", "select.every=3")
+    found = killed(tmp_path, root, *settings, count=9, seed=3)
+    assert sum(not one["survived"][0] for one in found) >= 6
+    assert all(one["survived"][-1] for one in found)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "alone", "pooled"])
+@pytest.mark.parametrize("method", ["fedavg", "alone", "pooled", "fedner"])
 def test_many_killed_runs_resume_to_the_same_numbers(
     tmp_path: Path, root: Path, method: str
 ) -> None:
