@@ -36,6 +36,8 @@ def with_(array: np.ndarray, *values: float) -> np.ndarray:
 def test_an_honest_reply_passes() -> None:
     check_reply(MULTIPLY, ASK, reply())
     check_reply(MULTIPLY, ASK, reply(count=MOST, vector_3=np.zeros(0)))
+    large = np.array([3e38, 3e38, 0.0], np.float32)  # each is finite, their float32 sum is not
+    check_reply(MULTIPLY, ASK, reply(vector_3=large))
 
 
 @pytest.mark.parametrize(
