@@ -8,8 +8,9 @@ Two sides in one process, one thread, over the same sites (NCBI-disease, or gene
 - `bare`: three taggers of plain PyTorch that share their lower modules as objects, one
   `torch.optim.Adam` for the shared parameters and one for each site's private ones.
 
-Both draw the same batches and must come to the same weights before a ratio is shown. Printed are
-medians over the blocks.
+Both draw the same batches and must have come to the same weights, to 1e-4, after the first block,
+which is not timed; later on, rounding alone drives two trainings apart. Printed are medians over
+the blocks.
 
     python benchmarks/fedner/iteration.py [--sites 3] [--rounds 20] [--blocks 5]
 """
@@ -115,7 +116,7 @@ def main() -> None:
         changes = {"method": "fedner", "key": f'"{new_key(folder / "shared.key")}"'}
         plain = settings_for(files, sites=args.sites, rounds=1, **changes)
         rows, far = measure(plain, folder, args)
-    assert far < 1e-3, "the two sides did not come to the same weights"
+    assert far < 1e-4, "the two sides did not come to the same weights"
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     print(f"{args.sites} sites, medians of {args.blocks} blocks of {args.rounds} rounds")
     for clock in ("wall", "cpu"):
@@ -130,7 +131,7 @@ def main() -> None:
 def measure(
     settings: Settings, folder: Path, args: argparse.Namespace
 ) -> tuple[list[dict[str, float]], float]:
-    """Seconds of an iteration on both sides, block by block; how far weights are apart at last."""
+    """Seconds of an iteration on both sides, block by block; how far apart the first one ended."""
     gathered = gather(settings, folder / "sites", key_file=Path(str(settings.key)))
     steps = {step.name: step for step in FedNER.steps}
     hosting = Hosting(steps, FedNER.Memory, settings.seed, every=10**9)
@@ -140,6 +141,7 @@ def measure(
     state = method.start(federation)
     bare = Bare(settings, state, engine._hosts)
     rows = []
+    far = 0.0
     for block in range(args.blocks + 1):  # the first one warms up
         numbers = range(1 + block * args.rounds, 1 + (block + 1) * args.rounds)
         ours, theirs = Clock(), Clock()
@@ -149,7 +151,10 @@ def measure(
         with theirs.running():
             for number in numbers:
                 bare.round(number)
-        if block:
+        if block == 0:
+            other = bare.weights()
+            far = max(float(np.abs(state.weights[n] - other[n]).max()) for n in other)
+        else:
             seconds = {"run": ours, "bare": theirs}
             row = {
                 f"{side}_{clock}": getattr(found, clock) / args.rounds
@@ -159,8 +164,6 @@ def measure(
             row |= {f"ratio_{c}": row[f"run_{c}"] / row[f"bare_{c}"] for c in ("wall", "cpu")}
             rows.append(row)
             print("  ".join(f"{key} {value:.4f}" for key, value in row.items()), flush=True)
-    other = bare.weights()
-    far = max(float(np.abs(state.weights[n] - other[n]).max()) for n in other)
     return rows, far
 
 
