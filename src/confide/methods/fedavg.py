@@ -46,7 +46,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial, set_words
-from confide.methods.context import DESCRIBE_ENCODER, agree_on_encoder
+from confide.methods.context import DESCRIBE_ENCODER
 from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
     CHARACTER_ROWS,
@@ -58,18 +58,17 @@ from confide.methods.taggers import (
     extractor_of,
     forget_text,
     known,
-    memory_from,
     model_of,
     prepared_text,
     rows_seen,
+    settle,
     tagger_sizes,
+    vectors_check,
     vectors_of,
 )
 from confide.methods.vocabulary import (
     CHECK_KEY,
     COUNT_VOCABULARY,
-    agree,
-    file_check,
     training_examples,
 )
 from confide.scoring import EntityCounts
@@ -142,7 +141,7 @@ def take_vocabulary(
     """Keep the common vocabulary (Fig. 3, step 4)."""
     forget_text(site)
     found = vectors_of(site, ask)
-    return VocabularyTaken(file_check(site.key(), found.digest) if found else ""), ask
+    return VocabularyTaken(vectors_check(site, found)), ask
 
 
 def train(
@@ -250,16 +249,7 @@ class FedAvg:
 
     def start(self, federation: Federation) -> FedAvgState:
         """Agree on the vocabulary and draw the first weights (Fig. 3)."""
-        run = self._run
-        agreed = agree(
-            federation,
-            how=run.vocabulary.how,
-            types=run.data.types,
-            min_count=run.vocabulary.min_count,
-            min_sites=run.vocabulary.min_sites,
-        )
-        dim = agree_on_encoder(federation, run.model.context)
-        common = memory_from(run, agreed, context_dim=dim)
+        agreed, common = settle(self._run, federation)
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
         compare_vectors({site: reply.vectors for site, reply in taken.items()})
         first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))

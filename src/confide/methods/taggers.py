@@ -19,21 +19,27 @@ from confide.data.vectors import VectorFile, read_vectors
 from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
 from confide.errors import ConfideError, FederationError, KeyFileError
 from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
 from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.predict import Prepared, annotate, prepare
 from confide.learning.weights import initial, load
-from confide.methods.context import NONE, find_encoder, with_cached, with_features
-from confide.methods.vocabulary import Agreed, training_examples
+from confide.methods.context import (
+    NONE,
+    agree_on_encoder,
+    find_encoder,
+    with_cached,
+    with_features,
+)
+from confide.methods.vocabulary import Agreed, agree, file_check, training_examples
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 CHARACTER_ROWS = ("character.embedding.weight",)
 """The parameters that have a row per character, as `word.weight` has one per word."""
-
 
 Kept = TypeVar("Kept", bound="TaggerMemory")
 
@@ -225,16 +231,26 @@ def form_from(
     )
 
 
-def memory_from(run: RunSettings, agreed: Agreed, *, context_dim: int) -> TaggerMemory:
-    """What the sites will remember of what they agreed on."""
+def settle(run: RunSettings, federation: Federation) -> tuple[Agreed, TaggerMemory]:
+    """Let the sites agree on vocabulary, tags and encoder: what they did, and will remember.
+
+    Raises what `agree` and `agree_on_encoder` raise.
+    """
+    agreed = agree(
+        federation,
+        how=run.vocabulary.how,
+        types=run.data.types,
+        min_count=run.vocabulary.min_count,
+        min_sites=run.vocabulary.min_sites,
+    )
     form = form_from(
         run,
         agreed.types,
         words=len(agreed.word_digests_V16) + SPECIALS,
         characters=len(agreed.character_digests_V16) + SPECIALS,
-        context_dim=context_dim,
+        context_dim=agree_on_encoder(federation, run.model.context),
     )
-    return TaggerMemory(
+    return agreed, TaggerMemory(
         **vars(form),
         nonce=agreed.nonce,
         check=agreed.check,
@@ -265,6 +281,11 @@ def _vocabulary(site: Site, memory: TaggerMemory) -> dict[str, Any]:
         return vocabulary_for(memory, site.key())
     except KeyFileError as error:
         raise Refusal("other-key") from error
+
+
+def vectors_check(site: Site, found: VectorFile | None) -> str:
+    """A keyed check value of the site's file of vectors; empty without one."""
+    return file_check(site.key(), found.digest) if found else ""
 
 
 def compare_vectors(checks: Mapping[str, str]) -> None:

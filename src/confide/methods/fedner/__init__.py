@@ -46,7 +46,7 @@ from confide.federation.steps import Step
 from confide.learning.adam import Moments, adam
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial
-from confide.methods.context import DESCRIBE_ENCODER, agree_on_encoder
+from confide.methods.context import DESCRIBE_ENCODER
 from confide.methods.evaluation import counts_of
 from confide.methods.fedner.steps import (
     ENROL,
@@ -68,10 +68,10 @@ from confide.methods.taggers import (
     TaggerModel,
     compare_vectors,
     extractor_of,
-    memory_from,
+    settle,
     tagger_sizes,
 )
-from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY, Agreed, agree
+from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY, Agreed
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
@@ -129,17 +129,9 @@ class FedNER:
     def start(self, federation: Federation) -> FedNERState:
         """Agree on the vocabulary, draw the shared weights, and enrol every site."""
         run, private = self._run, [str(part) for part in self._own.private]
-        agreed = agree(
-            federation,
-            how=run.vocabulary.how,
-            types=run.data.types,
-            min_count=run.vocabulary.min_count,
-            min_sites=run.vocabulary.min_sites,
-        )
+        agreed, common = settle(run, federation)
         if "crf" not in private and self._own.types == "own":
             compare_types(agreed)
-        dim = agree_on_encoder(federation, run.model.context)
-        common = memory_from(run, agreed, context_dim=dim)
         first = arrays(initial(tagger_sizes(common), derive_seed(federation.seed, "weights")))
         shared = {n: value for n, value in first.items() if not is_of(n, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))

@@ -30,9 +30,10 @@ from confide.methods.taggers import (
     prepared_text,
     tag_set,
     tagger_sizes,
+    vectors_check,
     vectors_of,
 )
-from confide.methods.vocabulary import file_check, training_examples
+from confide.methods.vocabulary import training_examples
 from confide.scoring import f1, micro
 
 HALF = 1024.0
@@ -131,7 +132,7 @@ def enrol(
         best_score=-2.0,
         best={},
     )
-    return Enrolled(file_check(site.key(), found.digest) if found else ""), mine
+    return Enrolled(vectors_check(site, found)), mine
 
 
 def improve(
