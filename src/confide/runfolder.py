@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import RunError, SettingsError
+from confide.errors import MessageError, RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import write_of_run
 from confide.federation.keys import new_key, simulated_key
@@ -167,12 +167,19 @@ class RunFolder:
     def trained(self, method: type[Method], site: str | None) -> tuple[Any, Any]:
         """The state at the selected round, and the memory that goes with it, if there is one.
 
-        Raises RunError, CheckpointError.
+        Raises RunError (also where another version wrote it), CheckpointError.
         """
         result = self.result()
         part = self.part_of(result, site, personal=method.personal)
         checkpoint = self.store(part).load(result["best_rounds"][part])
-        state: Any = decode(method.State, checkpoint.state.tobytes())
+        try:
+            state: Any = decode(method.State, checkpoint.state.tobytes())
+        except MessageError as error:
+            raise RunError(
+                f"the model was written by another version of confide: {error.what}",
+                where=str(self.path),
+                fix="use the version that environment.json names, or train again",
+            ) from error
         if not method.personal:
             return state, None
         owner = "pooled" if result["method"] == "pooled" else str(site)
