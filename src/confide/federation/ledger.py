@@ -34,6 +34,8 @@ class Entry:
     seen: str
 
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
 _KINDS = {
     name: int if name in ("round", "bytes", "count") else str for name in Entry.__dataclass_fields__
 }
@@ -67,7 +69,7 @@ class Ledger:
                 round, step, direction, site, size.field, size.kind, size.bytes, size.count, seen
             )
             line = {name: getattr(entry, name) for name in Entry.__slots__}
-            self._waiting.append(json.dumps(line, separators=(",", ":")))
+            self._waiting.append(_json(line))
 
     def flush(self) -> int:
         """Write what waits; gives the length of the file in bytes, for checkpoints."""

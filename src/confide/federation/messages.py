@@ -146,8 +146,7 @@ def sizes(message: Any, encoded: int) -> list[FieldSize]:
     return [*rows, FieldSize("(header)", "header", rest, 1)]
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
 
 
 def fields_of(kind: type) -> dict[str, str]:

@@ -49,10 +49,12 @@ def arrays(model: nn.Module) -> Arrays:
     return {name: p.detach().cpu().numpy().copy() for name, p in named(model).items()}
 
 
-def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
-    """Sets the parameters named in `values`, in place; others stay as they are.
+def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = False) -> None:
+    """Sets the parameters named in `values`; others stay as they are.
 
-    Raises `DataError` where a name is unknown or a shape differs; then nothing has changed.
+    `lent`: the model computes with these very arrays instead of copies, which saves a copy of all
+    weights where it is not going to be trained. Raises `DataError` where a name is unknown or a
+    shape differs; then nothing has changed.
     """
     parameters = named(model)
     for name, value in values.items():
@@ -64,9 +66,10 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
                 expected=str(tuple(parameters[name].shape)),
                 got=str(value.shape),
             )
-    with torch.no_grad():
-        for name, value in values.items():
-            parameters[name].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+    for name, value in values.items():
+        parameter = parameters[name]  # its numbers are replaced, never written over: maybe lent
+        fresh = np.ascontiguousarray(value) if lent else np.array(value, order="C")
+        parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
 
 
 def set_words(model: Tagger, vectors: VectorFile) -> None:

@@ -188,7 +188,7 @@ def score(
     """Count what the common model gets right on the site's held-out text."""
     memory = known(memory)
     gold = site.documents(ask.part)
-    model = model_of(site, memory, ask.weights)
+    model = model_of(site, memory, ask.weights, lent=True)
     predicted = annotate(model, prepared_text(site, memory, ask.part))
     return score_documents(gold, predicted), memory
 

@@ -168,14 +168,17 @@ def rows_seen(encoded: Encoded, memory: TaggerMemory) -> Arrays:
     }
 
 
-def model_of(site: Site, memory: TaggerMemory, weights: Arrays) -> Tagger:
-    """The one model of this form in this process, with these weights."""
+def model_of(site: Site, memory: TaggerMemory, weights: Arrays, *, lent: bool = False) -> Tagger:
+    """The one model of this form in this process, with these weights.
+
+    `lent`: it computes with these very arrays, so it must not be trained.
+    """
     models: dict[Any, Tagger] = site.scratch.setdefault("models", {})
     form = (tagger_sizes(memory), tag_set(memory))
     if form not in models:
         models[form] = tagger_of(memory, {})
     model = models[form]
-    load(model, weights)
+    load(model, weights, lent=lent)
     return model
 
 

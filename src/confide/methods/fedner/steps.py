@@ -150,7 +150,7 @@ def improve(
     for number in range(ask.local_steps):
         seed = derive_seed(turn.seed, number)
         batch = drawn_batch(encoded, memory.batch_size, seed=seed, word_dropout=ask.word_dropout)
-        model = model_of(site, memory, lifted({**shared, **own}, memory))
+        model = model_of(site, memory, lifted({**shared, **own}, memory), lent=True)
         loss, slope = gradients(model, batch, seed=seed, clip=ask.clip)
         losses.append(loss)
         moved = own if ask.local_steps == 1 else {**shared, **own}
@@ -260,7 +260,7 @@ def _current(ask: Score, memory: FedNERMemory) -> Arrays:
 def _counted(site: Site, memory: FedNERMemory, part: str, *, weights: Arrays) -> Scored:
     """Counts of a part of the site's text under a tagger."""
     prepared = prepared_text(site, memory, part)
-    model = model_of(site, memory, weights)
+    model = model_of(site, memory, weights, lent=True)
     return score_documents(site.documents(part), annotate(model, prepared))
 
 
