@@ -90,6 +90,14 @@ class QuorumError(FederationError):
     """Fewer sites answered than `at_least` asks for."""
 
 
+class KitError(ConfideError):
+    """A startup kit, or the process that was started from it, is not as it should be."""
+
+
+class EngineError(FederationError):
+    """The distributed engine failed: it is not installed, not reachable, or it ended the run."""
+
+
 # --- what lies on disk ------------------------------------------------------------------
 
 
