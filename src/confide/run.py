@@ -6,10 +6,6 @@ holds all text, `alone` is one federation for each site. All three walk the same
 
 from __future__ import annotations
 
-import hashlib
-import json
-import resource
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,18 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from confide import __version__
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.federation import Federation
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
-from confide.federation.ledger import Ledger
 from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather, pooled
 from confide.methods import Method, method_named
+from confide.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
 from confide.recipes import recipe_path
-from confide.runfolder import SCHEMA, RunFolder, decisive, environment, memory_of
-from confide.running import Rounds, Trained, checkpointed_ledger_length
-from confide.scoring import EntityCounts, scores, sum_counts
+from confide.runfolder import RunFolder, environment, memory_of
 from confide.settings import Settings, anchored, load
 from confide.sitereport import Home, site_reports
 
@@ -52,16 +44,6 @@ class Part:
 
     name: str
     specs: tuple[SiteSpec, ...]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one federation came to: the selected state, test counts, and what it cost."""
-
-    part: Part
-    trained: Trained
-    counts: dict[str, EntityCounts]
-    ledger: Ledger
 
 
 def run(
@@ -96,11 +78,18 @@ def run(
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
-    outcomes = _train(chosen, method, folder, gathered=gathered, watch=watch)
+    parts = _parts(chosen, gathered, folder)
+    outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
-    by_site = site_reports(method, (_at_home(s, outcomes, method) for s in gathered.specs))
-    result = _result(chosen, outcomes, gathered, by_site=by_site)
-    result["name"] = name
+    ended = list(zip(parts, outcomes, strict=True))
+    by_site = site_reports(method, (_at_home(s, ended, method) for s in gathered.specs))
+    result = result_of(
+        chosen,
+        outcomes,
+        name=name,
+        data=gathered.facts(),
+        counts=by_site if chosen.method == "pooled" else None,
+    )
     folder.write("result.json", result)
     watch(Event("end", message=str(folder.path)))
     return RunResult(folder.path, result)
@@ -124,12 +113,17 @@ def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Pa
 
 
 def _train(
-    settings: Settings, method: Method, folder: RunFolder, *, gathered: Gathered, watch: Watcher
+    settings: Settings,
+    method: Method,
+    folder: RunFolder,
+    *,
+    parts: list[Part],
+    gathered: Gathered,
+    watch: Watcher,
 ) -> list[Outcome]:
     """All federations of the run; those of `alone` side by side where there are workers."""
     import torch
 
-    parts = _parts(settings, gathered, folder)
     specs = [spec for part in parts for spec in part.specs]
     hosting = Hosting(
         {step.name: step for step in method.steps},
@@ -139,11 +133,11 @@ def _train(
         last=settings.rounds,
     )
     workers = min(settings.workers, len(specs))
-    binding = _binding(settings, gathered.fingerprint)
+    binding = binding_of(settings, gathered.fingerprint)
 
     def one(part: Part) -> Outcome:
-        return _federate(part, settings, method, engine=engine, folder=folder, binding=binding,
-                         watch=watch)  # fmt: skip
+        plan = Plan(settings, method, engine, folder, binding, watch)
+        return outcome_of(plan, part.name, [spec.name for spec in part.specs])
 
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
@@ -167,143 +161,13 @@ def _train(
         torch.set_num_threads(threads)
 
 
-def _federate(
-    part: Part,
-    settings: Settings,
-    method: Method,
-    *,
-    engine: SequentialEngine | WorkerEngine,
-    folder: RunFolder,
-    binding: str,
-    watch: Watcher,
-) -> Outcome:
-    """Train one federation and score its sites' test text."""
-    path = folder.part(part.name) / "ledger.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    store = folder.store(part.name)
-    Ledger.cut(path, checkpointed_ledger_length(store))
-    ledger = Ledger(path)
-    federation = Federation(
-        engine,
-        seed=settings.seed,
-        ledger=ledger,
-        at_least=settings.federation.at_least,
-        timeout=settings.federation.timeout,
-        sites=[spec.name for spec in part.specs],
-        watch=watch,
-    )
-    rounds = Rounds(
-        method,
-        federation,
-        settings=settings,
-        store=store,
-        ledger=ledger,
-        binding=binding,
-        watch=watch,
-    )
-    trained = rounds.run()
-    counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
-    ledger.flush()
-    return Outcome(part, trained, counts, ledger)
-
-
-def _at_home(spec: SiteSpec, outcomes: list[Outcome], method: Method) -> Home:
+def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
     """The state and memory that a site ends with, and the site with the key that goes with them.
 
     They are those of its own federation; or of the only one, where all text is in one place.
     """
-    outcome = next((one for one in outcomes if spec in one.part.specs), outcomes[0])
-    owner = spec if spec in outcome.part.specs else outcome.part.specs[0]
+    part, outcome = next((one for one in ended if spec in one[0].specs), ended[0])
+    owner = spec if spec in part.specs else part.specs[0]
     took_part = method.personal and owner.name in outcome.counts
     memory = memory_of(owner.folder, method.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
-
-
-def _result(
-    settings: Settings,
-    outcomes: list[Outcome],
-    gathered: Gathered,
-    *,
-    by_site: dict[str, EntityCounts],
-) -> dict[str, Any]:
-    """What result.json says: docs/result.md describes every key."""
-    counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
-    if settings.method == "pooled":
-        counts = by_site
-    progress = [outcome.trained.progress for outcome in outcomes]
-    history = _joined_history(outcomes)
-    done = sum(round.get("sentences", 0) for one in progress for round in one.history)
-    training = sum(round["train_seconds"] for one in progress for round in one.history)
-    weights = outcomes[0].trained.state.weights
-    usage = resource.getrusage
-    return {
-        "schema": SCHEMA,
-        "confide": __version__,
-        "name": settings.name,
-        "method": settings.method,
-        "seed": settings.seed,
-        "rounds": len(history),
-        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
-        "best_round": progress[0].best_round if len(outcomes) == 1 else None,
-        "best_rounds": {o.part.name: o.trained.progress.best_round for o in outcomes},
-        "scores": {
-            "overall": scores(sum_counts(counts.values())),
-            "sites": {site: scores(count) for site, count in sorted(counts.items())},
-        },
-        "dev": progress[0].best_dev if len(outcomes) == 1 else None,
-        "history": history,
-        "left_out": {site: code for one in progress for site, code in one.left_out.items()},
-        "bytes": {
-            way: {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
-            for way in ("up", "down")
-        },
-        "seconds": sum(one.seconds for one in progress),
-        "compute_seconds": sum(one.compute_seconds for one in progress),
-        "sentences_per_second": done / training if training else 0.0,
-        "data": gathered.facts(),
-        "parameters": sum(array.size for array in weights.values()),
-        "peak_rss_mb": usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
-        "peak_rss_mb_worker": usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
-    }
-
-
-_RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
-
-
-def _joined_history(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """The rounds of the run. Those of `alone` are joined: mean scores and losses over the sites."""
-    if len(outcomes) == 1:
-        return outcomes[0].trained.progress.history
-    longest = max(len(o.trained.progress.history) for o in outcomes)
-    joined = []
-    for place in range(longest):
-        at = [o.trained.progress.history[place] for o in outcomes
-              if place < len(o.trained.progress.history)]  # fmt: skip
-        scored = [one["dev"] for one in at if "dev" in one]
-        record: dict[str, Any] = {
-            "round": place + 1,
-            "loss": _mean([one["loss"] for one in at]),
-            "learning_rate": at[0]["learning_rate"],
-            "sites": sorted(site for one in at for site in one["sites"]),
-            "failed": {site: code for one in at for site, code in one["failed"].items()},
-            "seconds": sum(one["seconds"] for one in at),
-            "train_seconds": sum(one["train_seconds"] for one in at),
-            "compute_seconds": sum(one["compute_seconds"] for one in at),
-            "sentences": sum(one.get("sentences", 0) for one in at),
-            "bytes": {way: sum(one["bytes"][way] for one in at) for way in ("up", "down")},
-        }
-        if scored:
-            record["dev"] = {k: _mean([one[k] for one in scored]) for k in ("strict", "relaxed")}
-            record["dev_sites"] = {s: f for one in at for s, f in one.get("dev_sites", {}).items()}
-        joined.append(record)
-    return joined
-
-
-def _mean(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers)
-
-
-def _binding(settings: Settings, fingerprint: str) -> str:
-    """A digest of all that decides the numbers of a round."""
-    chosen = json.dumps(decisive(settings), sort_keys=True)
-    return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()
