@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from confide.data.examples import examples_from
-from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SchemeError
+from confide.errors import (
+    ConfideError,
+    DataError,
+    FormatError,
+    MissingDataError,
+    SchemeError,
+    SettingsError,
+)
 from confide.gathering import Gathered, gather, pooled
 from confide.settings import Settings, parse
 from contract.corpus import sentences, tiny, write_conll, write_sites
@@ -179,6 +186,11 @@ def test_a_wrong_path_is_named(tmp_path: Path) -> None:
 def test_an_empty_file_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataError, match=r"train\.conll|north"):
         gathered(tmp_path, one_site(tmp_path, text))
+
+
+def test_settings_without_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="name no text"):
+        gather(parse({"method": "fedavg"}), tmp_path, key_file=None)
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones(tmp_path: Path) -> None:

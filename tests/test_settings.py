@@ -56,7 +56,10 @@ def test_a_short_file_has_the_papers_defaults() -> None:
         ({"site": [{"name": "..", "train": "x"}]}, "site.0.name is wrong"),
         ({"site": [{"name": "north"}]}, "site.0.train is wrong"),
         ({"site": [SITE, SITE]}, "two sites are called 'north'"),
-        ({"site": []}, r"either \[\[site\]\] tables, or one \[split\] table"),
+        (
+            {"site": [SITE], "split": {"sites": 2, "train": "x"}},
+            r"either \[\[site\]\] tables, or one \[split\] table",
+        ),
         ({"split": {"sites": 2, "train": "x"}}, "and not both"),
         ({"schema": 2}, "schema 2 is newer than this confide, which reads schema 1"),
     ],

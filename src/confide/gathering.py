@@ -19,7 +19,7 @@ from confide.data.corpora import locate
 from confide.data.examples import examples_from
 from confide.data.masking import masked
 from confide.data.partitions import partition
-from confide.errors import DataError
+from confide.errors import DataError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
 from confide.learning.seeds import derive_seed
@@ -51,8 +51,10 @@ class Gathered:
 def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gathered:
     """Read the data of all sites. `folder` is where each site's own folder lies.
 
-    Raises MissingDataError, FormatError, DataError.
+    Raises SettingsError, MissingDataError, FormatError, DataError.
     """
+    if not settings.site and settings.split is None:
+        raise SettingsError("the settings name no text; give [[site]] tables, or one [split] table")
     problems: dict[str, list[Problem]] = {}
     dealt = _dealt(settings, problems) if settings.split else _read_sites(settings, problems)
     held = {name: _held_out(parts, settings, name) for name, parts in dealt.items()}

@@ -20,6 +20,14 @@ CODES = {
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
     " memory folder is gone; start the run again, or bring the folder back",
+    "not-joined": "the site was asked before it joined the run; start the run again",
+    "no-consent": "the site did not agree to this; at the site, `confide site consent` shows what"
+    " would leave it, and agrees",
+    "other-wire": "what the site agreed to is not what this method would send; at the site, look at"
+    " `confide site consent` again",
+    "other-version": "the site runs another version of confide than the server; install the same"
+    " version at all places",
+    "site-file": "the site's own file cannot be used; its own log says why",
     "unknown-step": "the site does not know this step of this method",
     "bad-ask": "the ask could not be read; do both sides run the same version of confide?",
     "guard": "the site's guard held its own reply back",

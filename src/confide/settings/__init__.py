@@ -10,6 +10,7 @@ from confide.settings.reading import (
     parse,
     read_tree,
 )
+from confide.settings.sitefile import ConsentTable, SiteFile, dump_site, load_site
 from confide.settings.tables import (
     REFERENCES,
     SCHEMA,
@@ -24,14 +25,18 @@ __all__ = [
     "REFERENCES",
     "SCHEMA",
     "SIMULATED",
+    "ConsentTable",
     "Settings",
+    "SiteFile",
     "SiteTable",
     "SplitTable",
     "Table",
     "anchored",
     "dump",
+    "dump_site",
     "leaves",
     "load",
+    "load_site",
     "nearest",
     "own_settings",
     "parse",

@@ -11,14 +11,23 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from confide.errors import MissingDataError, SettingsError
-from confide.settings.tables import DEFAULTS, REFERENCES, SIMULATED, TABLES, Settings, Table
+from confide.settings.tables import (
+    DEFAULTS,
+    REFERENCES,
+    SIMULATED,
+    TABLES,
+    Settings,
+    Table,
+)
 
 T = TypeVar("T", bound=Table)
+D = TypeVar("D", bound=Table)
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
@@ -85,7 +94,7 @@ def parse(
     try:
         settings = Settings.model_validate(plain)
     except ValidationError as error:
-        raise _explain(error) from error
+        raise explained(error) from error
     return settings if folder is None else anchored(settings, folder)
 
 
@@ -94,7 +103,7 @@ def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        raise _explain(error, kind) from error
+        raise explained(error, kind, {}) from error
 
 
 def dump(settings: Settings) -> str:
@@ -157,12 +166,17 @@ def _put(
         node[key[-1]] = value
 
 
-def _explain(error: ValidationError, kind: type[Table] | None = None) -> SettingsError:
-    """The first complaint of pydantic, in our words."""
+def explained(
+    error: ValidationError,
+    kind: type[Table] = Settings,
+    tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
+) -> SettingsError:
+    """The first complaint of pydantic about a `kind` with these tables, in our words."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = list(kind.model_fields) if kind else _known_keys(first["loc"][:-1])
+        table = tables.get(str(first["loc"][0]), kind) if len(first["loc"]) > 1 else kind
+        known = [field.alias or name for name, field in table.model_fields.items()]
         return SettingsError(f"unknown key {place!r}", fix=nearest(str(first["loc"][-1]), known))
     message = first["msg"].removeprefix("Value error, ")
     if not place:
@@ -170,43 +184,42 @@ def _explain(error: ValidationError, kind: type[Table] | None = None) -> Setting
     return SettingsError(f"{place} is wrong: {message}", got=repr(first.get("input")))
 
 
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    table = TABLES[str(location[0])] if location else Settings
-    return [field.alias or name for name, field in table.model_fields.items()]
-
-
 def anchored(settings: Settings, folder: Path) -> Settings:
     """Relative paths become absolute; `$CONFIDE_DATA/...` stays until the data is read."""
-
-    def anchor(text: str) -> str:
-        if text.startswith("$"):
-            return text
-        home = text == "~" or text.startswith("~/")
-        return str(folder / (Path(text).expanduser() if home else text))
-
-    def encoder(text: str) -> str:
-        """A folder's path, unless it is a name that no folder here has."""
-        return anchor(text) if text[0] in "./~$" or Path(anchor(text)).is_dir() else text
-
-    def table(old: Any) -> Any:
-        if old is None:
-            return None
-        many = {name: tuple(map(anchor, getattr(old, name))) for name in ("train", "dev", "test")}
-        one = {
-            name: (encoder if name == "context" else anchor)(getattr(old, name))
-            for name in ("vectors", "key", "context")
-            if getattr(old, name, None)
-        }
-        return old.model_copy(update={**many, **one})
-
     update: dict[str, Any] = {
-        "site": tuple(table(site) for site in settings.site),
-        "split": table(settings.split),
+        "site": tuple(anchored_table(site, folder) for site in settings.site),
+        "split": settings.split and anchored_table(settings.split, folder),
     }
     if settings.key and settings.key != SIMULATED:
-        update["key"] = anchor(settings.key)
-    model: dict[str, Any] = {"context": encoder(settings.model.context)}
+        update["key"] = _anchor(settings.key, folder)
+    model: dict[str, Any] = {"context": _encoder(settings.model.context, folder)}
     if settings.model.vectors:
-        model["vectors"] = anchor(settings.model.vectors)
+        model["vectors"] = _anchor(settings.model.vectors, folder)
     update["model"] = settings.model.model_copy(update=model)
     return settings.model_copy(update=update)
+
+
+def anchored_table(table: D, folder: Path) -> D:
+    """The same with the paths of a site, or of a corpus that is dealt to sites."""
+    update: dict[str, Any] = {
+        name: tuple(_anchor(path, folder) for path in getattr(table, name))
+        for name in ("train", "dev", "test")
+    }
+    for name in ("vectors", "key", "memory", "context"):
+        value = getattr(table, name, None)
+        if value:
+            update[name] = (_encoder if name == "context" else _anchor)(value, folder)
+    return table.model_copy(update=update)
+
+
+def _anchor(text: str, folder: Path) -> str:
+    if text.startswith("$"):
+        return text
+    home = text == "~" or text.startswith("~/")
+    return str(folder / (Path(text).expanduser() if home else text))
+
+
+def _encoder(text: str, folder: Path) -> str:
+    """A folder's path, unless it is a name that no folder here has."""
+    path = _anchor(text, folder)
+    return path if text[0] in "./~$" or Path(path).is_dir() else text

@@ -200,12 +200,12 @@ class Settings(Table):
     when: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="after")
-    def _has_sites(self) -> Settings:
+    def _fits(self) -> Settings:
         if self.schema_ > SCHEMA:
             raise ValueError(
                 f"schema {self.schema_} is newer than this confide, which reads schema {SCHEMA}"
             )
-        if bool(self.site) == (self.split is not None):
+        if self.site and self.split is not None:
             raise ValueError("give either [[site]] tables, or one [split] table, and not both")
         names = [site.name for site in self.site]
         twice = {name for name in names if names.count(name) > 1}

@@ -1,0 +1,163 @@
+"""The server's side of a run over real sites: sites join, a method runs, sites leave.
+
+Knows an engine, not which; the same path from federation to result as on one machine
+(`confide.outcomes`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from confide import __version__
+from confide.errors import FederationError, SettingsError
+from confide.federation.checkpoints import as_array
+from confide.federation.events import Event, Watcher
+from confide.federation.federation import Engine, Federation
+from confide.federation.messages import encode
+from confide.flare.joining import JOIN, LEAVE, Join, Joined, Leave, wire_digest, wire_of
+from confide.methods import method_named
+from confide.outcomes import (
+    Outcome,
+    Plan,
+    binding_of,
+    federation_of,
+    open_ledger,
+    outcome_of,
+    result_of,
+)
+from confide.runfolder import RunFolder, environment
+from confide.settings import Settings, dump, parse
+
+ALONE = "alone"
+
+
+class Conductor:
+    """Conducts one run: `name` at every place, `folder` at the server.
+
+    `version` is that of confide at the lead.
+    """
+
+    def __init__(
+        self, name: str, settings: str, *, version: str, engine: Engine, folder: Path
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._version = version
+        self._engine = engine
+        self._folder = RunFolder(folder)
+
+    def conduct(self, watch: Watcher) -> dict[str, Any]:
+        """The run, from its last checkpoint on; what result.json says.
+
+        Raises FederationError (a site that fails, two versions), SettingsError, RunError.
+        """
+        if self._version != __version__:
+            raise FederationError(
+                "the lead and the server run different versions of confide",
+                expected=f"{__version__}, as at the server",
+                got=self._version,
+                fix="install the same version at all places",
+            )
+        settings = parse(tomllib.loads(self._settings))
+        check_suited(settings)
+        folder = self._folder
+        folder.check(settings, resume=folder.is_taken())
+        folder.write("settings.toml", dump(settings))
+        watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
+        ended = [
+            self._part(settings, name, sites, watch)
+            for name, sites in parts_of(settings, self._engine.sites).items()
+        ]
+        joined = {site: one for _, part in ended for site, one in sorted(part.items())}
+        fingerprint = _together(joined)
+        folder.write("environment.json", environment(settings, fingerprint))
+        sites = {site: _facts(one) for site, one in joined.items()}
+        data = {"fingerprint": fingerprint, "sites": sites}
+        name = settings.name or self._name
+        result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
+        folder.write("result.json", result)
+        watch(Event("end", message=self._name))
+        return result
+
+    def _part(
+        self, settings: Settings, name: str, sites: tuple[str, ...], watch: Watcher
+    ) -> tuple[Outcome, dict[str, Joined]]:
+        """One federation of the run: join, train and score, leave."""
+        ledger = open_ledger(self._folder, name)
+        federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
+        joined = federation.ask(JOIN, self._join(settings), round=0)
+        binding = binding_of(settings, _together(joined))
+        method = method_named(settings.trained_by)(settings)
+        plan = Plan(settings, method, self._engine, self._folder, binding, watch)
+        outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
+        watch(Event("scores", message="the sites keep their models and look at their own errors"))
+        self._leave(federation, outcome, sites=sorted(joined))
+        ledger.flush()
+        return outcome, joined
+
+    def _join(self, settings: Settings) -> Join:
+        return Join(
+            version=__version__,
+            run=self._name,
+            settings=dump(settings),
+            wire=wire_digest(wire_of(settings.trained_by)),
+        )
+
+    def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
+        """Every site gets the state; one that does not answer any more has its memory still."""
+        progress = outcome.trained.progress
+        ask = Leave(as_array(encode(outcome.trained.state)), progress.best_round)
+        last = progress.history[-1]["round"]
+        federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
+        for fault in federation.take_faults():
+            progress.left_out[fault.site] = fault.code
+
+
+def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The federations of a run and their sites; those of `alone` have one each."""
+    return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
+
+
+def check_suited(settings: Settings) -> None:
+    """Raise SettingsError where settings say what is only for sites to say, or moves text."""
+    if settings.method == "pooled":
+        raise SettingsError(
+            "pooled puts all text in one place, and the text of real sites does not move",
+            fix="use `confide run` for it, on text that may be in one place",
+        )
+    plain = Settings()
+    named = {
+        "[[site]]": bool(settings.site),
+        "[split]": settings.split is not None,
+        "key": settings.key is not None,
+        "model.vectors": settings.model.vectors is not None,
+        "data.format": settings.data.format is not None,
+        "data.scheme": settings.data.scheme is not None,
+        "data.encoding": settings.data.encoding is not None,
+        "data.mask_common": settings.data.mask_common > 0,
+        "guards": settings.guards != plain.guards,
+    }
+    wrong = [key for key, is_there in named.items() if is_there]
+    if wrong:
+        raise SettingsError(
+            f"{', '.join(wrong)}: only a site says this, in its own file",
+            fix="leave it out of the settings of the run",
+        )
+
+
+def _together(joined: Mapping[str, Joined]) -> str:
+    """One digest of all sites' text."""
+    lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _facts(joined: Joined) -> dict[str, Any]:
+    return {
+        **joined.sentences,
+        "entities": dict(sorted(joined.entities.items())),
+        "problems": dict(sorted(joined.problems.items())),
+    }

@@ -1,0 +1,265 @@
+"""A real site during a run: its own file, its consent, its text, its folder; bytes in, bytes out.
+
+What a run leaves at a site is a run folder of the site's own, `MEMORY/RUN/`: settings, the trained
+state, its memory, its errors, and its ledger, in which every message is noted before it leaves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confide import __version__
+from confide.errors import ConfideError, MessageError
+from confide.federation.checkpoints import Checkpoint
+from confide.federation.failures import Failure, Refusal, failure_from
+from confide.federation.files import write_of_run
+from confide.federation.guards import Guards, check_reply
+from confide.federation.inprocess import Hosting, SiteSpec
+from confide.federation.ledger import Ledger
+from confide.federation.messages import decode, encode, peek, sizes
+from confide.federation.site import SiteHost
+from confide.federation.steps import Step
+from confide.flare.joining import JOIN, LEAVE, Join, Joined, Leave, Left, wire_digest, wire_of
+from confide.gathering import Gathered, gather
+from confide.methods import method_named
+from confide.runfolder import SCHEMA, RunFolder, memory_of
+from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.sitereport import Home, site_reports
+
+
+class SiteHome:
+    """The site's side of one run. `path` is that of the site's own file.
+
+    Whatever goes wrong becomes a `Failure` without text; the traceback goes to the site's own log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: SiteFile | None = None
+        self._steps: dict[str, Step] = {JOIN.name: JOIN, LEAVE.name: LEAVE}
+        self._run: _Run | None = None
+
+    def answer(self, step: str, round: int, data: bytes) -> bytes:
+        """The encoded reply, or the encoded failure; in the site's ledger before it is given."""
+        try:
+            reply = self._answer(step, round, data)
+            self._note(step, round, data, reply)
+        except Exception as error:
+            self._log(step, round)
+            reply = encode(failure_from(error))
+        return reply
+
+    @property
+    def _file(self) -> SiteFile:
+        if self._read is None:
+            try:
+                self._read = load_site(self._path)
+            except ConfideError as error:
+                raise Refusal("site-file") from error
+        return self._read
+
+    def _answer(self, name: str, round: int, data: bytes) -> bytes:
+        if name == JOIN.name:
+            return encode(self._join(_opened(Join, data)))
+        if self._run is None:
+            raise Refusal("not-joined")
+        if name == LEAVE.name:
+            return encode(self._leave(self._run, _opened(Leave, data)))
+        agreed = self._file.consent[self._run.settings.trained_by].steps
+        if agreed and name not in agreed:
+            raise Refusal("no-consent", name)
+        return self._run.host.answer(name, round, data)
+
+    def _join(self, ask: Join) -> Joined:
+        """Look whether the site agreed to this, and read its text. Raises Refusal."""
+        if ask.version != __version__:
+            raise Refusal("other-version")
+        settings = parse(_plain(ask.settings))
+        self._consented(settings.trained_by, ask.wire)
+        folder = RunFolder(Path(self._file.memory) / _safe(ask.run))
+        mine = settings.model_copy(update={"site": (_table(self._file),), "split": None})
+        gathered = gather(mine, folder.sites, key_file=None)
+        self._run = _Run(mine, folder, gathered, Guards(**self._file.guards.model_dump()))
+        self._steps |= self._run.steps
+        folder.write("settings.toml", dump(mine))
+        reply = self._joined(gathered)
+        check_reply(JOIN, ask, reply)
+        return reply
+
+    def _consented(self, method: str, wire: str) -> None:
+        """Raise Refusal where this site did not agree to what the method lets leave."""
+        agreed = self._file.consent.get(method)
+        if agreed is None:
+            raise Refusal("no-consent", method)
+        ours = wire_digest(wire_of(method))
+        if not agreed.wire == ours == wire:
+            raise Refusal("other-wire", method)
+
+    def _joined(self, gathered: Gathered) -> Joined:
+        facts = gathered.facts()["sites"][self._file.name]
+        return Joined(
+            fingerprint=self._veiled(gathered.fingerprint),
+            sentences={part: facts[part] for part in ("train", "dev", "test")},
+            entities=facts["entities"],
+            problems=facts["problems"],
+        )
+
+    def _veiled(self, fingerprint: str) -> str:
+        """The text's digest under a secret that never leaves.
+
+        It is the same for the same text, and whoever guesses the text cannot test the guess.
+        """
+        path = Path(self._file.memory) / "veil.key"
+        if not path.exists():
+            write_of_run(path, secrets.token_hex(32).encode())
+            path.chmod(0o600)
+        return hmac.new(path.read_bytes(), fingerprint.encode(), hashlib.sha256).hexdigest()
+
+    def _leave(self, run: _Run, ask: Leave) -> Left:
+        """Keep the trained state beside the site's memory, and look at its own errors."""
+        method = method_named(run.settings.trained_by)(run.settings)
+        state: Any = decode(method.State, ask.state.tobytes())
+        progress = json.dumps({"best_round": ask.round})
+        run.folder.store().save(
+            Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
+        )
+        spec = run.spec
+        memory = memory_of(spec.folder, method.Memory) if method.personal else None
+        counts = site_reports(method, [Home(spec, state, memory)])
+        run.folder.write("result.json", _own_result(run, ask.round, counts))
+        reply = Left(kept=True)
+        check_reply(LEAVE, ask, reply)
+        return reply
+
+    def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
+        """Both messages, in the ledger of the site's own."""
+        if self._run is None:
+            return
+        step = self._steps[name]
+        failed = peek(reply)["message"] == Failure.__name__
+        for message, kind, direction in (
+            (data, step.ask, "down"),
+            (reply, Failure if failed else step.reply, "up"),
+        ):
+            seen = "by the site" if direction == "down" else "one by one"
+            if direction == "up" and step.summed and not failed:
+                seen = "sum"
+            self._run.ledger.record(
+                sizes(decode(kind, message), len(message)),
+                round=round,
+                step=name,
+                direction=direction,
+                site=self._file.name,
+                seen=seen,
+            )
+        self._run.ledger.flush()
+
+    def _log(self, step: str, round: int) -> None:
+        """The traceback, for the site's own eyes."""
+        try:
+            folder = Path(self._read.memory) if self._read else self._path.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+            with open(folder / "site.log", "a", encoding="utf-8") as file:
+                file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
+        except OSError:
+            pass  # a full disk must not turn a clear failure into a second one
+
+
+class _Run:
+    """What a site holds of the run that it joined."""
+
+    def __init__(
+        self, settings: Settings, folder: RunFolder, gathered: Gathered, guards: Guards
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+        method = method_named(settings.trained_by)
+        self.settings = settings
+        self.folder = folder
+        self.gathered = gathered
+        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards)
+        self.steps = {step.name: step for step in method.steps}
+        self.ledger = Ledger(folder.path / "ledger.jsonl")
+        self.host: SiteHost = Hosting(
+            self.steps,
+            method.Memory,
+            settings.seed,
+            every=settings.select.every,
+            last=settings.rounds,
+        ).host(self.spec, {})
+
+
+def _opened(kind: Callable[..., Any], data: bytes) -> Any:
+    try:
+        return decode(kind, data)  # type: ignore[arg-type]
+    except MessageError as error:
+        raise Refusal("bad-ask") from error
+
+
+def _plain(settings: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(settings)
+    except tomllib.TOMLDecodeError as error:
+        raise Refusal("bad-ask") from error
+
+
+def _safe(run: str) -> str:
+    """The name of a run, if it can be the name of a folder."""
+    if not run or run in (".", "..") or not all(c.isalnum() or c in "-_." for c in run):
+        raise Refusal("bad-ask")
+    return run
+
+
+def _table(file: SiteFile) -> SiteTable:
+    """The site's part of its file as a run has it."""
+    return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
+
+
+def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]:
+    """What result.json says at a site: its own scores, and where its model is."""
+    from confide.scoring import scores
+
+    settings, facts = run.settings, run.gathered.facts()
+    mine = {site: scores(count) for site, count in counts.items()}
+    return {
+        "schema": SCHEMA,
+        "confide": __version__,
+        "name": settings.name,
+        "method": settings.method,
+        "seed": settings.seed,
+        "rounds": round,
+        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
+        "best_round": round,
+        "best_rounds": {run.spec.name if settings.method == "alone" else "": round},
+        "scores": {"overall": next(iter(mine.values())), "sites": mine},
+        "dev": None,
+        "history": [],
+        "left_out": {},
+        "data": facts,
+    }
+
+
+def check_home(file: SiteFile) -> Gathered:
+    """Read a site's text as a run would. Raises ConfideError: what is wrong with it, and where."""
+    settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
+    memory = Path(file.memory)
+    try:
+        memory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfideError(
+            f"the site's memory folder cannot be made ({error.strerror})", where=str(memory)
+        ) from error
+    return gather(settings, memory, key_file=None)

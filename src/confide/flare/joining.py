@@ -1,0 +1,85 @@
+"""The two steps that every run over real sites has around those of its method: join and leave.
+
+To join, a site hears the settings of the run, looks whether it agreed to the method's wire table,
+reads its own text, and says how much it has. To leave, it gets the trained state, keeps it beside
+its memory, and looks at its own errors. No method sees these steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.federation.messages import carries
+from confide.federation.steps import Step, Turn
+from confide.federation.wire import WireRow, wire_table
+from confide.methods import method_named
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a run."""
+
+    version: str = carries("of confide at the server")
+    run: str = carries("name of the run")
+    settings: str = carries("of the run, as TOML; no path of anybody's text")
+    wire: str = carries("digest of the method's wire table at the server")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The site takes part, and how much text it has."""
+
+    fingerprint: str = carries("of the site's text and annotation, under a secret of its own")
+    sentences: dict[str, int] = carries("sentences in train, dev and test")
+    entities: dict[str, int] = carries("entities of each type in its training text")
+    problems: dict[str, int] = carries("what did not fit in its files, by kind")
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The run is over: keep the model."""
+
+    state: NDArray[np.uint8] = carries("the trained state: what the server ends with")
+    round: int = carries("its round")
+
+
+@dataclass(frozen=True)
+class Left:
+    """The site has what it needs to predict."""
+
+    kept: bool = carries("whether the state could be kept")
+
+
+def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
+    raise AssertionError("a site's home answers this before there is memory")
+
+
+def _step(name: str, ask: type, reply: type) -> Step:
+    return Step(name, ask, reply, _answered_by_the_home)
+
+
+JOIN = _step("join", Join, Joined)
+LEAVE = _step("leave", Leave, Left)
+
+
+def steps_of(method: str) -> tuple[Step, ...]:
+    """Every step of a run of this method over real sites. Raises SettingsError."""
+    return (JOIN, *method_named(method).steps, LEAVE)
+
+
+def wire_of(method: str) -> list[WireRow]:
+    """The wire table of a method over real sites. Raises SettingsError."""
+    return wire_table(steps_of(method))
+
+
+def wire_digest(rows: Iterable[WireRow]) -> str:
+    """Sixteen hexadecimal digits that change whenever a row does: what a consent names."""
+    table = json.dumps([asdict(row) for row in rows], sort_keys=True)
+    return hashlib.sha256(table.encode()).hexdigest()[:16]
