@@ -1,0 +1,272 @@
+"""The lead's side: submit a run to real sites, follow it, submit it again when the engine fails.
+
+The run's folder at the lead is that of `confide run`, but for what belongs to the sites. Knows a
+`Session` with the server, not what it is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from confide import __version__
+from confide.errors import EngineError, RunError, SettingsError
+from confide.federation.events import Event, Watcher, unwatched
+from confide.flare.conducting import check_suited
+from confide.flare.events import OUTCOME
+from confide.methods import method_named
+from confide.runfolder import RunFolder
+from confide.settings import Settings, dump
+
+NOTES = "coordinate.json"
+"""What the lead keeps of a run that goes on: its name, its sites, its jobs."""
+ATTEMPTS = 5
+"""So often a job is submitted again without a new checkpoint before we give up."""
+CONTROLLER = "confide.flare.controller.ConfideController"
+EXECUTOR = "confide.flare.executor.ConfideExecutor"
+
+
+class Session(Protocol):
+    """The lead's connection to the server."""
+
+    def connected(self) -> list[str]:
+        """The sites that the server sees, sorted."""
+        ...
+
+    def submit(self, folder: Path) -> str:
+        """Hand in a job; its id."""
+        ...
+
+    def status(self, job: str) -> str:
+        """How the job stands, in the engine's words; those of an ended one begin with FINISHED."""
+        ...
+
+    def told(self, job: str, since: int) -> dict[str, Any] | None:
+        """What the run says of itself (`confide.flare.events`); None where it does not answer."""
+        ...
+
+    def download(self, job: str, to: Path) -> Path | None:
+        """The folder that an ended job left; None where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Say good-bye."""
+        ...
+
+
+@dataclass
+class Notes:
+    """What the lead writes down, so that it may die as well."""
+
+    run: str
+    sites: list[str]
+    jobs: list[str]
+    version: str = __version__
+
+
+def coordinate(
+    settings: Settings,
+    name: str,
+    connect: Callable[[], Session],
+    *,
+    out: Path,
+    sites: Sequence[str] = (),
+    resume: bool = False,
+    on_event: Watcher | None = None,
+) -> dict[str, Any]:
+    """Run `settings` over real sites; what result.json says.
+
+    Args:
+        settings: of the run; what only sites may say is refused.
+        name: of the run.
+        connect: gives a session with the server.
+        out: the run's folder at the lead.
+        sites: who takes part; all that are connected, if none is named.
+        resume: go on with the run of that folder.
+        on_event: is told what happens.
+
+    Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
+    """
+    check_suited(settings)
+    method_named(settings.trained_by)(settings)
+    folder = RunFolder(out)
+    folder.check(settings, resume=resume)
+    watch = on_event or unwatched
+    session = connect()
+    try:
+        notes = _read(folder) if resume else _begin(settings, name, folder, session, sites=sites)
+        return _Following(settings, folder, notes, session, connect, watch).to_its_end()
+    finally:
+        session.close()
+
+
+def _begin(
+    settings: Settings, name: str, folder: RunFolder, session: Session, *, sites: Sequence[str]
+) -> Notes:
+    """Look who is there, and write down what the run is."""
+    there = session.connected()
+    missing = sorted(set(sites) - set(there))
+    if missing or not there:
+        raise EngineError(
+            f"not connected: {', '.join(missing) or 'no site is'}",
+            expected=", ".join(sites) or "at least one site",
+            got=", ".join(there) or "none",
+            fix="at the site, `confide site status` says why; `confide site start` starts it",
+        )
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    run = f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
+    notes = Notes(run, sorted(sites) or there, [])
+    folder.write("settings.toml", dump(settings))
+    _write(folder, notes)
+    return notes
+
+
+def _read(folder: RunFolder) -> Notes:
+    try:
+        return Notes(**json.loads((folder.path / NOTES).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(
+            "this is not the folder of a run over real sites",
+            where=str(folder.path),
+            expected=f"a readable {NOTES}, written by `confide coordinate`",
+        ) from error
+
+
+def _write(folder: RunFolder, notes: Notes) -> None:
+    folder.write(NOTES, vars(notes))
+
+
+def write_job(folder: Path, settings: Settings, notes: Notes) -> Path:
+    """A job as the engine wants it: names of our two classes, and the settings. No code."""
+    controller = {
+        "run": notes.run,
+        "settings": dump(settings),
+        "sites": notes.sites,
+        "version": notes.version,
+    }
+    files: dict[str, dict[str, Any]] = {
+        "meta.json": {
+            "name": notes.run,
+            "resource_spec": {},
+            "min_clients": len(notes.sites),
+            "mandatory_clients": notes.sites,
+            "deploy_map": {"app": ["server", *notes.sites]},
+        },
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "server": {"task_request_interval": 0.05},
+            "workflows": [{"id": "confide", "path": CONTROLLER, "args": controller}],
+            "components": [],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
+            "components": [],
+        },
+    }
+    job = folder / notes.run
+    for name, content in files.items():
+        path = job / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return job
+
+
+class _Following:
+    """One run, over as many jobs as it takes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        notes: Notes,
+        session: Session,
+        connect: Callable[[], Session],
+        watch: Watcher,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._notes = notes
+        self._session = session
+        self._connect = connect
+        self._watch = watch
+        self._round = 0
+
+    def to_its_end(self) -> dict[str, Any]:
+        """Follow the last job, or a new one, until the run is finished or cannot go on."""
+        vain = 0
+        job = self._notes.jobs[-1] if self._notes.jobs else self._submit()
+        while True:
+            before = self._round
+            outcome = self._follow(job)
+            if outcome.get("state") == "finished":
+                return self._folder.result()
+            if outcome.get("state") == "failed":
+                raise EngineError(
+                    f"the run cannot go on: {outcome.get('why')}",
+                    fix="mend it, then continue with --resume",
+                )
+            vain = 0 if self._round > before else vain + 1
+            if vain == ATTEMPTS:
+                raise EngineError(
+                    f"the engine ended the job {ATTEMPTS} times without a whole round between",
+                    got=str(outcome.get("status")),
+                    fix="look at the server's and the sites' logs, then continue with --resume",
+                )
+            self._watch(Event("failed", self._round or None, message="the engine lost the job"))
+            time.sleep(min(2.0 * (vain + 1), 10.0))
+            job = self._submit()
+
+    def _submit(self) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            job = self._session.submit(write_job(Path(folder), self._settings, self._notes))
+        self._notes.jobs.append(job)
+        _write(self._folder, self._notes)
+        return job
+
+    def _follow(self, job: str) -> dict[str, Any]:
+        """Pass on what the job tells, until it has ended; how the run stands then."""
+        since, looked = 0, 0.0
+        while True:
+            said = self._session.told(job, since)
+            if said is not None:
+                since = int(said["last"])
+                for event in said["events"]:
+                    self._pass_on(event)
+            if time.monotonic() - looked > 2.0 or said is None:
+                looked, status = time.monotonic(), self._session.status(job)
+                if status.startswith("FINISHED"):
+                    return self._collect(job) | {"status": status}
+            time.sleep(0.3)
+
+    def _pass_on(self, told: dict[str, Any]) -> None:
+        event = Event(**{key: told[key] for key in told if key in Event.__slots__})
+        if event.kind == "round":
+            self._round = max(self._round, event.round or 0)
+        self._watch(event)
+
+    def _collect(self, job: str) -> dict[str, Any]:
+        """Bring back what the job left; how the run stands, if it got to say."""
+        with tempfile.TemporaryDirectory() as folder:
+            left = self._session.download(job, Path(folder))
+            found = sorted(left.rglob(OUTCOME)) if left else []
+            if not found:
+                return {}
+            outcome: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
+            shutil.copytree(found[0].parent, self._folder.path, dirs_exist_ok=True)
+        return outcome
+
+
+def suited(settings: Settings, name: str) -> None:
+    """Raise SettingsError where these settings are not for real sites; `name` is their file's."""
+    try:
+        check_suited(settings)
+    except SettingsError as error:
+        raise SettingsError(error.what, where=name, fix=error.fix) from error

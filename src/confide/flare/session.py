@@ -1,0 +1,114 @@
+"""A session of the lead with the server, over NVIDIA FLARE's own Python API."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.api_spec import (
+    JobNotFound,
+    JobNotRunning,
+    NoConnection,
+    SessionClosed,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from confide.errors import EngineError
+from confide.flare.events import TOPIC
+from confide.flare.kits import Kit
+
+_PATIENCE = 120.0
+"""Seconds that the lead waits for a server that went away."""
+
+
+class LeadSession:
+    """What the lead asks of the server; a connection that is lost is made again."""
+
+    def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
+        self._kit = kit
+        self._session = _connected(kit, timeout)
+
+    def connected(self) -> list[str]:
+        """The sites that the server sees, sorted."""
+        meta = self._do(lambda session: session.check_status("server"))
+        return sorted(client["client_name"] for client in meta.get("clients", ()))
+
+    def submit(self, folder: Path) -> str:
+        """Hand in a job; its id. Raises EngineError where the server refuses it."""
+        return str(self._do(lambda session: session.submit_job(str(folder))))
+
+    def status(self, job: str) -> str:
+        """How the job stands."""
+        meta = self._do(lambda session: session.get_job_meta(job))
+        return str(meta.get("status", ""))
+
+    def told(self, job: str, since: int) -> dict[str, Any] | None:
+        """What the run says of itself; None while it does not run."""
+        try:
+            said = self._session.do_app_command(job, TOPIC, {"since": since})
+        except Exception:
+            return None  # the status says more
+        sound = isinstance(said, dict) and isinstance(said.get("events"), list) and "last" in said
+        return dict(said) if sound else None
+
+    def download(self, job: str, to: Path) -> Path | None:
+        """What an ended job left."""
+        try:
+            found = self._do(lambda session: session.download_job_result(job, str(to)))
+        except EngineError:
+            return None
+        return Path(found) if found else None
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        self._do(lambda session: session.abort_job(job))
+
+    def close(self) -> None:
+        """Say good-bye, if somebody listens."""
+        try:
+            self._session.close()
+        except Exception:
+            return
+
+    def _do(self, what: Any) -> Any:
+        """Ask; where the connection is lost, connect again for a while. Raises EngineError."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return what(self._session)
+            except (NoConnection, SessionClosed) as error:
+                if time.monotonic() > give_up:
+                    raise _unreachable(self._kit) from error
+                self._again()
+            except (JobNotFound, JobNotRunning) as error:
+                raise EngineError("the server does not know the job", got=str(error)) from error
+            except Exception as error:
+                raise EngineError(
+                    f"the server refused: {type(error).__name__}: {error}",
+                    where=f"{self._kit.host}:{self._kit.port}",
+                ) from error
+
+    def _again(self) -> None:
+        self.close()
+        time.sleep(2.0)
+        try:
+            self._session = _connected(self._kit, 10.0)
+        except EngineError:
+            return
+
+
+def _connected(kit: Kit, timeout: float) -> Session:
+    try:
+        return new_secure_session(str(kit.user), str(kit.path), timeout=timeout)
+    except Exception as error:
+        raise _unreachable(kit) from error
+
+
+def _unreachable(kit: Kit) -> EngineError:
+    return EngineError(
+        "the server cannot be reached with this kit",
+        where=f"{kit.host}:{kit.port}",
+        fix="start it with `confide server start`, open its port, and see that the kit is of the"
+        " same consortium and has not expired",
+    )
