@@ -12,7 +12,7 @@ import pytest
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.conducting import Conductor
-from confide.flare.coordinating import ATTEMPTS, NOTES, coordinate
+from confide.flare.coordinating import ATTEMPTS, NOTES, follow
 from confide.flare.events import Bulletin
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -83,7 +83,7 @@ def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]
 
 
 def lead(server: Server, settings: Settings, out: Path, **given: Any) -> Any:
-    return coordinate(settings, "trial", lambda: server, out=out, **given)
+    return follow(settings, "trial", lambda: server, out=out, **given)
 
 
 def engines(files: dict[str, Path], *dies: int) -> Iterator[HomesEngine]:

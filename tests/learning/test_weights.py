@@ -8,7 +8,7 @@ import torch
 
 from confide.data.vectors import VectorFile
 from confide.errors import DataError
-from confide.learning.weights import arrays, load, set_words
+from confide.learning.weights import arrays, load, named, set_words
 from learning.corpora import tiny
 
 CORPUS = tiny(5)
@@ -73,3 +73,28 @@ def test_word_vectors_land_at_their_ids() -> None:
     assert np.array_equal(np.delete(after, [3, 2], 0), np.delete(before, [3, 2], 0))
     with pytest.raises(DataError, match="16 numbers per word; got 4"):
         set_words(model, VectorFile(4, ids, rows[:, :4], 2, (), "utf-8", ""))
+
+
+def test_lent_arrays_are_computed_with_and_never_written_to() -> None:
+    model = CORPUS.model(1)
+    lent = arrays(CORPUS.model(2))
+    kept = {name: array.copy() for name, array in lent.items()}
+    load(model, lent, lent=True)
+    assert all(np.shares_memory(p.detach().numpy(), lent[name]) for name, p in named(model).items())
+    load(model, arrays(CORPUS.model(3)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert all(np.array_equal(lent[name], kept[name]) for name in lent)
+
+
+def test_copies_are_taken_of_what_is_not_lent() -> None:
+    model, given = CORPUS.model(1), arrays(CORPUS.model(2))
+    load(model, given)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(arrays(CORPUS.model(2)).values(), given.values(), strict=True)
+    )

@@ -71,7 +71,7 @@ class Notes:
     version: str = __version__
 
 
-def coordinate(
+def follow(
     settings: Settings,
     name: str,
     connect: Callable[[], Session],
@@ -102,7 +102,7 @@ def coordinate(
     session = connect()
     try:
         notes = _read(folder) if resume else _begin(settings, name, folder, session, sites=sites)
-        return _Following(settings, folder, notes, session, connect, watch).to_its_end()
+        return _Following(settings, folder, notes, session, watch).to_its_end()
     finally:
         session.close()
 
@@ -188,14 +188,12 @@ class _Following:
         folder: RunFolder,
         notes: Notes,
         session: Session,
-        connect: Callable[[], Session],
         watch: Watcher,
     ) -> None:
         self._settings = settings
         self._folder = folder
         self._notes = notes
         self._session = session
-        self._connect = connect
         self._watch = watch
         self._round = 0
 

@@ -1,0 +1,114 @@
+"""Verbs of real sites: a site's own file, its consent, and the lead's run over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confide.console import screen
+from confide.console.kit_verbs import Kit, flare, site
+from confide.console.words import Both, Json, Overrides, Quiet
+
+STOPPED = 130
+
+
+def coordinate(
+    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
+    *,
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The lead's startup kit.")],
+    overrides: Overrides = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME", help="Who takes part; all, if none is named."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
+    from confide.console import tables
+    from confide.console.progress import Progress
+
+    with flare():
+        from confide.flare.lead import coordinate as over_sites
+    try:
+        with Progress(quiet=quiet) as progress:
+            done = over_sites(
+                settings,
+                kit=kit,
+                overrides=overrides or (),
+                out=out,
+                sites=sites or (),
+                resume=resume,
+                on_event=progress,
+            )
+    except KeyboardInterrupt:
+        screen.say("\nno longer watching; the run goes on: the same command with --resume watches")
+        raise typer.Exit(STOPPED) from None
+    screen.show(tables.sites(done.result))
+    screen.say(f"run folder: {done.folder}")
+
+
+@site.command()
+def setup(
+    kit: Kit,
+    *,
+    settings: Annotated[Path, typer.Option(metavar="FILE", help="The site's own file: site.toml.")],
+) -> None:
+    """Check where this site's text is, and put its own file into its kit."""
+    from confide.console import tables
+
+    with flare():
+        from confide.flare.kits import open_kit
+        from confide.flare.sitekit import setup as put
+    own, gathered = put(open_kit(kit, "site"), settings)
+    facts = gathered.facts()["sites"][own.name]
+    counts = {f"{part} sentences": facts[part] for part in ("train", "dev", "test")}
+    screen.show(tables.mapping(counts, columns=("text", "count"), title=own.name))
+    screen.show(tables.mapping(facts["entities"], columns=("entity in training text", "count")))
+    if facts["problems"]:
+        screen.show(tables.mapping(facts["problems"], columns=("did not fit", "count")))
+    agreed = ", ".join(sorted(own.consent)) or "no method yet: `confide site consent`"
+    screen.say(f"consents to {agreed}")
+
+
+@site.command()
+def consent(
+    kit: Kit,
+    method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
+    *,
+    agree: Annotated[bool, typer.Option("--agree", help="Agree to exactly this table.")] = False,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take a consent back.")] = False,
+    steps: Annotated[
+        list[str] | None,
+        typer.Option("--step", metavar="NAME", help="Agree to these steps only; may be repeated."),
+    ] = None,
+    both: Both = False,
+    as_json: Json = False,
+) -> None:
+    """What a method would let leave this site; nothing runs before the site agreed to it."""
+    from confide.console import tables
+
+    with flare():
+        from confide.flare import sitekit
+        from confide.flare.kits import open_kit
+    held = open_kit(kit, "site")
+    if withdraw:
+        found = sitekit.withdraw(held, method)
+    elif agree:
+        found = sitekit.agree(held, method, steps=steps or ())
+    else:
+        found = sitekit.consent(held, method)
+    if as_json:
+        screen.put_json(found)
+        return
+    title = f"What leaves {held.name} under {method} (table {found.wire})"
+    screen.show(tables.crossed(found.rows, title=title, both=both))
+    only = f", steps {', '.join(found.steps)} only" if found.steps else ""
+    screen.say(f"agreed: {found.agreed}{only}", style="bold")
+    if found.agreed != "yes" and not withdraw:
+        screen.say("to agree, give the same command with --agree")

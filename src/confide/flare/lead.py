@@ -1,0 +1,66 @@
+"""What the lead of a consortium calls: run settings over real sites, with the lead's kit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confide.federation.events import Watcher
+from confide.flare.coordinating import follow, suited
+from confide.flare.kits import open_kit
+from confide.flare.session import LeadSession
+from confide.recipes import recipe_path
+from confide.settings import load
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """A finished run over real sites: the lead's folder of it, and what result.json says."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+def coordinate(
+    settings: str | Path,
+    *,
+    kit: Path,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+    sites: Sequence[str] = (),
+    resume: bool = False,
+    on_event: Watcher | None = None,
+) -> Coordinated:
+    """Train and score over real sites what the settings say.
+
+    Args:
+        settings: a TOML file, or the name of a recipe, without anybody's text.
+        kit: the lead's startup kit.
+        overrides: `key=value` texts that go before the file's values.
+        out: the run's folder at the lead; by default `runs/NAME-METHOD-SEED`.
+        sites: who takes part; all that are connected, if none is named.
+        resume: go on with the run of that folder.
+        on_event: is told what happens.
+
+    Raises SettingsError, KitError, RunError, EngineError.
+    """
+    path = Path(settings)
+    if not path.suffix and not path.exists():
+        path = recipe_path(str(settings))
+    chosen = load(path, overrides)
+    suited(chosen, str(path))
+    name = chosen.name or path.stem
+    folder = out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"
+    held = open_kit(kit, "lead")
+    result = follow(
+        chosen,
+        name,
+        lambda: LeadSession(held),
+        out=folder,
+        sites=sites,
+        resume=resume,
+        on_event=on_event,
+    )
+    return Coordinated(folder, result)
