@@ -1,0 +1,197 @@
+"""The verbs `confide consortium …`, `confide server …` and `confide site …` of real sites."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from confide.console import screen
+from confide.console.words import Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from confide.flare.kits import Kit
+    from confide.flare.processes import Status
+
+consortium = typer.Typer(no_args_is_help=True, help="Found a consortium, and let a site join it.")
+server = typer.Typer(no_args_is_help=True, help="Run the server, where nothing but messages comes.")
+site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
+
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the startup kit.")]
+Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it, at most.")]
+
+_SAFELY = (
+    "Give each kit to its owner alone, by a way that nobody else can read (an encrypted medium, or "
+    "your own secure file transfer; not e-mail), and delete it here."
+)
+
+
+# --- consortium ---------------------------------------------------------------------------
+
+
+@consortium.command("init")
+def init(
+    name: Annotated[str, typer.Argument(help="What the consortium is called.")],
+    *,
+    sites: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site's name.")],
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where sites reach the server.")],
+    port: Annotated[int, typer.Option(metavar="PORT", help="The one port of the server.")] = 8002,
+    lead: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of the lead, who starts runs.")
+    ] = "lead",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it goes; a folder of its name.")
+    ] = None,
+    days: Annotated[
+        float, typer.Option(metavar="DAYS", help="How long the kits' certificates are good.")
+    ] = 365,
+) -> None:
+    """Found a consortium: who takes part, and a startup kit for each, with mutual TLS inside."""
+    from confide.flare import kits
+
+    made = kits.init(name, sites=sites, host=host, port=port, lead=lead, out=out, days=days)
+    screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
+    screen.say(f"\n{_SAFELY}")
+    screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")
+    screen.say(
+        f"{made.authority} is secret: whoever has it can let anyone in. Keep it off the net, with "
+        "a backup; `confide consortium add` needs it."
+    )
+    ends = min(kits.expires(kit) for kit in made.kits())
+    screen.say(f"The certificates are good until {ends:%Y-%m-%d}.")
+
+
+@consortium.command("add")
+def add(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder.")],
+    *,
+    site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")],
+) -> None:
+    """Make the kit of a further site. The others keep theirs, and nothing is restarted."""
+    from confide.flare import kits
+
+    kit = kits.add(folder, site)
+    screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
+    screen.say(f"\n{_SAFELY}")
+    screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
+
+
+def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
+    from rich.table import Table
+
+    verbs = {
+        "server": "confide server start KIT",
+        "site": "confide site setup KIT, confide site start KIT",
+        "lead": "confide coordinate SETTINGS.toml --kit KIT",
+    }
+    owners = {"server": "who runs the server", "site": "site {name}", "lead": "the lead"}
+    table = Table(title=title, title_justify="left")
+    for column in ("kit", "for", "what it is for"):
+        table.add_column(column, overflow="fold")
+    for kit in kits:
+        table.add_row(str(kit.path), owners[kit.kind].format(name=kit.name), verbs[kit.kind])
+    return table
+
+
+# --- server and site ----------------------------------------------------------------------
+
+
+@server.command("start")
+def start_server(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Start the server in the background; it is started again whenever it ends."""
+    _start(kit, "server", wait)
+
+
+@server.command("stop")
+def stop_server(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Stop the server, and with it any run that goes on."""
+    _stop(kit, "server", wait)
+
+
+@server.command("status")
+def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
+    """Does the server run, and which sites are connected?"""
+    _status(kit, "server", as_json=as_json)
+
+
+@site.command("start")
+def start_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Start the site in the background; it is started again whenever it ends."""
+    _start(kit, "site", wait)
+
+
+@site.command("stop")
+def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Stop the site. A run that goes on misses it."""
+    _stop(kit, "site", wait)
+
+
+@site.command("status")
+def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
+    """Does the site run, is it connected, and how long is its certificate good?"""
+    _status(kit, "site", as_json=as_json)
+
+
+def _start(path: Path, kind: Literal["server", "site"], wait: float) -> None:
+    from confide.flare import kits, processes
+
+    kit = kits.open_kit(path, kind)
+    fresh = processes.start(kit, wait=wait)
+    now = processes.status(kit)
+    who = "the server" if kind == "server" else f"site {kit.name}"
+    since = "" if fresh or now.since is None else f" already, since {_local(now)}"
+    screen.say(f"{who} runs{since}; process {now.pid}", style="bold")
+    if now.trouble:
+        screen.say(f"it is not connected yet, and goes on trying: {now.trouble}")
+    elif not now.connected:
+        screen.say("it is not ready yet")
+
+
+def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
+    from confide.flare import kits, processes
+
+    kit = kits.open_kit(path, kind)
+    screen.say("stopped" if processes.stop(kit, wait=wait) else "it did not run")
+
+
+def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
+    from confide.flare import kits, processes
+
+    now = processes.status(kits.open_kit(path, kind))
+    if as_json:
+        since = None if now.since is None else now.since.isoformat()
+        screen.put_json({**asdict(now), "since": since})
+        return
+    screen.show(_status_table(now))
+    if now.trouble:
+        screen.say(now.trouble)
+
+
+def _status_table(now: Status) -> Table:
+    from rich.table import Table
+
+    rows: list[tuple[str, Any]] = [("running", f"since {_local(now)}" if now.running else "no")]
+    if now.running:
+        ready = "ready" if now.kind == "server" else "connected"
+        rows += [
+            (ready, "yes" if now.connected else "no"),
+            ("process", now.pid),
+            ("started again", f"{now.restarts} times"),
+            ("memory", f"{now.memory / 2**20:.0f} MB"),
+            ("runs", now.runs),
+        ]
+    if now.running and now.kind == "server":
+        rows.append(("sites", ", ".join(now.sites) or "none"))
+    rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "ended"))
+    table = Table(title=now.name, title_justify="left", show_header=False)
+    for name, value in rows:
+        table.add_row(name, str(value))
+    return table
+
+
+def _local(now: Status) -> str:
+    return "" if now.since is None else f"{now.since.astimezone():%Y-%m-%d %H:%M:%S}"

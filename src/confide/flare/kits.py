@@ -1,0 +1,353 @@
+"""Startup kits: a consortium's folder, and one kit each for the server, the sites and the lead.
+
+```
+OUT/consortium.toml              who takes part, and where the server is
+OUT/authority/                   the root key: whoever has it can let anyone in
+OUT/kits/server, SITE…, LEAD
+```
+A kit holds a private key and the certificates of its owner (`startup/`), our policies (`local/`,
+see `policies`), and later what its processes leave. It is given to its owner alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import shutil
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import tomli_w
+
+from confide import __version__
+from confide.errors import EngineError, KitError
+from confide.flare import policies
+from confide.flare.naming import SERVER, check_host, check_names
+from confide.flare.policies import Kind, write_private
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+SCHEMA = 1
+PORT = 8002
+DAYS = 365
+
+_DESCRIPTION, _PROJECT, _AUTHORITY, _KITS = "confide.json", "consortium.toml", "authority", "kits"
+_NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
+"""FLARE's scripts and their descriptions: they start its processes without what we add."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A startup kit. `identity` is the server's name in its certificate; `user` the lead's."""
+
+    path: Path
+    kind: Kind
+    name: str
+    consortium: str
+    host: str
+    port: int
+    identity: str
+    user: str = ""
+
+    @property
+    def certificate(self) -> Path:
+        """What its owner shows to the others."""
+        return self.path / "startup" / f"{'server' if self.kind == SERVER else 'client'}.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key."""
+        return self.certificate.with_suffix(".key")
+
+    @property
+    def root(self) -> Path:
+        """The certificate of the consortium's authority."""
+        return self.path / "startup" / "rootCA.pem"
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """A consortium's folder. `days` is how long a new kit's certificate is good."""
+
+    path: Path
+    name: str
+    host: str
+    port: int
+    lead: str
+    sites: tuple[str, ...]
+    days: float = DAYS
+
+    @property
+    def authority(self) -> Path:
+        """The folder of the root key."""
+        return self.path / _AUTHORITY
+
+    def kit(self, name: str) -> Kit:
+        """The kit of `server`, of a site or of the lead."""
+        return open_kit(self.path / _KITS / name)
+
+    def kits(self) -> tuple[Kit, ...]:
+        """All kits: the server's, the sites', the lead's. They must still lie here."""
+        return tuple(self.kit(name) for name in (SERVER, *self.sites, self.lead))
+
+
+# --- making -----------------------------------------------------------------------------
+
+
+def init(
+    name: str,
+    *,
+    sites: Sequence[str],
+    host: str,
+    port: int = PORT,
+    lead: str = "lead",
+    out: Path | None = None,
+    days: float = DAYS,
+) -> Consortium:
+    """Found a consortium in `out` (a folder of its name): the project file and all kits.
+
+    Sites and the lead reach the server at `host`, on this one port. Raises KitError where a name,
+    the host or the port cannot be, or the folder is there already; EngineError without FLARE.
+    """
+    out = Path(name) if out is None else out
+    made = Consortium(out, name, host, port, lead, tuple(sites), days)
+    _check(made)
+    authority = _load_authority()
+    if out.exists():
+        raise KitError(
+            "there is something there already, and a consortium is never written over",
+            where=str(out),
+            fix="choose another folder; a further site joins with `confide consortium add`",
+        )
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        beside.mkdir(parents=True, mode=0o700)
+        new = dataclasses.replace(made, path=beside)
+        authority.found(new.authority, name, days=days)
+        _provision(authority, new, beside / _KITS, sites=made.sites, whole=True)
+        _write_project(new)
+        beside.rename(out)
+    except OSError as error:
+        raise KitError(
+            f"the consortium's folder could not be written ({error.strerror})", where=str(out)
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return open_consortium(out)
+
+
+def add(consortium: Path, site: str) -> Kit:
+    """Make the kit of a further site. The others keep theirs, and the server's needs nothing."""
+    held = open_consortium(consortium)
+    grown = dataclasses.replace(held, sites=(*held.sites, site))
+    _check(grown)
+    authority = _load_authority()
+    path = held.path / _KITS / site
+    if path.exists():
+        raise KitError("there is something of that name among the kits", where=str(path))
+    beside = held.path / f".{site}.new"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _provision(authority, grown, beside, sites=(site,), whole=False)
+        (beside / site).rename(path)
+        _write_project(grown)
+    except OSError as error:
+        raise KitError(
+            f"the kit could not be written ({error.strerror})", where=str(path)
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return open_kit(path)
+
+
+def _load_authority() -> ModuleType:
+    try:
+        from confide.flare import authority
+    except ImportError as error:
+        raise no_engine() from error
+    return authority
+
+
+def no_engine() -> EngineError:
+    """What is said where NVIDIA FLARE is not installed."""
+    return EngineError(
+        "NVIDIA FLARE is not installed, and real sites run on it",
+        fix="install it with: pip install 'confide[flare]'",
+    )
+
+
+def _provision(
+    authority: ModuleType, made: Consortium, out: Path, *, sites: Sequence[str], whole: bool
+) -> None:
+    """Provision the kits of `sites`, and where `whole` those of the server and lead, into `out`.
+
+    FLARE makes no kit without a server: where the server has one, the new one is thrown away.
+    """
+    user = f"{made.lead}@confide.lead"
+    people = authority.participants(made, sites=sites, user=user if whole else "")
+    folders = authority.provision(made.authority, out, name=made.name, participants=people)
+    identity: str = people[0].name
+    named: list[tuple[str, Kind, str]] = [(site, "site", site) for site in sites]
+    if whole:
+        named += [(identity, "server", SERVER), (user, "lead", made.lead)]
+    else:
+        shutil.rmtree(folders[identity])
+    for old, kind, name in named:
+        folders[old].rename(out / name)
+        kit = Kit(out / name, kind, name, made.name, made.host, made.port, identity)
+        _finish(dataclasses.replace(kit, user=user) if kind == "lead" else kit)
+
+
+def _finish(kit: Kit) -> None:
+    """Our policies in, FLARE's scripts and samples out, all for the owner's eyes only."""
+    for folder in (kit.path, kit.path / "startup"):
+        for pattern in _NOT_OURS:
+            for path in folder.glob(pattern):
+                path.unlink()
+    policies.write(kit.path, kit.kind)
+    described = {"schema": SCHEMA, "confide": __version__} | _fields(kit)
+    write_private(kit.path / "local" / _DESCRIPTION, json.dumps(described, indent=2) + "\n")
+    write_private(kit.path / "README.txt", _readme(kit))
+    for path in (kit.path, *kit.path.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _readme(kit: Kit) -> str:
+    verb = f"confide {kit.kind} start KIT"
+    if kit.kind == "lead":
+        verb = "confide coordinate SETTINGS.toml --kit KIT"
+    return (
+        f"The startup kit of {kit.name} ({kit.kind}) in the consortium {kit.consortium}.\n"
+        f"The server is at {kit.host}, port {kit.port}.\n"
+        "It holds a private key: keep it where only its owner can read it.\n\n"
+        f"    {verb}\n"
+    )
+
+
+def _write_project(made: Consortium) -> None:
+    text = "# A consortium of confide. The folder `authority` beside this file is secret.\n"
+    project = {"schema": SCHEMA} | _fields(made) | {"sites": list(made.sites)}
+    beside = made.path / (_PROJECT + ".tmp")
+    write_private(beside, text + tomli_w.dumps(project))
+    beside.replace(made.path / _PROJECT)
+
+
+def _fields(thing: Kit | Consortium) -> dict[str, Any]:
+    """All fields but where it lies."""
+    fields = dataclasses.asdict(thing)
+    del fields["path"]
+    return fields
+
+
+def _check(made: Consortium) -> None:
+    check_names(made.name, made.sites, lead=made.lead, host=made.host)
+    check_host(made.host)
+    if not 0 < made.port < 65536:
+        raise KitError("this is not a port", expected="a number below 65536", got=str(made.port))
+    if not made.days > 0:
+        raise KitError(
+            "a certificate must be good for some time", expected="days", got=f"{made.days:g}"
+        )
+
+
+# --- opening ----------------------------------------------------------------------------
+
+
+def open_consortium(path: Path) -> Consortium:
+    """Read a consortium's project file. Raises KitError: missing, damaged, or newer than us."""
+    file = path / _PROJECT
+    try:
+        held = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KitError(
+            "this is not a consortium's folder",
+            expected=f"a file {_PROJECT} in it",
+            where=str(path),
+            fix="make one with `confide consortium init`",
+        ) from error
+    except ValueError as error:
+        raise KitError(f"this is not a project file ({error})", where=str(file)) from error
+    _check_schema(held, file)
+    try:
+        held["sites"] = tuple(held["sites"])
+        return Consortium(path, **{name: held[name] for name in _names(Consortium)})
+    except (KeyError, TypeError) as error:
+        raise KitError(f"the project file lacks {error}", where=str(file)) from error
+
+
+def open_kit(path: Path, kind: Kind | None = None) -> Kit:
+    """Open a startup kit, and see that it is of this `kind`. Raises KitError."""
+    file = path / "local" / _DESCRIPTION
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KitError(
+            "there is no startup kit" if path.exists() else "there is no such folder",
+            expected="the folder of a kit that `confide consortium init` made",
+            where=str(path),
+        ) from error
+    except ValueError as error:
+        raise KitError("the kit's description is damaged", where=str(file)) from error
+    _check_schema(held, file)
+    try:
+        kit = Kit(path.resolve(), **{name: held[name] for name in _names(Kit)})
+    except KeyError as error:
+        raise KitError(f"the kit's description lacks {error}", where=str(file)) from error
+    if kit.kind not in get_args(Kind):
+        raise KitError("this is a kit of no known kind", got=repr(kit.kind), where=str(file))
+    if kind is not None and kit.kind != kind:
+        raise KitError(
+            f"this is the kit of {_article(kit)}",
+            expected=f"a {kind}'s kit",
+            where=str(path),
+            fix=f"use {_verb(kit)} with it, or take the right kit",
+        )
+    for part in (kit.certificate, kit.key, kit.root):
+        if not part.is_file():
+            raise KitError("the kit lacks a part", expected=part.name, where=str(part.parent))
+    return kit
+
+
+def _article(kit: Kit) -> str:
+    return "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"
+
+
+def _verb(kit: Kit) -> str:
+    return "`confide coordinate --kit`" if kit.kind == "lead" else f"`confide {kit.kind} start|stop|status`"
+
+
+def _names(kind: type[Kit] | type[Consortium]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.name != "path"]
+
+
+def _check_schema(held: Any, file: Path) -> None:
+    schema = held.get("schema") if isinstance(held, dict) else None
+    if not isinstance(schema, int):
+        raise KitError("it does not say its schema", expected=f"schema {SCHEMA}", where=str(file))
+    if schema > SCHEMA:
+        raise KitError(
+            "a newer confide wrote this",
+            expected=f"schema {SCHEMA}",
+            got=str(schema),
+            where=str(file),
+            fix="upgrade confide",
+        )
+
+
+def expires(kit: Kit) -> datetime.datetime:
+    """When the kit's certificate ends, in UTC. Raises KitError where it cannot be read."""
+    try:
+        from cryptography import x509
+    except ImportError as error:
+        raise no_engine() from error
+    try:
+        return x509.load_pem_x509_certificate(kit.certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the kit's certificate cannot be read", where=str(kit.certificate)
+        ) from error

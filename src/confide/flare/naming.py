@@ -1,0 +1,72 @@
+"""What a consortium, its sites, its lead and its server may be called."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+from confide.errors import KitError
+
+SERVER = "server"
+RESERVED = (SERVER, "client", "all", "admin")
+"""Names that mean something else to NVIDIA FLARE."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+
+
+def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) -> None:
+    """Raise KitError where a name cannot be, or stands for two. Letters' case makes no name.
+
+    A site's name has no dot here, unlike in a settings file: FLARE makes addresses of names and
+    dots.
+    """
+    if not sites:
+        raise KitError("a consortium has at least one site", fix="name one with --site")
+    for what, name in (("consortium", consortium), ("lead", lead), *(("site", s) for s in sites)):
+        if not _NAME.fullmatch(name):
+            raise KitError(
+                f"a {what} cannot be called that",
+                expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
+                got=repr(name),
+            )
+    taken = {name: f"{name!r} means something else here" for name in RESERVED}
+    taken[host.lower()] = f"{host!r} is the server's host"
+    for what, name in (("lead", lead), *(("site", s) for s in sites)):
+        if name.lower() in taken:
+            raise KitError(
+                f"the {what} cannot be called that: {taken[name.lower()]}",
+                got=repr(name),
+                fix="choose another name",
+            )
+        taken[name.lower()] = f"another {what if what == 'site' else 'site'} has that name"
+        if what == "lead":
+            taken[name.lower()] = "the lead has that name"
+
+
+def check_host(host: str) -> None:
+    """Raise KitError where sites could not reach, or FLARE not take, a server of that name."""
+    if _is_ipv6(host.strip("[]")):
+        raise KitError(
+            "the engine cannot listen on an IPv6 address", got=host, fix="give a host name"
+        )
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        raise KitError(
+            "this is not the name of a host",
+            expected="a name as fl.example.org, or an IPv4 address; no port and no scheme",
+            got=repr(host),
+        )
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def organisation(consortium: str) -> str:
+    """The consortium's name as certificates have it: the organisation of all who take part."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", consortium)

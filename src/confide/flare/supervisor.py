@@ -1,0 +1,115 @@
+"""Keeps a kit's resident process alive: `python -m confide.flare.supervisor KIT`.
+
+A small process of its own that starts the resident one, and again whenever it ends, until it is
+told to stop (SIGTERM). It holds a lock in the kit, so that there is never a second one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+RESIDENT = "confide.flare.resident"
+LOCK, NOTES, STATE = (Path("run") / name for name in ("lock", "restarts.txt", "state.json"))
+"""In the kit: who supervises, when the resident process ended, and how it does (see `watch`)."""
+CONSOLE = Path("console.txt")
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds until a resident process is started again; doubled each time, up to the longest."""
+LONG_ENOUGH = 60.0
+"""Seconds after which a resident process counts as having worked."""
+CONSOLE_BYTES = 1_000_000
+
+
+def lock(kit: Path) -> IO[str] | None:
+    """The kit's lock, held as long as the file is open; None where another process holds it."""
+    (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
+    file = open(kit / LOCK, "a")  # noqa: SIM115 - open means held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+class Supervisor:
+    """Starts the resident process again and again, until `stop`."""
+
+    def __init__(self, kit: Path) -> None:
+        self._kit = kit
+        self._stopping = threading.Event()
+        self._resident: subprocess.Popen[bytes] | None = None
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """On SIGTERM: ask the resident process to end, and do not start it again."""
+        self._stopping.set()
+        if self._resident is not None:
+            self._resident.terminate()
+
+    def run(self) -> None:
+        """Until `stop` has been called and the resident process has ended."""
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            code = self._live()
+            lived = time.monotonic() - began
+            if self._stopping.is_set():
+                return
+            pause = FIRST_PAUSE if lived >= LONG_ENOUGH else pause
+            self._tell(f"ended with {code} after {lived:.0f} s; again in {pause:g} s")
+            self._stopping.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _live(self) -> int:
+        """One life of the resident process: how it ended."""
+        with open(self._kit / CONSOLE, "ab") as console:
+            self._resident = subprocess.Popen(
+                [sys.executable, "-m", RESIDENT, str(self._kit)],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+            )
+        if self._stopping.is_set():
+            self._resident.terminate()
+        return self._resident.wait()
+
+    def _tell(self, note: str) -> None:
+        """A line in the kit; a console file that has grown long starts anew."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        try:
+            with open(self._kit / NOTES, "a", encoding="utf-8") as file:
+                file.write(f"{stamp} {note}\n")
+            console = self._kit / CONSOLE
+            if console.stat().st_size > CONSOLE_BYTES:
+                console.replace(console.with_suffix(".old.txt"))
+        except OSError:
+            pass  # a full disk must not keep the resident process down
+
+
+def main(path: str) -> None:
+    """Go to the background, take the kit's lock, and keep its resident process alive."""
+    if os.fork():
+        os._exit(0)
+    os.umask(0o077)
+    kit = Path(path)
+    held = lock(kit)
+    if held is None:
+        return
+    supervisor = Supervisor(kit)
+    signal.signal(signal.SIGTERM, supervisor.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with held:
+        supervisor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
