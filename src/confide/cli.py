@@ -14,6 +14,8 @@ from typer.core import TyperGroup
 from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
+from confide.console.kit_verbs import consortium, server, site
+from confide.console.site_verbs import coordinate
 from confide.console.words import Both, Format, Json, Key, Overrides, Quiet, RunFolder, Scheme, Site
 from confide.errors import ConfideError
 
@@ -48,6 +50,11 @@ app.add_typer(data, name="data", rich_help_panel="Data and keys")
 app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
+_REAL = "Real sites"
+app.command(rich_help_panel=_REAL)(coordinate)
+app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
+app.add_typer(site, name="site", rich_help_panel=_REAL)
+app.add_typer(server, name="server", rich_help_panel=_REAL)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from confide.console import screen
-from confide.console.kit_verbs import Kit, flare, site
+from confide.console.kit_verbs import KitFolder, site
 from confide.console.words import Both, Json, Overrides, Quiet
 
 STOPPED = 130
@@ -32,9 +32,12 @@ def coordinate(
     """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
     from confide.console import tables
     from confide.console.progress import Progress
+    from confide.flare.kits import no_engine
 
-    with flare():
+    try:
         from confide.flare.lead import coordinate as over_sites
+    except ModuleNotFoundError as error:
+        raise no_engine() from error
     try:
         with Progress(quiet=quiet) as progress:
             done = over_sites(
@@ -55,16 +58,15 @@ def coordinate(
 
 @site.command()
 def setup(
-    kit: Kit,
+    kit: KitFolder,
     *,
     settings: Annotated[Path, typer.Option(metavar="FILE", help="The site's own file: site.toml.")],
 ) -> None:
     """Check where this site's text is, and put its own file into its kit."""
     from confide.console import tables
+    from confide.flare.kits import open_kit
+    from confide.flare.sitekit import setup as put
 
-    with flare():
-        from confide.flare.kits import open_kit
-        from confide.flare.sitekit import setup as put
     own, gathered = put(open_kit(kit, "site"), settings)
     facts = gathered.facts()["sites"][own.name]
     counts = {f"{part} sentences": facts[part] for part in ("train", "dev", "test")}
@@ -78,7 +80,7 @@ def setup(
 
 @site.command()
 def consent(
-    kit: Kit,
+    kit: KitFolder,
     method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
     *,
     agree: Annotated[bool, typer.Option("--agree", help="Agree to exactly this table.")] = False,
@@ -92,10 +94,9 @@ def consent(
 ) -> None:
     """What a method would let leave this site; nothing runs before the site agreed to it."""
     from confide.console import tables
+    from confide.flare import sitekit
+    from confide.flare.kits import open_kit
 
-    with flare():
-        from confide.flare import sitekit
-        from confide.flare.kits import open_kit
     held = open_kit(kit, "site")
     if withdraw:
         found = sitekit.withdraw(held, method)

@@ -19,10 +19,7 @@ from nvflare.apis.signal import Signal
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare.envelope import opened, reply_of
-from confide.flare.home import SiteHome
-
-SITE_FILE = "site.toml"
-"""The site's own file, in the kit's `local` folder."""
+from confide.flare.home import SITE_FILE, SiteHome
 
 
 class ConfideExecutor(Executor):  # type: ignore[misc]

@@ -35,6 +35,9 @@ from confide.runfolder import SCHEMA, RunFolder, memory_of
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
+SITE_FILE = "site.toml"
+"""The site's own file, in the `local` folder of its kit."""
+
 
 class SiteHome:
     """The site's side of one run. `path` is that of the site's own file.

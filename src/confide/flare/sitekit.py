@@ -11,8 +11,7 @@ from confide.errors import KitError, SettingsError
 from confide.federation.files import write_of_run
 from confide.federation.keys import read_key
 from confide.federation.wire import WireRow
-from confide.flare.executor import SITE_FILE
-from confide.flare.home import check_home
+from confide.flare.home import SITE_FILE, check_home
 from confide.flare.joining import steps_of, wire_digest, wire_of
 from confide.flare.kits import Kit
 from confide.gathering import Gathered
