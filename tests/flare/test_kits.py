@@ -10,6 +10,7 @@ import logging.config
 import shutil
 import stat
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -22,7 +23,16 @@ import confide.flare
 from confide.console import kit_verbs
 from confide.errors import EngineError, KitError
 from confide.flare import authority, kits, policies, quiet
-from confide.flare.kits import Consortium, Kit, add, expires, init, open_consortium, open_kit
+from confide.flare.kits import (
+    Consortium,
+    Kit,
+    add,
+    expires,
+    init,
+    open_consortium,
+    open_kit,
+    renew,
+)
 
 SITES = ("north", "south")
 
@@ -254,6 +264,27 @@ def test_another_authority_does_not_fit(copied, tmp_path):
         add(copied.path, "west")
 
 
+@pytest.mark.parametrize("name", ["server", "north", "lead"])
+def test_a_kit_is_renewed_with_a_new_key(copied, name):
+    old = copied.kit(name)
+    key, root = old.key.read_bytes(), old.root.read_bytes()
+    with pytest.raises(KitError, match="there is a kit of that name"):
+        renew(copied.path, name)
+    shutil.rmtree(old.path)
+    before = _digests(copied.path)
+    new = renew(copied.path, name)
+    assert new == old
+    assert new.key.read_bytes() != key and new.root.read_bytes() == root
+    after = _digests(copied.path)
+    assert {file: digest for file, digest in after.items() if file in before} == before
+    assert all(file.startswith(f"kits/{name}/") for file in set(after) - set(before))
+
+
+def test_nobody_unknown_is_renewed(copied):
+    with pytest.raises(KitError, match="nobody of that name"):
+        renew(copied.path, "west")
+
+
 # --- opening --------------------------------------------------------------------------------
 
 
@@ -399,7 +430,7 @@ def _paths(held: object) -> set[str]:
 def test_a_kit_runs_with_parts_that_exist_and_no_log_streaming(founded, name):
     local = founded.kit(name).path / "local"
     text = "".join(path.read_text() for path in local.glob("*resources.json"))
-    for word in ("log_streamer", "log_receiver", "gpu", "/tmp", "snapshot"):
+    for word in ("log_streamer", "log_receiver", "gpu", tempfile.gettempdir(), "snapshot"):
         assert word not in text.lower()
     assert json.loads((local / "resources.json").read_text())["allow_log_streaming"] is False
     paths = set().union(
@@ -486,6 +517,18 @@ def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
     assert "uncaught: ValueError" in said and "uncaught in a thread: IndexError" in said
 
 
+def test_a_process_of_a_run_takes_no_command_that_looks_into_it():
+    import subprocess
+
+    code = (
+        "from confide.flare import quiet; quiet.seal_run()\n"
+        "from nvflare.private.fed.client.admin_commands import AdminCommands\n"
+        "print(sorted(c.get_command_name() for c in AdminCommands.commands))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['abort', 'abort_task', 'check_status', 'shutdown']"
+
+
 # --- the verbs ------------------------------------------------------------------------------
 
 
@@ -500,6 +543,9 @@ def test_the_verbs_say_what_goes_to_whom(in_tmp):
     said = runner.invoke(kit_verbs.consortium, ["add", "trial", "--site", "west"])
     assert said.exit_code == 0 and "site west" in said.output
     assert open_consortium(in_tmp / "trial").sites == ("north", "south", "west")
+    shutil.rmtree(in_tmp / "trial" / "kits" / "west")
+    said = runner.invoke(kit_verbs.consortium, ["renew", "trial", "west"])
+    assert said.exit_code == 0 and "local/site.toml" in said.output
 
 
 def test_the_verbs_need_a_site_and_a_host(in_tmp):

@@ -80,6 +80,22 @@ def add(
     screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
 
 
+@consortium.command("renew")
+def renew(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder.")],
+    name: Annotated[str, typer.Argument(help="Whose kit: server, a site, or the lead.")],
+) -> None:
+    """Make a kit anew, before its certificate ends or when its key may be known to others."""
+    from confide.flare import kits
+
+    kit = kits.renew(folder, name)
+    screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
+    screen.say(f"\n{_SAFELY}")
+    if kit.kind == "site":
+        screen.say("The site moves its own file, local/site.toml, from the old kit to the new one.")
+    screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
+
+
 def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
     from rich.table import Table
 

@@ -129,7 +129,7 @@ def init(
         beside.mkdir(parents=True, mode=0o700)
         new = dataclasses.replace(made, path=beside)
         authority.found(new.authority, name, days=days)
-        _provision(authority, new, beside / _KITS, sites=made.sites, whole=True)
+        _provision(authority, new, beside / _KITS, names=(SERVER, *made.sites, made.lead))
         _write_project(new)
         beside.rename(out)
     except OSError as error:
@@ -146,16 +146,43 @@ def add(consortium: Path, site: str) -> Kit:
     held = open_consortium(consortium)
     grown = dataclasses.replace(held, sites=(*held.sites, site))
     _check(grown)
+    kit = _make(grown, site)
+    _write_project(grown)
+    return kit
+
+
+def renew(consortium: Path, name: str) -> Kit:
+    """Make the kit of `server`, a site or the lead anew: a new key, and a certificate that lasts.
+
+    The old kit works until its own certificate ends; nothing is written over it.
+    """
+    held = open_consortium(consortium)
+    known = (SERVER, *held.sites, held.lead)
+    if name not in known:
+        raise KitError(
+            "nobody of that name takes part",
+            expected=", ".join(known),
+            got=name,
+            where=str(held.path),
+        )
+    return _make(held, name)
+
+
+def _make(made: Consortium, name: str) -> Kit:
+    """One more kit under the authority of a consortium that is there."""
     authority = _load_authority()
-    path = held.path / _KITS / site
+    path = made.path / _KITS / name
     if path.exists():
-        raise KitError("there is something of that name among the kits", where=str(path))
-    beside = held.path / f".{site}.new"
+        raise KitError(
+            "there is a kit of that name",
+            where=str(path),
+            fix="if it was given to its owner, delete it here; if it is in use here, move it away",
+        )
+    beside = made.path / f".{name}.new"
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        _provision(authority, grown, beside, sites=(site,), whole=False)
-        (beside / site).rename(path)
-        _write_project(grown)
+        _provision(authority, made, beside, names=(name,))
+        (beside / name).rename(path)
     except OSError as error:
         raise KitError(
             f"the kit could not be written ({error.strerror})", where=str(path)
@@ -181,24 +208,24 @@ def no_engine() -> EngineError:
     )
 
 
-def _provision(
-    authority: ModuleType, made: Consortium, out: Path, *, sites: Sequence[str], whole: bool
-) -> None:
-    """Provision the kits of `sites`, and where `whole` those of the server and lead, into `out`.
+def _provision(authority: ModuleType, made: Consortium, out: Path, *, names: Sequence[str]) -> None:
+    """Provision the kits of these names (`server`, sites, the lead) into `out`.
 
-    FLARE makes no kit without a server: where the server has one, the new one is thrown away.
+    FLARE makes no kit without a server: where its kit is not wanted, it is thrown away.
     """
     user = f"{made.lead}@confide.lead"
-    people = authority.participants(made, sites=sites, user=user if whole else "")
+    sites = [name for name in names if name in made.sites]
+    people = authority.participants(made, sites=sites, user=user if made.lead in names else "")
     folders = authority.provision(made.authority, out, name=made.name, participants=people)
-    identity: str = people[0].name
-    named: list[tuple[str, Kind, str]] = [(site, "site", site) for site in sites]
-    if whole:
-        named += [(identity, "server", SERVER), (user, "lead", made.lead)]
-    else:
-        shutil.rmtree(folders[identity])
-    for old, kind, name in named:
-        folders[old].rename(out / name)
+    identity: str = people[0].name  # as FLARE has cut it, where the host's name is long
+    owners: dict[str, tuple[Kind, str]] = {site: ("site", site) for site in sites}
+    owners |= {identity: ("server", SERVER), user: ("lead", made.lead)}
+    for own, folder in folders.items():
+        kind, name = owners[own]
+        if name not in names:
+            shutil.rmtree(folder)
+            continue
+        folder.rename(out / name)
         kit = Kit(out / name, kind, name, made.name, made.host, made.port, identity)
         _finish(dataclasses.replace(kit, user=user) if kind == "lead" else kit)
 
@@ -318,7 +345,11 @@ def _article(kit: Kit) -> str:
 
 
 def _verb(kit: Kit) -> str:
-    return "`confide coordinate --kit`" if kit.kind == "lead" else f"`confide {kit.kind} start|stop|status`"
+    return (
+        "`confide coordinate --kit`"
+        if kit.kind == "lead"
+        else f"`confide {kit.kind} start|stop|status`"
+    )
 
 
 def _names(kind: type[Kit] | type[Consortium]) -> list[str]:

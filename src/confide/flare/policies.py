@@ -94,9 +94,9 @@ def _server() -> dict[str, Any]:
     }
     store = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
     parts = [
-        _part("job_scheduler", "job_schedulers.job_scheduler.DefaultJobScheduler", schedule),
-        _part("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", store),
-        _part("job_store", "storages.filesystem_storage.FilesystemStorage", {}),
+        _part("job_scheduler", "job_schedulers.job_scheduler.DefaultJobScheduler", args=schedule),
+        _part("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", args=store),
+        _part("job_store", "storages.filesystem_storage.FilesystemStorage"),
         _part("process_launcher", "job_launcher.server_process_launcher.ServerProcessJobLauncher"),
     ]
     return {"servers": [service], "components": parts}
@@ -120,7 +120,7 @@ def watching() -> dict[str, Any]:
     return {"components": [_part("watch", "confide.flare.watch.Watch")]}
 
 
-def _part(name: str, path: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+def _part(name: str, path: str, *, args: dict[str, Any] | None = None) -> dict[str, Any]:
     full = path if path.split(".")[0] in ("nvflare", "confide") else f"nvflare.app_common.{path}"
     return {"id": name, "path": full, "args": args or {}}
 

@@ -29,21 +29,25 @@ def trouble_with(kit: Kit) -> str:
         except TimeoutError:
             return f"what answers at {at} does not speak in time"
         except OSError:
-            return (
-                f"the server at {at} does not take this kit's certificate: the kit is of another "
-                "consortium, or its certificate has ended"
-            )
+            return _refused(at)
 
 
 def _greeting(kit: Kit, raw: socket.socket) -> str:
     """Speak TLS with what answers, and see that it is the server and lets us in."""
+    at = f"{kit.host}:{kit.port}"
     context = ssl.create_default_context(cafile=str(kit.root))
     context.check_hostname = False  # the kit says which name the server has, below
     context.load_cert_chain(kit.certificate, kit.key)
     with context.wrap_socket(raw, server_hostname=kit.host) as tls:
         subject = (tls.getpeercert() or {}).get("subject", ())
         if ("commonName", kit.identity) not in [pair for group in subject for pair in group]:
-            return f"what answers at {kit.host}:{kit.port} is not the server"
+            return f"what answers at {at} is not the server"
         tls.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        tls.recv(1)
-    return ""
+        return "" if tls.recv(1) else _refused(at)
+
+
+def _refused(at: str) -> str:
+    return (
+        f"the server at {at} does not take this kit's certificate: the kit is of another "
+        "consortium, or its certificate has ended"
+    )

@@ -13,6 +13,9 @@ import threading
 import traceback
 from types import TracebackType
 
+NEEDED_IN_RUN = ("AbortCommand", "AbortTaskCommand", "ByeCommand", "CheckStatusCommand")
+"""The commands of the server that a site's process of a run takes."""
+
 LONGEST = 400
 """Characters of one entry's message; names and times fit, what a message carries does not."""
 
@@ -61,6 +64,18 @@ def install() -> None:
     """From now on an uncaught exception of this process is told without its message."""
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
+
+
+def seal_run() -> None:
+    """To be called in a site's process of a run: `install`, and no command that looks into it.
+
+    FLARE would let the server turn up the run's log, and ask for its latest errors.
+    """
+    from nvflare.private.fed.client.admin_commands import AdminCommands
+
+    install()
+    commands = AdminCommands.commands
+    commands[:] = [command for command in commands if type(command).__name__ in NEEDED_IN_RUN]
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -43,7 +43,8 @@ def main(path: str) -> None:
     flare = _flare(kit)
     sys.argv = [sys.argv[0], *_arguments(kit)]
     args = flare.parse_arguments()
-    sys.exit(MainProcessMonitor.run(main_func=flare.main, run_dir=args.workspace, args=args))
+    run = MainProcessMonitor.run
+    sys.exit(run(flare.main, run_dir=args.workspace, shutdown_grace_time=1, args=args))
 
 
 def _flare(kit: Kit) -> Any:

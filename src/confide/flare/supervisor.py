@@ -32,13 +32,17 @@ CONSOLE_BYTES = 1_000_000
 def lock(kit: Path) -> IO[str] | None:
     """The kit's lock, held as long as the file is open; None where another process holds it."""
     (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
-    file = open(kit / LOCK, "a")  # noqa: SIM115 - open means held
+    file = open(kit / LOCK, "a", opener=_private)  # noqa: SIM115 - open means held
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         return None
     return file
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class Supervisor:
