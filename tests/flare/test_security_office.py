@@ -1,0 +1,74 @@
+"""The page for a hospital's security office says all that leaves a site, in the code's own words.
+
+After a change that is meant, mend the table of docs/security-office.md: what this test names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from confide.federation.failures import Failure
+from confide.flare.joining import wire_digest, wire_of
+from confide.methods import METHODS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "security-office.md"
+SEEN = {"one by one": "singly", "sum": "summed"}
+HEAD = "| step | field | what it is | how much | seen |"
+ANY = "a failure"
+OF_THE_ENGINE = ("every reply", "seconds", "how long the site worked on it", "singly")
+
+Row = tuple[str, str, str, str]
+"""Step, field, what it is, how it is seen."""
+
+
+def shown() -> set[Row]:
+    """The rows of the page's table; one that names several steps stands for each of them."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.partition(HEAD)[2].partition("\n\n")[0].splitlines()[2:]
+    found = set()
+    for line in table:
+        steps, field, what, much, seen = (cell.strip() for cell in line.strip("|").split("|"))
+        assert much, f"how much is {field} of {steps}?"
+        for step in steps.split(","):
+            found.add((step.strip(" `"), field.strip("`"), what, seen))
+    return found
+
+
+def leaving(method: str) -> set[Row]:
+    """What the code lets leave a site under this method."""
+    rows = [row for row in wire_of(method) if row.direction == "up"]
+    return {(row.step, row.field, row.what, SEEN[row.seen]) for row in rows}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_field_that_leaves_a_site_is_on_the_page(method: str) -> None:
+    missing = sorted(leaving(method) - shown())
+    assert not missing, f"docs/security-office.md does not say, or says otherwise: {missing}"
+
+
+def test_what_a_failure_tells_is_on_the_page() -> None:
+    assert set(failing()) <= shown()
+
+
+def test_the_page_names_nothing_that_does_not_leave() -> None:
+    known = {OF_THE_ENGINE, *failing()}.union(*(leaving(method) for method in METHODS))
+    assert not sorted(shown() - known)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_number_of_the_table_is_that_of_the_code(method: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.search(rf"`{wire_digest(wire_of(method))}`\s+for\s+{method}\b", text)
+
+
+def test_the_page_says_which_command_prints_the_table() -> None:
+    assert "`confide site consent KIT METHOD`" in PAGE.read_text(encoding="utf-8")
+
+
+def failing() -> list[Row]:
+    """What the code lets leave a site that could not answer."""
+    return [(ANY, one.name, str(one.metadata["what"]), "singly") for one in fields(Failure)]
