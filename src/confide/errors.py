@@ -87,7 +87,9 @@ class SiteFault(FederationError):
 
 
 class QuorumError(FederationError):
-    """Fewer sites answered than `at_least` asks for."""
+    """Fewer sites answered than `at_least` asks for. `faults` are those of the others."""
+
+    faults: tuple[SiteFault, ...] = ()
 
 
 class KitError(ConfideError):

@@ -110,14 +110,14 @@ def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: N
     told: list[Event] = []
     lead(server, settings, tmp_path / "lead", on_event=told.append)
     assert len(server.jobs) > 2
-    assert "the engine lost the job" in [event.message for event in told]
+    assert "the engine lost the run; submitted again" in [event.message for event in told]
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
 
 
 def test_an_engine_that_never_gets_anywhere_is_given_up(tmp_path: Path, quick: None) -> None:
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files, *[4] * 20))
-    with pytest.raises(EngineError, match="ended the job 5 times"):
+    with pytest.raises(EngineError, match="ended the run 5 times"):
         lead(server, settings, tmp_path / "lead")
     assert len(server.jobs) == ATTEMPTS
     server.engines = engines(files)

@@ -224,13 +224,15 @@ class Federation:
         need = self._at_least if at_least is None else at_least
         need = min(need, len(names)) if need else len(names)
         if answered < need:
-            failed = "; ".join(str(f) for f in self.faults if f.round == round)
-            raise QuorumError(
+            faults = tuple(fault for fault in self.faults if fault.round == round)
+            error = QuorumError(
                 f"step {step.name}, round {round}: too few sites answered",
                 expected=f"at least {need} of {len(names)}",
-                got=f"{answered} ({failed})",
+                got=f"{answered} ({'; '.join(map(str, faults))})",
                 fix="mend the sites that failed and resume, or lower federation.at_least",
             )
+            error.faults = faults
+            raise error
 
 
 def _refused(why: str, *, site: str, step: Step, round: int) -> SiteFault:

@@ -1,27 +1,29 @@
 """The server's component in NVIDIA FLARE: the rounds of a run over real sites.
 
-The run's folder lies in the server's kit (`runs/RUN`) and outlives the job, so that a job which is
-submitted again goes on from the last checkpoint. At the end it is copied to where FLARE collects
-what the lead may download.
+The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so that a run
+which is submitted again goes on from its last checkpoint. At the end it is copied to where FLARE
+collects what the lead may download.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.signal import Signal
 
-from confide.errors import ConfideError
+from confide.errors import ConfideError, EngineError, QuorumError
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
-from confide.flare.events import TOPIC, Bulletin
+from confide.flare.events import OUTCOME, TOPIC, Bulletin
 
+SILENCE = 45.0
+"""Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
 COLLECTED = "confide"
 """The folder in what the lead downloads."""
 
@@ -43,41 +45,57 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._asked = list(sites)
         self._version = version
         self._bulletin = Bulletin()
-        self._gone: set[str] = set()
+        self._heard: dict[str, float] = {}
+
+    def set_communicator(self, communicator: WFCommServer) -> None:
+        """Listen to every sign of life of a site's process.
+
+        FLARE itself misses a process that was killed together with the resident one of its site:
+        that comes back as a newcomer, and nobody says that its process is gone.
+        """
+        super().set_communicator(communicator)
+        told = communicator.client_is_active
+
+        def heard(client_name: str, reason: str, fl_ctx: FLContext) -> None:
+            self._heard[client_name] = time.monotonic()
+            told(client_name, reason, fl_ctx)
+
+        communicator.client_is_active = heard
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Let the lead ask how far the run is."""
         fl_ctx.get_engine().register_app_command(TOPIC, self._told)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """The run, from its last checkpoint on; its folder is collected whatever happens."""
+        """The run, from its last checkpoint on; its folder is collected when it is over."""
         workspace = fl_ctx.get_engine().get_workspace()
         folder = Path(workspace.get_root_dir()) / "runs" / self._name
-        engine = FlareEngine(
-            self, fl_ctx, abort_signal, sites=self._asked, gone=self._gone.__contains__
-        )
+        self._heard = dict.fromkeys(self._asked, time.monotonic())
+        engine = FlareEngine(self, fl_ctx, abort_signal, sites=self._asked, gone=self._is_silent)
         conductor = Conductor(
             self._name, self._settings, version=self._version, engine=engine, folder=folder
         )
+        (folder / OUTCOME).unlink(missing_ok=True)
         try:
             conductor.conduct(self._bulletin)
             self._bulletin.end()
+        except EngineError:
+            return  # FLARE ended it; the lead submits it again, and it goes on
+        except QuorumError as error:
+            if any(fault.code == "lost" for fault in error.faults):
+                return  # the same
+            self._bulletin.fail(error)
         except ConfideError as error:
             self._bulletin.fail(error)
-        finally:
-            self._bulletin.write(folder)
-            collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
-            shutil.copytree(folder, collected, dirs_exist_ok=True)
+        self._bulletin.write(folder)
+        collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
+        shutil.copytree(folder, collected, dirs_exist_ok=True)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to let go of: checkpoints are whole at all times."""
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note which sites the engine lost and found."""
-        if event_type == EventType.CLIENT_DISCONNECTED:
-            self._gone.add(str(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)))
-        elif event_type == EventType.CLIENT_RECONNECTED:
-            self._gone.discard(str(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME)))
+    def _is_silent(self, site: str) -> bool:
+        return time.monotonic() - self._heard[site] > SILENCE
 
     def _told(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
         since = data.get("since", 0) if isinstance(data, dict) else 0

@@ -26,9 +26,10 @@ from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
 
 NOTES = "coordinate.json"
-"""What the lead keeps of a run that goes on: its name, its sites, its jobs."""
+"""What the lead keeps of a run that goes on: its name, its sites, its submissions."""
 ATTEMPTS = 5
-"""So often a job is submitted again without a new checkpoint before we give up."""
+"""So often a run is submitted again without a new checkpoint before we give up."""
+LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.controller.ConfideController"
 EXECUTOR = "confide.flare.executor.ConfideExecutor"
 
@@ -41,19 +42,19 @@ class Session(Protocol):
         ...
 
     def submit(self, folder: Path) -> str:
-        """Hand in a job; its id."""
+        """Hand in a submission; its id."""
         ...
 
-    def status(self, job: str) -> str:
-        """How the job stands, in the engine's words; those of an ended one begin with FINISHED."""
+    def status(self, submission: str) -> str:
+        """How it stands, in the engine's words; those of an ended one begin with FINISHED."""
         ...
 
-    def told(self, job: str, since: int) -> dict[str, Any] | None:
+    def told(self, submission: str, since: int) -> dict[str, Any] | None:
         """What the run says of itself (`confide.flare.events`); None where it does not answer."""
         ...
 
-    def download(self, job: str, to: Path) -> Path | None:
-        """The folder that an ended job left; None where there is none."""
+    def download(self, submission: str, to: Path) -> Path | None:
+        """The folder that an ended one left; None where there is none."""
         ...
 
     def close(self) -> None:
@@ -67,7 +68,7 @@ class Notes:
 
     run: str
     sites: list[str]
-    jobs: list[str]
+    submissions: list[str]
     version: str = __version__
 
 
@@ -143,8 +144,8 @@ def _write(folder: RunFolder, notes: Notes) -> None:
     folder.write(NOTES, vars(notes))
 
 
-def write_job(folder: Path, settings: Settings, notes: Notes) -> Path:
-    """A job as the engine wants it: names of our two classes, and the settings. No code."""
+def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
+    """What the engine wants: names of our two classes, and the settings. No code."""
     controller = {
         "run": notes.run,
         "settings": dump(settings),
@@ -171,16 +172,16 @@ def write_job(folder: Path, settings: Settings, notes: Notes) -> Path:
             "components": [],
         },
     }
-    job = folder / notes.run
+    target = folder / notes.run
     for name, content in files.items():
-        path = job / name
+        path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return job
+    return target
 
 
 class _Following:
-    """One run, over as many jobs as it takes."""
+    """One run, over as many submissions as it takes."""
 
     def __init__(
         self,
@@ -198,12 +199,12 @@ class _Following:
         self._round = 0
 
     def to_its_end(self) -> dict[str, Any]:
-        """Follow the last job, or a new one, until the run is finished or cannot go on."""
+        """Follow the last submission, or a new one, until the run is finished or cannot go on."""
         vain = 0
-        job = self._notes.jobs[-1] if self._notes.jobs else self._submit()
+        submission = self._notes.submissions[-1] if self._notes.submissions else self._submit()
         while True:
             before = self._round
-            outcome = self._follow(job)
+            outcome = self._follow(submission)
             if outcome.get("state") == "finished":
                 return self._folder.result()
             if outcome.get("state") == "failed":
@@ -214,34 +215,42 @@ class _Following:
             vain = 0 if self._round > before else vain + 1
             if vain == ATTEMPTS:
                 raise EngineError(
-                    f"the engine ended the job {ATTEMPTS} times without a whole round between",
+                    f"the engine ended the run {ATTEMPTS} times without a whole round between",
                     got=str(outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
-            self._watch(Event("failed", self._round or None, message="the engine lost the job"))
+            self._watch(
+                Event(
+                    "failed",
+                    self._round or None,
+                    message="the engine lost the run; submitted again",
+                )
+            )
             time.sleep(min(2.0 * (vain + 1), 10.0))
-            job = self._submit()
+            submission = self._submit()
 
     def _submit(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            job = self._session.submit(write_job(Path(folder), self._settings, self._notes))
-        self._notes.jobs.append(job)
+            submission = self._session.submit(
+                write_submission(Path(folder), self._settings, self._notes)
+            )
+        self._notes.submissions.append(submission)
         _write(self._folder, self._notes)
-        return job
+        return submission
 
-    def _follow(self, job: str) -> dict[str, Any]:
-        """Pass on what the job tells, until it has ended; how the run stands then."""
+    def _follow(self, submission: str) -> dict[str, Any]:
+        """Pass on what the run tells, until the submission has ended; how the run stands then."""
         since, looked = 0, 0.0
         while True:
-            said = self._session.told(job, since)
+            said = self._session.told(submission, since)
             if said is not None:
                 since = int(said["last"])
                 for event in said["events"]:
                     self._pass_on(event)
             if time.monotonic() - looked > 2.0 or said is None:
-                looked, status = time.monotonic(), self._session.status(job)
+                looked, status = time.monotonic(), self._session.status(submission)
                 if status.startswith("FINISHED"):
-                    return self._collect(job) | {"status": status}
+                    return self._collect(submission) | {"status": status}
             time.sleep(0.3)
 
     def _pass_on(self, told: dict[str, Any]) -> None:
@@ -250,10 +259,10 @@ class _Following:
             self._round = max(self._round, event.round or 0)
         self._watch(event)
 
-    def _collect(self, job: str) -> dict[str, Any]:
-        """Bring back what the job left; how the run stands, if it got to say."""
+    def _collect(self, submission: str) -> dict[str, Any]:
+        """Bring back what a submission left; how the run stands, if it got to say."""
         with tempfile.TemporaryDirectory() as folder:
-            left = self._session.download(job, Path(folder))
+            left = self._session.download(submission, Path(folder))
             found = sorted(left.rglob(OUTCOME)) if left else []
             if not found:
                 return {}

@@ -6,7 +6,6 @@ import queue
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -28,7 +27,7 @@ class FlareEngine:
     Args:
         controller: whose `broadcast` sends a task.
         context: FLARE's context of the controller's thread.
-        stop: FLARE's signal that the job was aborted.
+        stop: FLARE's signal that the run is to end.
         sites: the names of all sites.
         gone: says of a site whether the engine lost it.
     """
@@ -58,7 +57,7 @@ class FlareEngine:
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply, in the order of their coming, or `lost` or `timeout`.
 
-        Raises EngineError where the job was aborted.
+        Raises EngineError where FLARE ended the run.
         """
         heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         open_tasks = {site: self._send(site, step, round, data, heard=heard)
@@ -67,7 +66,7 @@ class FlareEngine:
         try:
             while open_tasks:
                 if self._stop.triggered:
-                    raise EngineError("the engine ended the job while sites were being asked")
+                    raise EngineError("the engine ended the run while sites were being asked")
                 try:
                     delivery = heard.get(timeout=_POLL)
                 except queue.Empty:
@@ -116,8 +115,3 @@ class FlareEngine:
 
 def _failed(site: str, code: str, seconds: float) -> Delivery:
     return Delivery(site, encode(Failure(code, "", "", "")), seconds)
-
-
-def connected(clients: Sequence[Client]) -> list[str]:
-    """The names of the sites that the server sees."""
-    return sorted(client.name for client in clients)

@@ -18,6 +18,7 @@ from nvflare.apis.signal import Signal
 
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
+from confide.flare import quiet
 from confide.flare.envelope import opened, reply_of
 from confide.flare.home import SITE_FILE, SiteHome
 
@@ -33,6 +34,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """At the start of a run, note where the kit is."""
         if event_type == EventType.START_RUN:
+            quiet.seal_run()
             workspace = fl_ctx.get_engine().get_workspace()
             self._folder = Path(workspace.get_site_config_dir())
 

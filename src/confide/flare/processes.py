@@ -180,10 +180,10 @@ def _check(kit: Kit) -> None:
 def _check_port(kit: Kit) -> None:
     """Raise KitError where another program has the server's port."""
     host = kit.host if kit.host == "localhost" or kit.host.startswith("127.") else ""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trial.bind((host, kit.port))
+            probing.bind((host, kit.port))
         except OSError as error:
             raise KitError(
                 f"the server cannot listen on port {kit.port} ({error.strerror})",

@@ -20,6 +20,8 @@ from confide.flare.kits import Kit
 
 _PATIENCE = 120.0
 """Seconds that the lead waits for a server that went away."""
+_CLEARING = 30.0
+"""Seconds in which the server clears up after a run that has ended, and still calls it running."""
 
 
 class LeadSession:
@@ -28,41 +30,54 @@ class LeadSession:
     def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
         self._kit = kit
         self._session = _connected(kit, timeout)
+        self._missed: float | None = None
 
     def connected(self) -> list[str]:
         """The sites that the server sees, sorted."""
         meta = self._do(lambda session: session.check_status("server"))
-        return sorted(client["client_name"] for client in meta.get("clients", ()))
+        return sorted(row["client_name"] for row in meta.get("clients", ()))
 
     def submit(self, folder: Path) -> str:
-        """Hand in a job; its id. Raises EngineError where the server refuses it."""
+        """Hand in a submission; its id. Raises EngineError where the server refuses it."""
         return str(self._do(lambda session: session.submit_job(str(folder))))
 
-    def status(self, job: str) -> str:
-        """How the job stands."""
-        meta = self._do(lambda session: session.get_job_meta(job))
-        return str(meta.get("status", ""))
+    def status(self, submission: str) -> str:
+        """How it stands. What the server calls running and does not run is `FINISHED:LOST`.
 
-    def told(self, job: str, since: int) -> dict[str, Any] | None:
+        A server that was started again never looks after what ran before.
+        """
+        meta = self._do(lambda session: session.get_job_meta(submission))
+        status = str(meta.get("status", ""))
+        if status != "RUNNING" or submission in self._running():
+            self._missed = None
+            return status
+        self._missed = self._missed or time.monotonic()
+        return "FINISHED:LOST" if time.monotonic() - self._missed > _CLEARING else status
+
+    def _running(self) -> list[str]:
+        meta = self._do(lambda session: session.check_status("server"))
+        return [row["job_id"] for row in meta.get("jobs", ())]
+
+    def told(self, submission: str, since: int) -> dict[str, Any] | None:
         """What the run says of itself; None while it does not run."""
         try:
-            said = self._session.do_app_command(job, TOPIC, {"since": since})
+            said = self._session.do_app_command(submission, TOPIC, {"since": since})
         except Exception:
             return None  # the status says more
         sound = isinstance(said, dict) and isinstance(said.get("events"), list) and "last" in said
         return dict(said) if sound else None
 
-    def download(self, job: str, to: Path) -> Path | None:
-        """What an ended job left."""
+    def download(self, submission: str, to: Path) -> Path | None:
+        """What an ended one left."""
         try:
-            found = self._do(lambda session: session.download_job_result(job, str(to)))
+            found = self._do(lambda session: session.download_job_result(submission, str(to)))
         except EngineError:
             return None
         return Path(found) if found else None
 
-    def abort(self, job: str) -> None:
-        """End a job."""
-        self._do(lambda session: session.abort_job(job))
+    def abort(self, submission: str) -> None:
+        """End it."""
+        self._do(lambda session: session.abort_job(submission))
 
     def close(self) -> None:
         """Say good-bye, if somebody listens."""
@@ -82,7 +97,9 @@ class LeadSession:
                     raise _unreachable(self._kit) from error
                 self._again()
             except (JobNotFound, JobNotRunning) as error:
-                raise EngineError("the server does not know the job", got=str(error)) from error
+                raise EngineError(
+                    "the server does not know this submission", got=str(error)
+                ) from error
             except Exception as error:
                 raise EngineError(
                     f"the server refused: {type(error).__name__}: {error}",

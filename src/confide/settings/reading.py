@@ -103,7 +103,7 @@ def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        raise explained(error, kind, {}) from error
+        raise explained(error, kind, tables={}) from error
 
 
 def dump(settings: Settings) -> str:
@@ -169,6 +169,7 @@ def _put(
 def explained(
     error: ValidationError,
     kind: type[Table] = Settings,
+    *,
     tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
 ) -> SettingsError:
     """The first complaint of pydantic about a `kind` with these tables, in our words."""

@@ -62,7 +62,7 @@ def parse_site(tree: Mapping[str, Any]) -> SiteFile:
     try:
         site = SiteFile.model_validate(dict(tree))
     except ValidationError as error:
-        raise explained(error, SiteFile, {"guards": GuardsTable}) from error
+        raise explained(error, SiteFile, tables={"guards": GuardsTable}) from error
     if site.schema_ > SCHEMA:
         raise SettingsError(
             "the site's file was written for a newer confide",

@@ -1,0 +1,102 @@
+"""Runs over real processes with TLS: the same numbers as on one machine, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.federation.events import Event
+from confide.predict import predict
+from confide.run import run
+from contract.corpus import tiny
+from contract.entries import ENTRIES
+from contract.runs import differences, states
+from flare.real import Real, at_round, running
+from flare.test_conducting import lines, numbers
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+]
+
+ROUNDS = "rounds=12"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Iterator[Real]:
+    folder = tmp_path_factory.mktemp("real")
+    with running(folder, tiny(folder, ROUNDS)) as consortium:
+        yield consortium
+
+
+@pytest.fixture(scope="module")
+def whole(real: Real) -> Path:
+    """The same run on one machine, which nothing disturbs."""
+    run(real.settings, out=real.folder / "whole")
+    return real.folder / "whole"
+
+
+def same(one: Path, other: Path) -> None:
+    assert not list(differences(numbers(one), numbers(other)))
+    assert not list(differences(states(one), states(other)))
+
+
+@pytest.mark.parametrize("method", sorted(ENTRIES))
+def test_the_numbers_are_those_of_one_machine(real: Real, method: str, tmp_path: Path) -> None:
+    settings = tiny(real.folder, f"method={method}", "rounds=4", "select.every=2")
+    done = real.run(f"plain-{method}", settings=settings)
+    run(settings, out=tmp_path / "one")
+    same(tmp_path / "one", done.folder)
+    [note] = [path for path in real.memory("site-1").iterdir() if f"-{method}-1-" in path.name]
+    text = settings.site[0].test[0]
+    ours = predict(note, [text], site="site-1")
+    assert ours == predict(tmp_path / "one", [text], site="site-1" if method == "fedner" else None)
+    ours, theirs = lines(note), [x for x in lines(done.folder) if x["site"] == "site-1"]
+    assert sorted(map(str, ours)) == sorted(map(str, theirs))
+
+
+@pytest.mark.parametrize("who", ["site-2", "server"])
+def test_a_killed_job_is_submitted_again(real: Real, whole: Path, who: str) -> None:
+    told: list[str] = []
+    kill = at_round(3, lambda: real.job_process(who).kill())
+
+    def watch(event: Event) -> None:
+        told.append(event.message or "")
+        kill(event)
+
+    done = real.run(f"job-of-{who}", watch=watch)
+    assert "the engine lost the run; submitted again" in told
+    same(whole, done.folder)
+
+
+@pytest.mark.parametrize("who", ["site-3", "server"])
+def test_a_killed_resident_process_comes_back(real: Real, whole: Path, who: str) -> None:
+    def kill() -> None:
+        job, resident = real.job_process(who), real.resident(who)
+        resident.kill()
+        job.kill()
+
+    done = real.run(f"parent-of-{who}", watch=at_round(3, kill))
+    same(whole, done.folder)
+
+
+def test_twenty_random_kills(real: Real, whole: Path) -> None:
+    draw = random.Random(5)
+    kills = 0
+
+    def watch(event: Event) -> None:
+        nonlocal kills
+        if event.kind == "round" and kills < 20:
+            kills += 1
+            who = draw.choice(["server", "site-1", "site-2", "site-3"])
+            real.job_process(who).kill()
+
+    done = real.run("kills", "rounds=24", watch=watch)
+    assert kills == 20
+    run(tiny(real.folder, "rounds=24"), out=real.folder / "whole-24")
+    same(real.folder / "whole-24", done.folder)
