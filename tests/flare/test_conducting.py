@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
 from confide.federation.events import unwatched
-from confide.federation.failures import CODES
+from confide.federation.failures import CODES, Failure
+from confide.federation.messages import decode, encode, peek
 from confide.flare.conducting import Conductor
-from confide.flare.joining import wire_digest, wire_of
+from confide.flare.home import SiteHome
+from confide.flare.joining import Join, wire_digest, wire_of
 from confide.methods import METHODS
+from confide.methods.fedavg import Score, Train
+from confide.methods.fedner.steps import Improve
 from confide.predict import predict
 from confide.run import run
 from confide.settings import Settings
@@ -78,6 +84,20 @@ class Stops(HomesEngine):
             yield delivery
 
 
+class Listens(HomesEngine):
+    """Keeps what the first site is asked in a step."""
+
+    def __init__(self, files: dict[str, Path], step: str) -> None:
+        super().__init__(files)
+        self.heard: list[bytes] = []
+        self._step = step
+
+    def deliver(self, step: str, round: int, **asked: Any) -> Any:
+        if step == self._step:
+            self.heard.append(asked["asks"]["site-1"])
+        yield from super().deliver(step, round, **asked)
+
+
 @pytest.mark.parametrize("method", sorted(ENTRIES))
 def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=3", sites=2)
@@ -117,6 +137,10 @@ def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
         ({"consent": {}}, "no-consent"),
         ({"consent": {"fedavg": {"wire": "0" * 16}}}, "other-wire"),
         ({"guards": {"max_rounds": 1}}, "too-many-rounds"),
+        ({"guards": {"min_sentences": 1000}}, "too-few-sentences"),
+        ({"guards": {"min_sites": 4}}, "few-sites"),
+        ({"guards": {"private": ["crf"]}}, "private-part"),
+        ({"format": "nonsense"}, "error"),
         ({"key": "nowhere.key"}, "no-key"),
     ],
 )
@@ -131,6 +155,7 @@ def test_a_site_that_does_not_agree_is_named_and_nothing_runs(
         conduct(tmp_path / "server", settings, HomesEngine(files))
     assert "site site-2, " in str(raised.value)
     assert CODES[code] in str(raised.value)
+    assert "nonsense" not in str(raised.value)
     assert not (tmp_path / "server" / "result.json").exists()
 
 
@@ -141,6 +166,85 @@ def test_a_step_that_was_not_agreed_to_is_refused(tmp_path: Path) -> None:
     files = write_site_files(tmp_path, settings, consent={"fedavg": {"wire": wire, "steps": steps}})
     with pytest.raises(QuorumError, match=r"did not agree.*\(train\)"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
+
+
+def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=3")
+    files = write_site_files(tmp_path / "homes", settings)
+
+    class Withdraws(HomesEngine):
+        def deliver(self, step: str, round: int, **asked: Any) -> Any:
+            if round == 2:
+                path = files["site-2"]
+                path.write_text(path.read_text().split("[consent")[0])
+            yield from super().deliver(step, round, **asked)
+
+    with pytest.raises(QuorumError, match="step train, round 2: the site did not agree"):
+        conduct(tmp_path / "server", settings, Withdraws(files))
+
+
+def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+    files = write_site_files(tmp_path / "homes", settings, guards={"max_rounds": 2})
+    listening = Listens(files, "train")
+    conduct(tmp_path / "server", settings, listening)
+    home, heard = listening.homes["site-1"], listening.heard[0]
+    assert peek(home.answer("train", 1, heard))["message"] == "Trained"
+    other = decode(Train, heard)
+    third, fourth = (encode(dataclasses.replace(other, learning_rate=r)) for r in (0.5, 0.6))
+    assert peek(home.answer("train", 1, third))["message"] == "Trained"
+    assert decode(Failure, home.answer("train", 1, fourth)).code == "too-many-rounds"
+    assert peek(home.answer("train", 1, third))["message"] == "Trained"
+    again = SiteHome(files["site-1"])
+    assert decode(Failure, again.answer("train", 1, heard)).code == "not-joined"
+
+
+def test_the_server_cannot_take_a_part_that_is_private(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=fedner")
+    engine = Listens(write_site_files(tmp_path / "homes", settings), "improve")
+    conduct(tmp_path / "server", settings, engine)
+    ask = decode(Improve, engine.heard[0])
+    greedy = {**ask.weights, "crf.linear.bias": np.zeros(5, np.float32)}
+    asked = encode(dataclasses.replace(ask, weights=greedy, local_steps=2))
+    home = engine.homes["site-1"]
+    assert decode(Failure, home.answer("improve", 2, asked)).code == "bad-ask"
+
+
+@pytest.mark.parametrize(
+    ("guards", "overrides", "code"),
+    [
+        ({"min_batch": 7}, (), "small-batch"),
+        ({"private": ["crf"]}, ("options.private=[]",), "private-part"),
+    ],
+)
+def test_a_sites_own_guards_hold(
+    tmp_path: Path, guards: dict[str, Any], overrides: tuple[str, ...], code: str
+) -> None:
+    settings = tiny(tmp_path, "method=fedner", "training.batch_size=18", *overrides)
+    engine = HomesEngine(write_site_files(tmp_path / "homes", settings, guards=guards))
+    with pytest.raises(QuorumError) as raised:
+        conduct(tmp_path / "server", settings, engine)
+    assert CODES[code] in str(raised.value)
+
+
+def test_only_held_out_text_is_scored(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+    engine = Listens(write_site_files(tmp_path / "homes", settings), "score")
+    conduct(tmp_path / "server", settings, engine)
+    ask = dataclasses.replace(decode(Score, engine.heard[0]), part="train")
+    reply = engine.homes["site-1"].answer("score", 2, encode(ask))
+    assert decode(Failure, reply).code == "bad-ask"
+
+
+def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+    home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
+    wire = wire_digest(wire_of("fedavg"))
+    for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
+        ask = Join(__version__, "trial", line, ["site-1"], wire)
+        assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"
+    refused = (tmp_path / "homes/site-1/memory/refused.jsonl").read_text()
+    assert '"step":"join","direction":"up"' in refused
 
 
 def test_two_versions_are_refused_on_either_side(

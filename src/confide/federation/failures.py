@@ -18,6 +18,10 @@ CODES = {
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
+    "small-batch": "a gradient would be of fewer sentences than the site's own guard `min_batch`",
+    "private-part": "the method would share a part of the tagger that the site's own guard"
+    " `private` keeps",
+    "few-sites": "the run has fewer sites than the site's own guard `min_sites`",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
     " memory folder is gone; start the run again, or bring the folder back",
     "not-joined": "the site was asked before it joined the run; start the run again",
@@ -44,6 +48,10 @@ CODES = {
     "timeout": "the site did not answer in time",
     "error": "the site raised an error; its own log holds the traceback",
 }
+
+
+BY_THE_ENGINE = ("lost", "timeout")
+"""Codes of failures that no site sent: the engine says them of it."""
 
 
 class Refusal(ConfideError):

@@ -11,7 +11,7 @@ import numpy as np
 
 from confide.errors import FederationError, GuardError, MessageError, QuorumError, SiteFault
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.failures import Failure, fault
+from confide.federation.failures import BY_THE_ENGINE, Failure, fault
 from confide.federation.guards import check_reply
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, fields_of, peek, sizes
@@ -203,14 +203,15 @@ class Federation:
         try:
             failed = peek(data)["message"] == Failure.__name__
             message: Any = decode(Failure if failed else step.reply, data)
-            self._ledger.record(
-                sizes(message, len(data)),
-                round=round,
-                step=step.name,
-                direction="up",
-                site=site,
-                seen="sum" if step.summed and not failed else "one by one",
-            )
+            if not (failed and message.code in BY_THE_ENGINE):
+                self._ledger.record(
+                    sizes(message, len(data)),
+                    round=round,
+                    step=step.name,
+                    direction="up",
+                    site=site,
+                    seen="sum" if step.summed and not failed else "one by one",
+                )
             if failed:
                 raise fault(message, site=site, step=step.name, round=round)
             check_reply(step, ask, message)

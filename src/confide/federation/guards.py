@@ -22,11 +22,18 @@ MOST = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """A site's own limits, from the site's own settings."""
+    """A site's own limits, from the site's own settings.
+
+    `min_batch`: the fewest sentences that one gradient may be of. `private`: parts of a model that
+    must stay at the site. `min_sites`: the fewest sites that a run over real sites must say it has.
+    """
 
     min_sentences: int = 1
     min_token_count: int = 1
+    min_batch: int = 1
+    min_sites: int = 1
     max_rounds: int = 100_000
+    private: tuple[str, ...] = ()
 
 
 def check_reply(step: Step, ask: Any, reply: Any) -> None:

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import FederationError, SettingsError
+from confide.errors import FederationError
 from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.messages import encode
-from confide.flare.joining import JOIN, LEAVE, Join, Joined, Leave, wire_digest, wire_of
+from confide.flare.joining import (
+    JOIN,
+    LEAVE,
+    Join,
+    Joined,
+    Leave,
+    check_suited,
+    wire_digest,
+    wire_of,
+)
 from confide.methods import method_named
 from confide.outcomes import (
     Outcome,
@@ -89,7 +98,7 @@ class Conductor:
         """One federation of the run: join, train and score, leave."""
         ledger = open_ledger(self._folder, name)
         federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
-        joined = federation.ask(JOIN, self._join(settings), round=0)
+        joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined))
         method = method_named(settings.trained_by)(settings)
         plan = Plan(settings, method, self._engine, self._folder, binding, watch)
@@ -99,11 +108,12 @@ class Conductor:
         ledger.flush()
         return outcome, joined
 
-    def _join(self, settings: Settings) -> Join:
+    def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
         return Join(
             version=__version__,
             run=self._name,
             settings=dump(settings),
+            sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
         )
 
@@ -120,33 +130,6 @@ class Conductor:
 def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """The federations of a run and their sites; those of `alone` have one each."""
     return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
-
-
-def check_suited(settings: Settings) -> None:
-    """Raise SettingsError where settings say what is only for sites to say, or moves text."""
-    if settings.method == "pooled":
-        raise SettingsError(
-            "pooled puts all text in one place, and the text of real sites does not move",
-            fix="use `confide run` for it, on text that may be in one place",
-        )
-    plain = Settings()
-    named = {
-        "[[site]]": bool(settings.site),
-        "[split]": settings.split is not None,
-        "key": settings.key is not None,
-        "model.vectors": settings.model.vectors is not None,
-        "data.format": settings.data.format is not None,
-        "data.scheme": settings.data.scheme is not None,
-        "data.encoding": settings.data.encoding is not None,
-        "data.mask_common": settings.data.mask_common > 0,
-        "guards": settings.guards != plain.guards,
-    }
-    wrong = [key for key, is_there in named.items() if is_there]
-    if wrong:
-        raise SettingsError(
-            f"{', '.join(wrong)}: only a site says this, in its own file",
-            fix="leave it out of the settings of the run",
-        )
 
 
 def _together(joined: Mapping[str, Joined]) -> str:

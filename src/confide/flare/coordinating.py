@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from confide import __version__
 from confide.errors import EngineError, RunError, SettingsError
 from confide.federation.events import Event, Watcher, unwatched
-from confide.flare.conducting import check_suited
 from confide.flare.events import OUTCOME
+from confide.flare.joining import check_suited
 from confide.methods import method_named
 from confide.runfolder import RunFolder
 from confide.settings import Settings, dump

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import time
 import traceback
@@ -28,11 +29,21 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek, sizes
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
-from confide.flare.joining import JOIN, LEAVE, Join, Joined, Leave, Left, wire_digest, wire_of
+from confide.flare.joining import (
+    JOIN,
+    LEAVE,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    check_suited,
+    wire_digest,
+    wire_of,
+)
 from confide.gathering import Gathered, gather
 from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
-from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
 SITE_FILE = "site.toml"
@@ -48,6 +59,7 @@ class SiteHome:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: SiteFile | None = None
+        self._stamp = 0
         self._steps: dict[str, Step] = {JOIN.name: JOIN, LEAVE.name: LEAVE}
         self._run: _Run | None = None
 
@@ -55,19 +67,25 @@ class SiteHome:
         """The encoded reply, or the encoded failure; in the site's ledger before it is given."""
         try:
             reply = self._answer(step, round, data)
-            self._note(step, round, data, reply)
         except Exception as error:
+            self._log(step, round)
+            reply = encode(failure_from(error))
+        try:
+            self._note(step, round, data, reply)
+        except Exception as error:  # what cannot be noted does not leave
             self._log(step, round)
             reply = encode(failure_from(error))
         return reply
 
     @property
     def _file(self) -> SiteFile:
-        if self._read is None:
-            try:
-                self._read = load_site(self._path)
-            except ConfideError as error:
-                raise Refusal("site-file") from error
+        """The site's own file, read again whenever it changed: a consent may be withdrawn."""
+        try:
+            stamp = self._path.stat().st_mtime_ns
+            if self._read is None or stamp != self._stamp:
+                self._read, self._stamp = load_site(self._path), stamp
+        except (ConfideError, OSError) as error:
+            raise Refusal("site-file") from error
         return self._read
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
@@ -77,35 +95,42 @@ class SiteHome:
             raise Refusal("not-joined")
         if name == LEAVE.name:
             return encode(self._leave(self._run, _opened(Leave, data)))
-        agreed = self._file.consent[self._run.settings.trained_by].steps
-        if agreed and name not in agreed:
+        agreed = self._consented(self._run.settings.trained_by, None)
+        if agreed.steps and name not in agreed.steps:
             raise Refusal("no-consent", name)
+        self._run.count(name, data, most=self._file.guards.max_rounds)
         return self._run.host.answer(name, round, data)
 
     def _join(self, ask: Join) -> Joined:
         """Look whether the site agreed to this, and read its text. Raises Refusal."""
+        file = self._file
         if ask.version != __version__:
             raise Refusal("other-version")
         settings = parse(_plain(ask.settings))
+        check_suited(settings)
         self._consented(settings.trained_by, ask.wire)
-        folder = RunFolder(Path(self._file.memory) / _safe(ask.run))
-        mine = settings.model_copy(update={"site": (_table(self._file),), "split": None})
+        if len(set(ask.sites)) < file.guards.min_sites:
+            raise Refusal("few-sites")
+        os.environ["HF_HUB_OFFLINE"] = "1"  # an encoder is what lies here; nothing is fetched
+        folder = RunFolder(Path(file.memory) / _safe(ask.run))
+        mine = settings.model_copy(update={"site": (_table(file),), "split": None})
         gathered = gather(mine, folder.sites, key_file=None)
-        self._run = _Run(mine, folder, gathered, Guards(**self._file.guards.model_dump()))
+        self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
         check_reply(JOIN, ask, reply)
         return reply
 
-    def _consented(self, method: str, wire: str) -> None:
+    def _consented(self, method: str, wire: str | None) -> ConsentTable:
         """Raise Refusal where this site did not agree to what the method lets leave."""
         agreed = self._file.consent.get(method)
         if agreed is None:
             raise Refusal("no-consent", method)
         ours = wire_digest(wire_of(method))
-        if not agreed.wire == ours == wire:
+        if agreed.wire != ours or wire not in (ours, None):
             raise Refusal("other-wire", method)
+        return agreed
 
     def _joined(self, gathered: Gathered) -> Joined:
         facts = gathered.facts()["sites"][self._file.name]
@@ -144,10 +169,13 @@ class SiteHome:
         return reply
 
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
-        """Both messages, in the ledger of the site's own."""
-        if self._run is None:
-            return
-        step = self._steps[name]
+        """Both messages, in the ledger of the site's own; before it joins, in its folder's."""
+        step = self._steps.get(name)
+        if step is None:
+            return  # an ask of no method that we know, and a reply that says no more than that
+        own = Path(self._read.memory) if self._read else self._path.parent
+        own.mkdir(parents=True, exist_ok=True)
+        ledger = self._run.ledger if self._run else Ledger(own / "refused.jsonl")
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
             (data, step.ask, "down"),
@@ -156,15 +184,15 @@ class SiteHome:
             seen = "by the site" if direction == "down" else "one by one"
             if direction == "up" and step.summed and not failed:
                 seen = "sum"
-            self._run.ledger.record(
+            ledger.record(
                 sizes(decode(kind, message), len(message)),
                 round=round,
                 step=name,
                 direction=direction,
-                site=self._file.name,
+                site=self._read.name if self._read else "",
                 seen=seen,
             )
-        self._run.ledger.flush()
+        ledger.flush()
 
     def _log(self, step: str, round: int) -> None:
         """The traceback, for the site's own eyes."""
@@ -194,6 +222,8 @@ class _Run:
         self.spec: SiteSpec = replace(gathered.specs[0], guards=guards)
         self.steps = {step.name: step for step in method.steps}
         self.ledger = Ledger(folder.path / "ledger.jsonl")
+        self._asked = folder.path / "asked.txt"
+        self._seen = set(self._asked.read_text().split()) if self._asked.exists() else set()
         self.host: SiteHost = Hosting(
             self.steps,
             method.Memory,
@@ -201,6 +231,20 @@ class _Run:
             every=settings.select.every,
             last=settings.rounds,
         ).host(self.spec, {})
+
+    def count(self, step: str, data: bytes, *, most: int) -> None:
+        """Note an ask. Raises Refusal where a step was asked more than `most` other things.
+
+        The same ask again is no other thing: it gets the same reply. Round 0 is a round as well.
+        """
+        mark = f"{step}:{hashlib.sha256(data).hexdigest()}"
+        if mark in self._seen:
+            return
+        if sum(one.startswith(f"{step}:") for one in self._seen) > most:
+            raise Refusal("too-many-rounds")
+        with open(self._asked, "a", encoding="ascii") as file:
+            file.write(f"{mark}\n")
+        self._seen.add(mark)
 
 
 def _opened(kind: Callable[..., Any], data: bytes) -> Any:

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.errors import SettingsError
 from confide.federation.messages import carries
 from confide.federation.steps import Step, Turn
 from confide.federation.wire import WireRow, wire_table
 from confide.methods import method_named
+from confide.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Join:
     version: str = carries("of confide at the server")
     run: str = carries("name of the run")
     settings: str = carries("of the run, as TOML; no path of anybody's text")
+    sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
 
 
@@ -67,6 +70,33 @@ def _step(name: str, ask: type, reply: type) -> Step:
 
 JOIN = _step("join", Join, Joined)
 LEAVE = _step("leave", Leave, Left)
+
+
+def check_suited(settings: Settings) -> None:
+    """Raise SettingsError where settings say what is only for sites to say, or moves text."""
+    if settings.method == "pooled":
+        raise SettingsError(
+            "pooled puts all text in one place, and the text of real sites does not move",
+            fix="use `confide run` for it, on text that may be in one place",
+        )
+    plain = Settings()
+    named = {
+        "[[site]]": bool(settings.site),
+        "[split]": settings.split is not None,
+        "key": settings.key is not None,
+        "model.vectors": settings.model.vectors is not None,
+        "data.format": settings.data.format is not None,
+        "data.scheme": settings.data.scheme is not None,
+        "data.encoding": settings.data.encoding is not None,
+        "data.mask_common": settings.data.mask_common > 0,
+        "guards": settings.guards != plain.guards,
+    }
+    wrong = [key for key, is_there in named.items() if is_there]
+    if wrong:
+        raise SettingsError(
+            f"{', '.join(wrong)}: only a site says this, in its own file",
+            fix="leave it out of the settings of the run",
+        )
 
 
 def steps_of(method: str) -> tuple[Step, ...]:

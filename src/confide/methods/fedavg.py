@@ -57,6 +57,7 @@ from confide.methods.taggers import (
     encoded_text,
     extractor_of,
     forget_text,
+    keep_private,
     known,
     model_of,
     prepared_text,
@@ -140,6 +141,7 @@ def take_vocabulary(
 ) -> tuple[VocabularyTaken, TaggerMemory]:
     """Keep the common vocabulary (Fig. 3, step 4)."""
     forget_text(site)
+    keep_private(site, set())
     found = vectors_of(site, ask)
     return VocabularyTaken(vectors_check(site, found)), ask
 
@@ -187,6 +189,8 @@ def score(
 ) -> tuple[Scored, TaggerMemory]:
     """Count what the common model gets right on the site's held-out text."""
     memory = known(memory)
+    if ask.part not in HELD_OUT:
+        raise Refusal("bad-ask")
     gold = site.documents(ask.part)
     model = model_of(site, memory, ask.weights, lent=True)
     predicted = annotate(model, prepared_text(site, memory, ask.part))
@@ -220,6 +224,8 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
         mean[name] = sums.astype(np.float32)
     return mean
 
+
+HELD_OUT = ("dev", "test")
 
 TAKE_VOCABULARY = Step.of(take_vocabulary)
 TRAIN = Step.of(train, summed=True, like=(("weights", "weights"),), check=check_trained)

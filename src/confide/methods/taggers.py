@@ -7,7 +7,7 @@ model instance serves all sites of a process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -180,6 +180,12 @@ def model_of(site: Site, memory: TaggerMemory, weights: Arrays, *, lent: bool = 
     model = models[form]
     load(model, weights, lent=lent)
     return model
+
+
+def keep_private(site: Site, private: Set[str]) -> None:
+    """Raise Refusal where a part of the tagger would be shared that the site's guards keep."""
+    if not set(site.guards.private) <= private:
+        raise Refusal("private-part")
 
 
 def tag_set(form: TaggerForm) -> TagSet:

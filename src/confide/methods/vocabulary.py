@@ -94,9 +94,14 @@ class Agreed:
 
 
 def training_examples(site: Site) -> list[Example]:
-    """The site's training sentences, made once."""
+    """The site's training sentences, made once.
+
+    Raises Refusal where they are fewer than the site's own guard asks for.
+    """
     if "train examples" not in site.cache:
         examples, _ = examples_from(site.train)
+        if examples and len(examples) < site.guards.min_sentences:
+            raise Refusal("too-few-sentences")
         site.cache["train examples"] = examples
     found: list[Example] = site.cache["train examples"]
     return found
@@ -115,8 +120,6 @@ def count_vocabulary(
     examples = training_examples(site)
     if not examples:
         raise Refusal("no-training-text")
-    if len(examples) < site.guards.min_sentences:
-        raise Refusal("too-few-sentences")
     types = sorted({span[2] for example in examples for span in example.spans})
     if ask.types and not set(types) <= set(ask.types):
         raise Refusal("tag-outside-set")

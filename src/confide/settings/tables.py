@@ -163,11 +163,18 @@ class SelectTable(Table):
 
 
 class GuardsTable(Table):
-    """A site's own limits: it refuses to train on fewer sentences, or for more rounds."""
+    """A site's own limits: what it refuses, whatever the server asks.
+
+    It refuses to train on fewer sentences, to give a gradient of fewer (`min_batch`), to share a
+    `private` part of the tagger, and more rounds; over real sites also to be one of fewer sites.
+    """
 
     min_sentences: Positive = 1
     min_token_count: Positive = 1
+    min_batch: Positive = 1
+    min_sites: Positive = 1
     max_rounds: Positive = 100_000
+    private: tuple[str, ...] = ()
 
 
 class Settings(Table):

@@ -25,6 +25,7 @@ from confide.methods.taggers import (
     TaggerMemory,
     encoded_text,
     forget_text,
+    keep_private,
     known,
     model_of,
     prepared_text,
@@ -111,6 +112,9 @@ def enrol(
 ) -> tuple[Enrolled, FedNERMemory]:
     """Make a tagger of the site's own form; its private parts start from the turn's seed."""
     forget_text(site)
+    keep_private(site, set(ask.private))
+    if ask.batch_size < site.guards.min_batch:
+        raise Refusal("small-batch")
     form = _own_form(site, ask)
     own = of_parts(arrays(initial(tagger_sizes(form), turn.seed)), ask.private)
     found = vectors_of(site, form)
@@ -143,6 +147,8 @@ def improve(
     encoded = encoded_text(site, memory)
     if not len(encoded):
         raise Refusal("no-training-text")
+    if ask.weights.keys() & memory.own.keys():
+        raise Refusal("bad-ask")  # the update of a private part would leave
     received = _received(ask.weights)
     shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
     update: Arrays = {}
