@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from confide.data.statistics import stats
     from confide.demo import demo
     from confide.federation.keys import new_key
-    from confide.federation.ledger import ledger
+    from confide.federation.ledger import compare_ledgers, ledger
     from confide.initialise import init
     from confide.methods import wire
     from confide.predict import evaluate, predict
@@ -34,6 +34,7 @@ __all__ = [
     "capacity",
     "check",
     "compare",
+    "compare_ledgers",
     "convert",
     "demo",
     "evaluate",
@@ -56,6 +57,7 @@ _HOME = {
     "capacity": "confide.capacity",
     "check": "confide.text.checking",
     "compare": "confide.comparison",
+    "compare_ledgers": "confide.federation.ledger",
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",

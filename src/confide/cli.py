@@ -255,11 +255,27 @@ def report(
 
 
 @app.command(rich_help_panel=_USE)
-def ledger(run: RunFolder, *, both: Both = False, as_json: Json = False) -> None:
+def ledger(
+    run: RunFolder,
+    *,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Compare with what a real site noted: MEMORY/RUN."),
+    ] = None,
+    both: Both = False,
+    as_json: Json = False,
+) -> None:
     """What left each site in a run: step, field, bytes, count."""
     from confide import api
     from confide.console import tables
 
+    if against is not None:
+        found = api.compare_ledgers(run, against)
+        if as_json:
+            screen.put_json(found)
+        else:
+            screen.say(tables.two_ledgers(found))
+        raise typer.Exit(0 if found.agree else 1)
     entries = api.ledger(run)
     if as_json:
         screen.put_json(entries)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.federation.ledger import Ledger, ledger, read_ledger
-from confide.federation.messages import encode
+from confide.federation.ledger import Ledger, compare_ledgers, ledger, read_ledger
+from confide.federation.messages import FieldSize, encode
 from federation.toys import MULTIPLY, TELL, Tampering, ask, federation, sequential
 
 
@@ -130,3 +130,42 @@ def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").write_text(json.dumps({"round": 1}) + "\n")
     with pytest.raises(RunError, match=r"ledger\.jsonl:1: a damaged line"):
         ledger(tmp_path)
+
+
+def noted(folder: Path, *rows: tuple[int, str, int], site: str = "north") -> Path:
+    """A folder with a ledger of these (round, field, bytes)."""
+    book = Ledger(folder / "ledger.jsonl")
+    folder.mkdir()
+    for round, field, weight in rows:
+        size = FieldSize(field, "number", weight, 1)
+        book.record([size], round=round, step="train", direction="up", site=site, seen="sum")
+    book.flush()
+    return folder
+
+
+def test_two_ledgers_that_say_the_same_agree(tmp_path: Path) -> None:
+    server = noted(tmp_path / "server", (1, "loss", 4), (2, "loss", 4))
+    noted(tmp_path / "other", (7, "loss", 1), site="south")
+    with open(server / "ledger.jsonl", "a") as file:
+        file.write((tmp_path / "other" / "ledger.jsonl").read_text())
+    found = compare_ledgers(server, noted(tmp_path / "site", (1, "loss", 4), (2, "loss", 4)))
+    assert found.agree and (found.site, found.messages, found.again) == ("north", 2, 0)
+    crashed = noted(tmp_path / "crashed", (1, "loss", 4), (2, "loss", 4), (2, "loss", 4))
+    found = compare_ledgers(server, crashed / "ledger.jsonl")
+    assert found.agree and found.again == 1
+
+
+def test_two_ledgers_that_differ_say_where(tmp_path: Path) -> None:
+    server = noted(tmp_path / "server", (1, "loss", 4), (2, "loss", 4), (2, "loss", 4))
+    site = noted(tmp_path / "site", (1, "loss", 4), (2, "loss", 4), (3, "words", 9))
+    found = compare_ledgers(server, site)
+    assert not found.agree
+    assert found.only_here == ("round 2, train, up, loss: 4 bytes",)
+    assert found.only_there == ("round 3, train, up, words: 9 bytes",)
+    with pytest.raises(RunError, match="no ledger of a site here"):
+        compare_ledgers(server, tmp_path / "nowhere")
+    noted(tmp_path / "south", (1, "loss", 4), site="south")
+    with open(site / "ledger.jsonl", "a") as file:
+        file.write((tmp_path / "south" / "ledger.jsonl").read_text())
+    with pytest.raises(RunError, match="not the ledger of one site"):
+        compare_ledgers(server, site)

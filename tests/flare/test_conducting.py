@@ -14,6 +14,7 @@ from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
+from confide.federation.ledger import compare_ledgers
 from confide.federation.messages import decode, encode, peek
 from confide.flare.conducting import Conductor
 from confide.flare.home import SiteHome
@@ -111,6 +112,10 @@ def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, me
         except KeyboardInterrupt:
             died += 1
     assert died > 3
+    for site in files:
+        found = compare_ledgers(tmp_path / "server", tmp_path / "homes" / site / "memory/trial")
+        assert found.agree, found
+        assert found.again > 0
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "server")))
     assert not list(differences(states(tmp_path / "whole"), states(tmp_path / "server")))
 
@@ -297,3 +302,5 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
         ours = lines(tmp_path / "homes" / name / "memory/trial")
         assert ours
         assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o["site"] == name)
+        compared = compare_ledgers(tmp_path / "server", tmp_path / "homes" / name / "memory/trial")
+        assert compared.agree and not compared.again

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confide.comparison import Compared, RunComparison, SideScore
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
-    from confide.federation.ledger import LedgerRow
+    from confide.federation.ledger import LedgerDifference, LedgerRow
     from confide.federation.wire import WireRow
     from confide.text.checking import CheckReport
 
@@ -193,6 +193,15 @@ _SIZES = (
     "documents", "sentences", "sentences_with_entities", "tokens", "distinct_tokens",
     "nested", "overlapping", "discontinuous", "repeated",
 )  # fmt: skip
+
+
+def two_ledgers(found: LedgerDifference) -> str:
+    """Whether the server's ledger and a site's say the same, in words."""
+    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them sent again"]
+    lines += [f"only in the run's: {one}" for one in found.only_here]
+    lines += [f"only in the site's: {one}" for one in found.only_there]
+    lines.append("the two agree" if found.agree else "the two do NOT agree")
+    return "\n".join(lines)
 
 
 def _table(title: str, *, caption: str = "") -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,3 +177,61 @@ def ledger(run: Path) -> list[LedgerRow]:
         )
         for (step, direction, name, seen), group in groups.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDifference:
+    """What two ledgers of one site do not say alike.
+
+    `again`: messages that only the site's holds because they crossed the wall once more, after a
+    crash; `only_here` and `only_there`: messages that one of the two does not know at all.
+    """
+
+    site: str
+    messages: int
+    again: int
+    only_here: tuple[str, ...]
+    only_there: tuple[str, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether the server's ledger holds what left the site, and nothing else."""
+        return not self.only_here and not self.only_there
+
+
+def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
+    """Compare the ledger of a run with the one that a site kept of it (`MEMORY/RUN`).
+
+    Raises RunError where one of the two is missing or damaged, or the second is not one site's.
+    """
+    theirs = other / "ledger.jsonl" if other.is_dir() else other
+    if not theirs.is_file():
+        raise RunError("there is no ledger of a site here", where=str(theirs))
+    there = list(read_ledger(theirs))
+    names = {entry.site for entry in there}
+    if len(names) != 1:
+        raise RunError(
+            "this is not the ledger of one site",
+            where=str(theirs),
+            expected="the one that a site kept: MEMORY/RUN/ledger.jsonl",
+            got=f"{len(names)} sites",
+        )
+    site = names.pop()
+    paths = ledger_files(run)
+    if not paths:
+        raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
+    here = [entry for path in paths for entry in read_ledger(path) if entry.site == site]
+    ours, sites = Counter(here), Counter(there)
+    return LedgerDifference(
+        site,
+        messages=sum(sites.values()),
+        again=sum(max(sites[one] - ours[one], 0) for one in sites if one in ours),
+        only_here=tuple(sorted({_name(one) for one in ours if ours[one] > sites[one]})),
+        only_there=tuple(sorted({_name(one) for one in sites if one not in ours})),
+    )
+
+
+def _name(entry: Entry) -> str:
+    return (
+        f"round {entry.round}, {entry.step}, {entry.direction}, {entry.field}: {entry.bytes} bytes"
+    )

@@ -56,9 +56,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         super().set_communicator(communicator)
         told = communicator.client_is_active
 
-        def heard(client_name: str, reason: str, fl_ctx: FLContext) -> None:
-            self._heard[client_name] = time.monotonic()
-            told(client_name, reason, fl_ctx)
+        def heard(name: str, reason: str, fl_ctx: FLContext) -> None:
+            self._heard[name] = time.monotonic()
+            told(name, reason, fl_ctx)
 
         communicator.client_is_active = heard
 
