@@ -1,0 +1,234 @@
+"""Real processes and what may befall them: a cut network, a slow site, a full disk, a wrong key.
+
+And canaries: text, file names and errors of a site, looked for in all that others hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.errors import EngineError
+from confide.federation.events import Event
+from confide.federation.keys import new_key
+from confide.flare import processes
+from confide.flare.kits import Kit
+from confide.flare.sitekit import setup
+from confide.run import run
+from contract.corpus import tiny, write_conll
+from flare.real import Real, at_round, free_port, running
+from flare.test_real_runs import same
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+]
+
+CANARIES = {
+    "text": "zugspitzekrankenblatt",
+    "tag text": "matterhornfieber",
+    "file name": "nachtigallakte",
+    "folder name": "eisvogelarchiv",
+}
+
+
+class Proxy:
+    """Passes bytes on to a port of this machine, until it is cut."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._cut = False
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def cut(self, seconds: float) -> None:
+        """Drop every connection, and take none for a while."""
+        self._cut = True
+        for one in self._open:
+            one.close()
+        self._open.clear()
+        timer = threading.Timer(seconds, self._mend)
+        timer.daemon = True
+        timer.start()
+
+    def _mend(self) -> None:
+        self._cut = False
+
+    def _listen(self) -> None:
+        while True:
+            one, _ = self._listener.accept()
+            if self._cut:
+                one.close()
+                continue
+            other = socket.create_connection(("127.0.0.1", self._target))
+            self._open += [one, other]
+            for source, sink in ((one, other), (other, one)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        for one in (source, sink):
+            one.close()
+
+
+def through(kit: Kit, port: int) -> None:
+    """Let a site reach the server by another port."""
+    path = kit.path / "startup" / "fed_client.json"
+    text = path.read_text()
+    changed = re.sub(rf"(localhost|127\.0\.0\.1):{kit.port}", rf"\1:{port}", text)
+    assert changed != text
+    path.write_text(changed)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Iterator[Real]:
+    folder = tmp_path_factory.mktemp("faults")
+    settings = planted(folder, tiny(folder, "rounds=10", sites=2))
+    with running(folder, settings) as consortium:
+        yield consortium
+
+
+def planted(folder: Path, settings: Any) -> Any:
+    """The same sites; the second one's training text and its path hold canaries."""
+    sites = list(settings.site)
+    old = Path(sites[1].train[0]).read_text()
+    path = folder / CANARIES["folder name"] / f"{CANARIES['file name']}.conll"
+    block = [(CANARIES["text"], "O"), (CANARIES["tag text"], "B-Drug"), (".", "O")]
+    write_conll(path, [block])
+    path.write_text(old + "\n" + path.read_text())
+    sites[1] = sites[1].model_copy(update={"train": (str(path),)})
+    return settings.model_copy(update={"site": tuple(sites)})
+
+
+@pytest.fixture(scope="module")
+def whole(real: Real) -> Path:
+    run(real.settings, out=real.folder / "whole")
+    return real.folder / "whole"
+
+
+def test_a_network_that_is_cut_for_a_while(real: Real, whole: Path) -> None:
+    kit = real.kit("site-1")
+    proxy = Proxy(real.port)
+    processes.stop(kit)
+    before = (kit.path / "startup" / "fed_client.json").read_text()
+    through(kit, proxy.port)
+    processes.start(kit, wait=40.0)
+    try:
+        done = real.run("cut", watch=at_round(3, lambda: proxy.cut(20.0)))
+    finally:
+        processes.stop(kit)
+        (kit.path / "startup" / "fed_client.json").write_text(before)
+        processes.start(kit, wait=40.0)
+    same(whole, done.folder)
+
+
+def test_a_site_that_is_too_slow_is_named_and_the_run_resumed(real: Real, whole: Path) -> None:
+    held: list[Any] = []
+
+    def stop() -> None:
+        held.append(real.job_process("site-2"))
+        held[0].send_signal(signal.SIGSTOP)
+
+    with pytest.raises(EngineError, match=r"site site-2, step .* did not answer in time"):
+        real.run("slow", "federation.timeout=6", watch=at_round(3, stop))
+    held[0].send_signal(signal.SIGCONT)
+    same(whole, real.run("slow", "federation.timeout=60", resume=True).folder)
+
+
+def test_a_full_disk_is_named_and_the_run_resumed(real: Real, whole: Path) -> None:
+    memory = real.memory("site-1")
+    memory.mkdir(exist_ok=True)
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(memory)]
+    if os.geteuid() or subprocess.run(mounted, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        filler = memory / "filler"
+        for kib in range(256, 0, -4):
+            try:
+                filler.write_bytes(bytes(kib * 1024 - 512))
+                break
+            except OSError:
+                continue
+        with pytest.raises(EngineError, match=r"site site-1, .*(no space left|disk)"):
+            real.run("full")
+        filler.unlink()
+        subprocess.run([*mounted[:4], "remount,size=64m", *mounted[5:]], check=True)
+        same(whole, real.run("full", resume=True).folder)
+    finally:
+        subprocess.run(["umount", "-l", str(memory)], check=True)
+
+
+def test_another_key_at_one_site_is_named(real: Real) -> None:
+    file = real.files["site-2"]
+    before = file.read_text()
+    other = new_key(real.folder / "other.key")
+    file.write_text(re.sub(r"(?m)^key = .*$", f'key = "{other}"', before))
+    setup(real.kit("site-2"), file)
+    try:
+        with pytest.raises(EngineError, match=r"(?s)site.*key.*site"):
+            real.run("key")
+    finally:
+        file.write_text(before)
+        setup(real.kit("site-2"), file)
+
+
+def test_a_method_that_was_not_agreed_to_does_not_run(real: Real) -> None:
+    from confide.flare.sitekit import agree, withdraw
+
+    withdraw(real.kit("site-1"), "fedavg")
+    try:
+        with pytest.raises(EngineError, match=r"site-1, step join.*did not agree.*site consent"):
+            real.run("unasked")
+    finally:
+        agree(real.kit("site-1"), "fedavg")
+
+
+def test_errors_of_a_site_stay_there_and_no_text_is_anywhere_else(real: Real, whole: Path) -> None:
+    told: list[Event] = []
+    same(whole, real.run("canary", watch=told.append).folder)
+    path = Path(real.settings.site[1].train[0])
+    before = path.read_text()
+    path.write_text(before + f"\n{CANARIES['text']} has too few columns\n{CANARIES['tag text']}\n")
+    try:
+        with pytest.raises(EngineError, match="site site-2, step join") as raised:
+            real.run("broken")
+    finally:
+        path.write_text(before)
+    own = [real.kit("site-2").path, real.memory("site-2")]
+    log = (real.memory("site-2") / "site.log").read_text()
+    assert CANARIES["file name"] in log, "the site itself can read what was wrong"
+    places = [real.kit(name).path for name in ("server", "site-1", "lead")]
+    places += [real.memory("site-1"), real.folder / "canary", real.folder / "broken"]
+    found = [
+        f"{name} in {file}"
+        for place in places
+        for file in place.rglob("*")
+        if file.is_file()
+        for name, word in CANARIES.items()
+        if word.encode() in file.read_bytes()
+    ]
+    assert not found
+    said = json.dumps([str(event) for event in told]) + str(raised.value)
+    assert not [word for word in CANARIES.values() if word in said]
+    logs = [file for file in own[0].rglob("*log*") if file.is_file()]
+    assert logs
+    for file in logs:
+        assert not [w for w in CANARIES.values() if w.encode() in file.read_bytes()], file
