@@ -172,6 +172,7 @@ def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "seconds": sum(one["seconds"] for one in at),
             "train_seconds": sum(one["train_seconds"] for one in at),
             "compute_seconds": sum(one["compute_seconds"] for one in at),
+            "slowest_seconds": max(one["slowest_seconds"] for one in at),
             "sentences": sum(one.get("sentences", 0) for one in at),
             "bytes": {way: sum(one["bytes"][way] for one in at) for way in ("up", "down")},
         }

@@ -104,6 +104,7 @@ class Rounds:
 
     def _round(self, state: Any, progress: Progress, number: int) -> Any:
         start, computed = time.perf_counter(), self._federation.compute_seconds
+        worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
         state, facts = self._method.round(state, self._federation, number)
         trained = time.perf_counter() - start
@@ -118,6 +119,9 @@ class Rounds:
         }
         record["seconds"] = time.perf_counter() - start
         record["compute_seconds"] = self._federation.compute_seconds - computed
+        record["slowest_seconds"] = max(
+            seconds - worked[site] for site, seconds in self._federation.seconds_by_site.items()
+        )
         if facts.get("sentences"):
             record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
         progress.history.append(record)

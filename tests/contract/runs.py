@@ -17,7 +17,8 @@ from confide.federation.site import SiteHost
 from confide.runfolder import RunFolder
 
 TIMING = {
-    "seconds", "train_seconds", "compute_seconds", "sentences_per_second",
+    "seconds", "train_seconds", "compute_seconds", "slowest_seconds",
+    "sentences_per_second",
     "peak_rss_mb", "peak_rss_mb_worker",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ server = typer.Typer(no_args_is_help=True, help="Run the server, where nothing b
 site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
 
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the startup kit.")]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name, letter by letter.")]
 Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it, at most.")]
 
 _SAFELY = (
@@ -93,6 +94,11 @@ def renew(
     screen.say(f"\n{_SAFELY}")
     if kit.kind == "site":
         screen.say("The site moves its own file, local/site.toml, from the old kit to the new one.")
+    if kit.kind == "server":
+        screen.say(
+            "Stop the server first; then move runs, store and, if it is there, "
+            "disabled_clients.json (who is revoked) from the old kit to the new one."
+        )
     screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
 
 
@@ -134,6 +140,43 @@ def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
     _status(kit, "server", as_json=as_json)
 
 
+@server.command("revoke")
+def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
+    """Let a site in no more, also with a renewed kit; a run that it takes part in is ended."""
+    from confide.flare import kits, processes, revoking
+
+    held = kits.open_kit(kit, "server")
+    before = processes.status(held)
+    fresh = revoking.revoke(held, name)
+    screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
+    if fresh and before.running and name not in before.sites:
+        others = ", ".join(before.sites) or "none"
+        screen.say(f"no site of that name is connected; see that this is its name ({others} are)")
+    _followed(held, wait)
+
+
+@server.command("admit")
+def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
+    """Let a site in again that was revoked."""
+    from confide.flare import kits, revoking
+
+    held = kits.open_kit(kit, "server")
+    revoking.admit(held, name)
+    screen.say(f"{name} is let in again, with a certificate that is still good", style="bold")
+    _followed(held, wait)
+
+
+def _followed(kit: Kit, wait: float) -> None:
+    """Say whether a server that runs took notice; one that does not reads the list at its start."""
+    from confide.flare import processes
+
+    if processes.status(kit).sites and not processes.follows(kit, wait=wait):
+        screen.say(
+            "the server that runs has not taken notice yet; restart it (`confide server stop`, "
+            "then `confide server start`), and it does"
+        )
+
+
 @site.command("start")
 def start_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
     """Start the site in the background; it is started again whenever it ends."""
@@ -160,7 +203,8 @@ def _start(path: Path, kind: Literal["server", "site"], wait: float) -> None:
     now = processes.status(kit)
     who = "the server" if kind == "server" else f"site {kit.name}"
     since = "" if fresh or now.since is None else f" already, since {_local(now)}"
-    screen.say(f"{who} runs{since}; process {now.pid}", style="bold")
+    process = f"; process {now.pid}" if now.pid else ""
+    screen.say(f"{who} runs{since}{process}", style="bold")
     if now.trouble:
         screen.say(f"it is not connected yet, and goes on trying: {now.trouble}")
     elif not now.connected:
@@ -202,6 +246,8 @@ def _status_table(now: Status) -> Table:
         ]
     if now.running and now.kind == "server":
         rows.append(("sites", ", ".join(now.sites) or "none"))
+    if now.revoked:
+        rows.append(("revoked", ", ".join(now.revoked)))
     rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "ended"))
     table = Table(title=now.name, title_justify="left", show_header=False)
     for name, value in rows:

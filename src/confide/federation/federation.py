@@ -77,6 +77,7 @@ class Federation:
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
         self.compute_seconds = 0.0
+        self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
 
     def draw(self, fraction: float, round: int) -> tuple[str, ...]:
         """The sites that take part in a round: max(1, fraction · K) of them, drawn by the seed."""
@@ -168,6 +169,7 @@ class Federation:
         with closing(deliveries):  # whoever stops listening must not keep the engine waiting
             for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
                 self.compute_seconds += data.seconds
+                self.seconds_by_site[site] += data.seconds
                 try:
                     reply = self._open(step, site, data.reply, asks[site], round=round)
                 except SiteFault as error:

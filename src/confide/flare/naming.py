@@ -26,12 +26,7 @@ def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) 
     if not sites:
         raise KitError("a consortium has at least one site", fix="name one with --site")
     for what, name in (("consortium", consortium), ("lead", lead), *(("site", s) for s in sites)):
-        if not _NAME.fullmatch(name):
-            raise KitError(
-                f"a {what} cannot be called that",
-                expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
-                got=repr(name),
-            )
+        _check_form(what, name)
     taken = {name: f"{name!r} means something else here" for name in RESERVED}
     taken[host.lower()] = f"{host!r} is the server's host"
     for what, name in (("lead", lead), *(("site", s) for s in sites)):
@@ -44,6 +39,22 @@ def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) 
         taken[name.lower()] = f"another {what if what == 'site' else 'site'} has that name"
         if what == "lead":
             taken[name.lower()] = "the lead has that name"
+
+
+def check_site(name: str, *, host: str) -> None:
+    """Raise KitError where no site of a server at `host` can have that name."""
+    _check_form("site", name)
+    if name.lower() in (*RESERVED, host.lower()):
+        raise KitError("no site is called that", got=repr(name))
+
+
+def _check_form(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise KitError(
+            f"a {what} cannot be called that",
+            expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
+            got=repr(name),
+        )
 
 
 def check_host(host: str) -> None:

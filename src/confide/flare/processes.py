@@ -26,7 +26,9 @@ from confide.flare.kits import Kit, expires, no_engine
 from confide.flare.naming import SERVER
 from confide.flare.policies import HEARTBEAT_TIMEOUT, STORE
 from confide.flare.probe import trouble_with
+from confide.flare.revoking import revoked
 from confide.flare.supervisor import CONSOLE, NOTES, RESIDENT, STATE, lock
+from confide.flare.tidying import tidy
 
 try:
     import psutil  # type: ignore[import-untyped]
@@ -43,6 +45,10 @@ RUN = (
 NOT_PASSED = ("FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT")
 """What would make FLARE write elsewhere, or more than it should."""
 KILLED_WITHIN = 10.0
+TURNED_AWAY = (
+    "the server answers, but does not let this site in; ask who runs it whether the site was "
+    "revoked (`confide server status` there names those)"
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,9 @@ class Status:
 
     `memory`: resident bytes of them all; `runs`: how many go on; `restarts`: how often the resident
     process was started again since `start`. `connected`: at a site, whether the server takes its
-    signs of life; at the server, whether it is ready. `sites`: those the server heard of lately.
-    `trouble` says in words why a site that runs is not connected.
+    signs of life; at the server, whether it is ready. `sites`: those the server heard of lately;
+    `revoked`: those that it lets in no more. `trouble` says in words why a site that runs is not
+    connected.
     """
 
     kind: str
@@ -65,6 +72,7 @@ class Status:
     restarts: int
     connected: bool
     sites: tuple[str, ...]
+    revoked: tuple[str, ...]
     days_left: int
     trouble: str
 
@@ -73,7 +81,7 @@ class Status:
 
 
 def start(kit: Kit, *, wait: float = 20.0) -> bool:
-    """Start the kit's processes. False where they ran already.
+    """Start the kit's processes, and tidy the kit up before. False where they ran already.
 
     Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
     site goes on trying by itself. Raises KitError where it cannot start.
@@ -85,7 +93,9 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
     held.close()
     _end(kit, wait=0.0)  # what a killed supervisor left
     if kit.kind == SERVER:
+        revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
+    tidy(kit.path)
     for name in ("run", "tmp", "store"):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)
     for old in (NOTES, STATE):
@@ -99,8 +109,8 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
         start_new_session=True,
         check=True,
     )
-    _until(lambda: _restarts(kit) > 0 or _state(kit).get("connected", False), wait)
-    if _restarts(kit):
+    _until(lambda: _restarts(kit) > 0 or _settled(kit), wait)
+    if _restarts(kit) and not _state(kit).get("refused"):
         _end(kit, wait=0.0)
         raise KitError(
             "the process ended as soon as it was started",
@@ -130,7 +140,8 @@ def status(kit: Kit) -> Status:
         fresh = True  # it says something only when a site does
     mine = resident is not None and state.get("pid") == resident.pid
     connected = bool(mine and fresh and state.get("connected"))
-    trouble = trouble_with(kit) if resident is not None and not connected else ""
+    refused = bool(state.get("refused")) and bool(processes)
+    trouble = trouble_with(kit) if (resident is not None or refused) and not connected else ""
     left = expires(kit) - datetime.datetime.now(datetime.UTC)
     since = None if resident is None else resident.create_time()
     heard = state.get("sites", {}) if mine else {}
@@ -145,8 +156,9 @@ def status(kit: Kit) -> Status:
         restarts=_restarts(kit),
         connected=connected,
         sites=tuple(sorted(s for s, at in heard.items() if time.time() - at < HEARTBEAT_TIMEOUT)),
+        revoked=revoked(kit) if kit.kind == SERVER else (),
         days_left=math.floor(left.total_seconds() / 86400),
-        trouble=trouble,
+        trouble=trouble or (TURNED_AWAY if refused and not connected else ""),
     )
 
 
@@ -274,6 +286,17 @@ def _state(kit: Kit) -> dict[str, Any]:
         return dict(json.loads((kit.path / STATE).read_bytes()))
     except (OSError, ValueError):
         return {}
+
+
+def _settled(kit: Kit) -> bool:
+    state = _state(kit)
+    return bool(state.get("connected") or state.get("refused"))
+
+
+def follows(kit: Kit, *, wait: float) -> bool:
+    """Whether a server that runs knows who is revoked, at most `wait` seconds from now."""
+    names = list(revoked(kit))
+    return _until(lambda: _state(kit).get("revoked") == names, wait)
 
 
 def _restarts(kit: Kit) -> int:

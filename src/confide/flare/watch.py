@@ -11,17 +11,24 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import SystemComponents
+from nvflare.apis.fl_constant import FLContextKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.federation.files import write_atomically
 from confide.flare.policies import MESSAGE_TIMEOUT
+from confide.flare.revoking import LIST, Door
 from confide.flare.supervisor import STATE
+
+KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)
+"""At the server, before it looks whether it takes the site."""
 
 
 class Watch(FLComponent):  # type: ignore[misc]
-    """Notes each sign of life: at a site whether the server took it, at the server whose it was."""
+    """Notes each sign of life: at a site whether the server took it, at the server whose it was.
+
+    At the server it also sees to it that a site that was revoked is out at once.
+    """
 
     engine: Any = None
     """FLARE's engine, once it is there; for whoever must end the process in good order."""
@@ -30,6 +37,8 @@ class Watch(FLComponent):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._asked = self._noted = 0.0
+        self._unanswered = False
+        self._door = Door(Path.cwd() / LIST)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note what happened."""
@@ -39,9 +48,18 @@ class Watch(FLComponent):  # type: ignore[misc]
             Watch.engine = fl_ctx.get_engine()
             Watch.registered = True
             self._note(connected=True)
+        elif event_type in KNOCKS:
+            if Watch.engine is not None and self._door.look(Watch.engine):
+                self._note(connected=True)
+        elif event_type == EventType.AFTER_CLIENT_REGISTER:
+            if not fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN):
+                self._note(connected=False, refused=True)
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
-            self._asked = time.monotonic()
+            if self._unanswered:  # FLARE says no "after" of a sign of life that was refused
+                self._note(connected=False, refused=True)
+            self._asked, self._unanswered = time.monotonic(), True
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
+            self._unanswered = False
             self._note(connected=self._answered(fl_ctx))
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED and self._old():
             self._note(connected=True)
@@ -57,14 +75,17 @@ class Watch(FLComponent):  # type: ignore[misc]
         """With many sites, not every sign of life is written down."""
         return time.monotonic() - self._noted > 1.0
 
-    def _note(self, *, connected: bool) -> None:
+    def _note(self, *, connected: bool, refused: bool = False) -> None:
         self._noted = time.monotonic()
         known = Watch.engine.get_clients() if hasattr(Watch.engine, "get_clients") else ()
+        manager = getattr(Watch.engine, "client_manager", None)
         state = {
             "pid": os.getpid(),
             "at": time.time(),
             "connected": connected,
+            "refused": refused,
             "sites": {site.name: site.last_connect_time for site in known},
+            "revoked": sorted(manager.disabled_clients) if manager else [],
         }
         with contextlib.suppress(OSError):  # on a full disk the file grows old, and that is seen
             write_atomically(Path.cwd() / STATE, json.dumps(state).encode())
