@@ -247,6 +247,8 @@ class _Following:
                 since = int(said["last"])
                 for event in said["events"]:
                     self._pass_on(event)
+                if said.get("state") == "failed":
+                    return said  # why is known; the engine may take its time to clear up
             if time.monotonic() - looked > 2.0 or said is None:
                 looked, status = time.monotonic(), self._session.status(submission)
                 if status.startswith("FINISHED"):
