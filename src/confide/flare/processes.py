@@ -31,7 +31,7 @@ from confide.flare.supervisor import CONSOLE, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
 
 try:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 except ImportError as error:
     raise no_engine() from error
 
