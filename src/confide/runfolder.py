@@ -210,12 +210,14 @@ def memory_of(folder: Path, kind: type) -> Any:
 def decisive(settings: Settings) -> dict[str, Any]:
     """The settings that decide the numbers of a round, by dotted key.
 
-    How many rounds there are, how many workers, and how patient a run is do not.
+    How many rounds there are, how many workers, and how patient a run is do not, nor how long a
+    site may take.
     """
     tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
     for key in ("rounds", "workers", "name", "when"):
         tree.pop(key)
     tree["select"].pop("patience")
+    tree["federation"].pop("timeout", None)
     return {".".join(key): value for key, value in leaves(tree)}
 
 

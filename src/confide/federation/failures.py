@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +89,15 @@ def failure_from(error: BaseException) -> Failure:
         code, detail = error.code, error.detail
     elif isinstance(error, GuardError):
         code, detail = "guard", error.what
-    elif isinstance(error, OSError) and error.errno == 28:
+    elif any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _causes(error)):
         code = "disk-full"
     return Failure(code, kind if kind in _KINDS else "Exception", _place(error), detail)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def fault(failure: Failure, *, site: str, step: str, round: int) -> SiteFault:
