@@ -106,7 +106,7 @@ def test_twenty_random_kills(real: Real, tmp_path: Path) -> None:
         killed.append(who)
         armed = False
 
-    more = ("rounds=300", "select.every=5", "training.decay=1.0")
+    more = ("rounds=150", "select.every=1", "training.decay=1.0")
     done = real.run("kills", settings=tiny(real.folder, *more), watch=watch)
     assert len(killed) == 20
     run(tiny(real.folder, *more), out=tmp_path / "one")
