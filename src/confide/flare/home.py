@@ -26,7 +26,7 @@ from confide.federation.files import write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode, peek, sizes
+from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
 from confide.flare.joining import (
@@ -185,7 +185,7 @@ class SiteHome:
             if direction == "up" and step.summed and not failed:
                 seen = "sum"
             ledger.record(
-                sizes(decode(kind, message), len(message)),
+                _weighed(kind, message),
                 round=round,
                 step=name,
                 direction=direction,
@@ -252,6 +252,14 @@ def _opened(kind: Callable[..., Any], data: bytes) -> Any:
         return decode(kind, data)  # type: ignore[arg-type]
     except MessageError as error:
         raise Refusal("bad-ask") from error
+
+
+def _weighed(kind: type, message: bytes) -> list[FieldSize]:
+    """What the fields of a message weigh; of one that cannot be read, what it weighs itself."""
+    try:
+        return sizes(decode(kind, message), len(message))
+    except MessageError:
+        return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 
 
 def _plain(settings: str) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""The components that FLARE loads, without its processes: what it passes on, and what it loses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.fuel.utils import fobs
+
+from confide import __version__
+from confide.errors import EngineError
+from confide.federation.events import unwatched
+from confide.federation.failures import Failure
+from confide.federation.messages import decode
+from confide.flare import quiet
+from confide.flare.conducting import Conductor
+from confide.flare.engine import FlareEngine
+from confide.flare.envelope import ask_of, opened, replied, reply_of
+from confide.flare.executor import ConfideExecutor
+from confide.run import run
+from contract.corpus import tiny
+from contract.entries import ENTRIES
+from contract.runs import differences, states
+from flare.homes import as_toml, write_site_files
+from flare.test_conducting import numbers
+
+Answer = Callable[[str, Shareable], Shareable | None]
+
+
+class Wire:
+    """Plays FLARE's controller: carries every task, as bytes, to who answers it."""
+
+    def __init__(self, answer: dict[str, Answer]) -> None:
+        self.answer = answer
+        self.cancelled: list[str] = []
+        self._one = threading.Lock()  # here the sites share the process's random numbers
+
+    def broadcast(self, task: Any, fl_ctx: Any, *, targets: list[str], min_responses: int) -> None:
+        def carry() -> None:
+            asked = fobs.loads(fobs.dumps(task.data))
+            with self._one:
+                reply = self.answer[targets[0]](task.name, asked)
+            if reply is None:
+                return
+            result = SimpleNamespace(result=fobs.loads(fobs.dumps(reply)))
+            task.completion_status = TaskCompletionStatus.OK
+            task.result_received_cb(client_task=result, fl_ctx=fl_ctx)
+
+        threading.Thread(target=carry, daemon=True).start()
+
+    def cancel_task(self, task: Any, fl_ctx: Any) -> None:
+        self.cancelled.append(task.name)
+
+
+@pytest.fixture(autouse=True)
+def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests keeps its own hooks."""
+    monkeypatch.setattr(quiet, "seal_run", lambda: None)
+
+
+def executor_in(kit: Path) -> ConfideExecutor:
+    """An executor in a kit whose `local` folder is this one."""
+    made, context = ConfideExecutor(), FLContext()
+    workspace = SimpleNamespace(get_site_config_dir=lambda: str(kit))
+    engine = SimpleNamespace(get_workspace=lambda: workspace)
+    made.handle_event(EventType.START_RUN, SimpleNamespace(get_engine=lambda: engine))
+    assert context is not None
+    return made
+
+
+def answering(executor: ConfideExecutor) -> Answer:
+    return lambda name, asked: executor.execute(name, asked, FLContext(), Signal())
+
+
+def engine_of(
+    answer: dict[str, Answer], *, stop: Signal | None = None, gone: Any = None
+) -> FlareEngine:
+    wire: Any = Wire(answer)
+    return FlareEngine(
+        wire, FLContext(), stop or Signal(), sites=list(answer), gone=gone or (lambda site: False)
+    )
+
+
+@pytest.mark.parametrize("method", sorted(ENTRIES))
+def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, method: str) -> None:
+    settings = tiny(tmp_path, f"method={method}")
+    run(settings, out=tmp_path / "one")
+    files = write_site_files(tmp_path / "homes", settings)
+    engine = engine_of({name: answering(executor_in(p.parent)) for name, p in files.items()})
+    conductor = Conductor(
+        "run-1", as_toml(settings), version=__version__, engine=engine, folder=tmp_path / "server"
+    )
+    conductor.conduct(unwatched)
+    assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
+    assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+
+
+def heard(engine: FlareEngine, timeout: float | None = None) -> dict[str, str]:
+    """Each site's reply to an ask: its bytes, or the code of its failure."""
+    found = {}
+    for delivery in engine.deliver(
+        "step", 3, asks=dict.fromkeys(engine.sites, b"ask"), timeout=timeout
+    ):
+        try:
+            found[delivery.site] = decode(Failure, delivery.reply).code
+        except Exception:
+            found[delivery.site] = delivery.reply.decode()
+    return found
+
+
+def echo(name: str, asked: Shareable) -> Shareable:
+    round, data = opened(asked) or (0, b"")
+    return reply_of(data + str(round).encode(), 0.5)
+
+
+def silent(name: str, asked: Shareable) -> None:
+    return None
+
+
+def test_what_a_site_does_not_answer_is_lost_or_late() -> None:
+    broken = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    engine = engine_of(
+        {"echo": echo, "broken": lambda *_: broken, "silent": silent}, gone=lambda s: s == "silent"
+    )
+    assert heard(engine) == {"echo": "ask3", "broken": "lost", "silent": "lost"}
+    late = engine_of({"echo": echo, "silent": silent})
+    assert heard(late, timeout=0.3) == {"echo": "ask3", "silent": "timeout"}
+    assert late._controller.cancelled == ["step"]
+
+
+def test_a_run_that_flare_ends_is_an_engine_error() -> None:
+    stop = Signal()
+    engine = engine_of({"silent": silent}, stop=stop)
+    threading.Timer(0.1, lambda: stop.trigger(True)).start()
+    start = time.monotonic()
+    with pytest.raises(EngineError, match="the engine ended the run"):
+        heard(engine)
+    assert time.monotonic() - start < 5.0
+
+
+def test_an_envelope_of_another_form_is_no_ask_and_no_reply() -> None:
+    assert opened(Shareable()) is None
+    assert opened(ask_of(2, b"x")) == (2, b"x")
+    odd = ask_of(2, b"x")
+    odd["round"] = "2"
+    assert opened(odd) is None
+    assert replied(None) is None
+    for seconds in (float("nan"), "soon", None):
+        forged = reply_of(b"x", 1.0)
+        forged["seconds"] = seconds
+        assert replied(forged) is None
+    assert replied(reply_of(b"x", -1.0)) == (b"x", 0.0)
+
+
+def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_path: Path) -> None:
+    executor = executor_in(tmp_path)
+    bad = executor.execute("join", Shareable(), FLContext(), Signal())
+    assert bad.get_return_code() == ReturnCode.BAD_TASK_DATA
+    (tmp_path / "site.toml").write_text('name = "secret-ward"\nnonsense = 1\n')
+    reply = replied(executor.execute("join", ask_of(0, b"nonsense"), FLContext(), Signal()))
+    assert reply is not None
+    assert decode(Failure, reply[0]).code in ("bad-ask", "site-file")
+    assert b"secret-ward" not in reply[0]
