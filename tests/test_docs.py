@@ -205,10 +205,16 @@ def test_every_page_is_reachable_from_the_index() -> None:
 def test_every_verb_is_on_the_page_of_the_command_line() -> None:
     from confide.cli import app
     from confide.console.data_verbs import data
+    from confide.console.kit_verbs import consortium, server, site
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]
-    verbs += [f"confide data {verb.name}" for verb in data.registered_commands]
+    groups = {"data": data, "consortium": consortium, "server": server, "site": site}
+    verbs += [
+        f"confide {name} {verb.name or verb.callback.__name__}"
+        for name, group in groups.items()
+        for verb in group.registered_commands
+    ]
     assert not [verb for verb in verbs if f"$ {verb}" not in page]
 
 

@@ -29,6 +29,9 @@ NOTES = "coordinate.json"
 """What the lead keeps of a run that goes on: its name, its sites, its submissions."""
 ATTEMPTS = 5
 """So often a run is submitted again without a new checkpoint before we give up."""
+ANSWERED_WITHIN = 90.0
+"""Seconds until a site asks again for what got lost on a network that was cut; it has to be enough
+to bring down the largest ask."""
 LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.controller.ConfideController"
 EXECUTOR = "confide.flare.executor.ConfideExecutor"
@@ -168,6 +171,8 @@ def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
         },
         "app/config/config_fed_client.json": {
             "format_version": 2,
+            "get_task_timeout": ANSWERED_WITHIN,
+            "submit_task_result_timeout": 3 * ANSWERED_WITHIN,
             "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
             "components": [],
         },
