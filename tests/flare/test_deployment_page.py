@@ -1,0 +1,57 @@
+"""docs/deployment.md says what the code says: messages, codes, the keys of a site's file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import confide
+from confide.federation.failures import CODES
+from confide.settings import ConsentTable, SiteFile
+from confide.settings.tables import GuardsTable
+
+SOURCE = Path(confide.__file__).parent
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "deployment.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+TROUBLE, _, CODE_TABLE = TEXT.partition("\n## Trouble")[2].partition("Codes with which")
+
+
+def strings() -> list[str]:
+    """Every text in the code that confide raises or shows; the fixed parts of formatted ones."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def messages() -> list[str]:
+    """What the table of messages quotes."""
+    rows = [line for line in TROUBLE.splitlines() if line.startswith("| ")][1:]
+    return [quoted for row in rows for quoted in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+
+def test_the_page_quotes_messages_that_the_code_has() -> None:
+    known = strings()
+    assert len(messages()) > 20
+    for message in messages():
+        for part in filter(None, (part.strip() for part in message.split("…"))):
+            assert any(part in text for text in known), f"no message says {part!r}"
+
+
+def test_every_code_is_on_the_page() -> None:
+    rows = [line.split("|")[1] for line in CODE_TABLE.splitlines() if line.startswith("| ")][1:]
+    shown = [code for row in rows for code in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(shown) == sorted(CODES)
+
+
+@pytest.mark.parametrize("table", [SiteFile, GuardsTable, ConsentTable])
+def test_every_key_of_a_sites_file_is_on_the_page(table: type) -> None:
+    part = TEXT.partition("### site.toml")[2].partition("### Check, and agree")[0]
+    shown = set(re.findall(r"`\[?([a-z_]+)[\].A-Z]*`", part))
+    keys = {field.alias or name for name, field in table.model_fields.items()}
+    assert not keys - shown
