@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -19,10 +20,12 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 import psutil
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
 
 from confide.console import kit_verbs
 from confide.errors import KitError
-from confide.flare import policies, probe, processes, supervisor
+from confide.flare import policies, probe, processes, supervisor, watch
 from confide.flare.kits import Consortium, Kit, add, init, open_kit
 from confide.flare.processes import start, status, stop
 
@@ -141,6 +144,36 @@ def test_the_probe_names_what_is_wrong(founded):
     assert "no server answers at localhost" in probe.trouble_with(kit)
     nowhere = dataclasses.replace(kit, host="no-such-host.invalid")
     assert "is not known here" in probe.trouble_with(nowhere)
+
+
+def _watched(*events: str, token: str | None = None) -> dict[str, object]:
+    """What a site's kit (the folder we are in) says after these events of its process."""
+    context = SimpleNamespace(
+        get_engine=lambda: SimpleNamespace(),
+        get_prop=lambda name: token if name == FLContextKey.CLIENT_TOKEN else None,
+    )
+    seen = watch.Watch()
+    seen._answered = lambda _: True
+    for event in (EventType.SYSTEM_BOOTSTRAP, *events):
+        seen.handle_event(event, context)
+    file = Path(supervisor.STATE)
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
+    monkeypatch.setattr(watch.Watch, "engine", None)
+    monkeypatch.setattr(watch.Watch, "registered", False)
+    register = EventType.AFTER_CLIENT_REGISTER
+    before, after = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
+    assert _watched(register, token="taken") == {}
+    said = _watched(register)
+    assert (said["connected"], said["refused"]) == (False, True)
+    said = _watched(register, before, after, before, token="taken")
+    assert (said["connected"], said["refused"]) == (True, False)
+    said = _watched(register, before, after, before, before, token="taken")
+    assert (said["connected"], said["refused"]) == (False, True)
+    said = _watched(register, before, before, before, after, token="taken")
+    assert (said["connected"], said["refused"]) == (True, False)
 
 
 # --- real processes -------------------------------------------------------------------------
