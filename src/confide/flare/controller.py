@@ -76,6 +76,9 @@ class ConfideController(Controller):  # type: ignore[misc]
             self._name, self._settings, version=self._version, engine=engine, folder=folder
         )
         (folder / OUTCOME).unlink(missing_ok=True)
+        there = {one.name for one in fl_ctx.get_engine().get_clients()}
+        if not set(self._asked) <= there:
+            return  # a name that no site has, or one that has just gone
         try:
             conductor.conduct(self._bulletin)
             self._bulletin.end()

@@ -202,11 +202,12 @@ class _Following:
         self._session = session
         self._watch = watch
         self._round = 0
+        self._waiting = False
 
     def to_its_end(self) -> dict[str, Any]:
         """Follow the last submission, or a new one, until the run is finished or cannot go on."""
         vain = 0
-        submission = self._notes.submissions[-1] if self._notes.submissions else self._submit()
+        submission = self._to_follow()
         while True:
             before = self._round
             outcome = self._follow(submission)
@@ -234,6 +235,24 @@ class _Following:
             time.sleep(min(2.0 * (vain + 1), 10.0))
             submission = self._submit()
 
+    def _to_follow(self) -> str:
+        """The last submission, if it goes on or came to its end; else a new one."""
+        if not self._notes.submissions:
+            return self._submit()
+        last = self._notes.submissions[-1]
+        if self._session.status(last).startswith("FINISHED"):
+            return last if self._collect(last).get("state") == "finished" else self._submit()
+        said = self._session.told(last, 0)
+        return self._submit() if said and said.get("state") == "failed" else last
+
+    def _wait_for(self, since: float) -> None:
+        """Say who keeps a submission waiting, when it has waited for a while."""
+        if not self._waiting and time.monotonic() - since > 10.0:
+            self._waiting = True
+            missing = sorted(set(self._notes.sites) - set(self._session.connected()))
+            who = ", ".join(missing) or "the engine"
+            self._watch(Event("failed", self._round or None, message=f"waiting for {who}"))
+
     def _submit(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
             submission = self._session.submit(
@@ -245,7 +264,8 @@ class _Following:
 
     def _follow(self, submission: str) -> dict[str, Any]:
         """Pass on what the run tells, until the submission has ended; how the run stands then."""
-        since, looked = 0, 0.0
+        since, looked, start = 0, 0.0, time.monotonic()
+        self._waiting = False
         while True:
             said = self._session.told(submission, since)
             if said is not None:
@@ -256,6 +276,8 @@ class _Following:
                     return said  # why is known; the engine may take its time to clear up
             if time.monotonic() - looked > 2.0 or said is None:
                 looked, status = time.monotonic(), self._session.status(submission)
+                if status in ("SUBMITTED", "APPROVED"):
+                    self._wait_for(start)
                 if status.startswith("FINISHED"):
                     return self._collect(submission) | {"status": status}
             time.sleep(0.3)

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from confide import __version__
 from confide.errors import ConfideError, MessageError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
+from confide.federation.federation import round_half_up
 from confide.federation.files import write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
@@ -109,11 +110,12 @@ class SiteHome:
         settings = parse(_plain(ask.settings))
         check_suited(settings)
         self._consented(settings.trained_by, ask.wire)
-        if len(set(ask.sites)) < file.guards.min_sites:
+        if _fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
         os.environ["HF_HUB_OFFLINE"] = "1"  # an encoder is what lies here; nothing is fetched
         folder = RunFolder(Path(file.memory) / _safe(ask.run))
         mine = settings.model_copy(update={"site": (_table(file),), "split": None})
+        folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         gathered = gather(mine, folder.sites, key_file=None)
         self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))
         self._steps |= self._run.steps
@@ -269,6 +271,13 @@ def _plain(settings: str) -> dict[str, Any]:
         return tomllib.loads(settings)
     except tomllib.TOMLDecodeError as error:
         raise Refusal("bad-ask") from error
+
+
+def _fewest(settings: Settings, sites: Sequence[str]) -> int:
+    """Of how few sites a sum of this run may be."""
+    count = len(set(sites))
+    drawn = max(1, round_half_up(settings.federation.fraction * count))
+    return min(drawn, settings.federation.at_least or drawn)
 
 
 def _safe(run: str) -> str:

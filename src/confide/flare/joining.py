@@ -89,6 +89,8 @@ def check_suited(settings: Settings) -> None:
         "data.scheme": settings.data.scheme is not None,
         "data.encoding": settings.data.encoding is not None,
         "data.mask_common": settings.data.mask_common > 0,
+        "data.train_share": settings.data.train_share < 1,
+        "model.context": any(mark in settings.model.context for mark in "/\\~$"),
         "guards": settings.guards != plain.guards,
     }
     wrong = [key for key, is_there in named.items() if is_there]

@@ -112,9 +112,7 @@ def enrol(
 ) -> tuple[Enrolled, FedNERMemory]:
     """Make a tagger of the site's own form; its private parts start from the turn's seed."""
     forget_text(site)
-    keep_private(site, set(ask.private))
-    if ask.batch_size < site.guards.min_batch:
-        raise Refusal("small-batch")
+    _check_guards(site, ask)
     form = _own_form(site, ask)
     own = of_parts(arrays(initial(tagger_sizes(form), turn.seed)), ask.private)
     found = vectors_of(site, form)
@@ -144,6 +142,7 @@ def improve(
 ) -> tuple[Improved, FedNERMemory]:
     """Steps on batches of the site's text; private parts are updated here (Algorithm 1)."""
     memory = known(memory)
+    _check_guards(site, memory)
     encoded = encoded_text(site, memory)
     if not len(encoded):
         raise Refusal("no-training-text")
@@ -218,6 +217,13 @@ ENROL = Step.of(enrol)
 IMPROVE = Step.of(improve, summed=True, like=(("weights", "update"),), check=check_improved)
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)
+
+
+def _check_guards(site: Site, form: Enrol | FedNERMemory) -> None:
+    """Raise Refusal where the site's own guards do not let it take part like this."""
+    keep_private(site, set(form.private))
+    if min(form.batch_size, len(training_examples(site))) < site.guards.min_batch:
+        raise Refusal("small-batch")
 
 
 def _own_form(site: Site, ask: Enrol) -> TaggerMemory:
