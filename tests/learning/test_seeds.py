@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from confide.learning.seeds import derive_seed, seeded
@@ -23,3 +25,13 @@ def test_draws_inside_do_not_move_the_generator_outside() -> None:
     assert torch.equal(torch.rand(3), expected)
     with seeded(1):
         assert torch.equal(torch.rand(3), inside)
+
+
+def test_threads_do_not_draw_from_each_others_seeds() -> None:
+    def draw(seed: int) -> list[float]:
+        with seeded(seed):
+            return [float(torch.rand(())) for _ in range(200)]
+
+    expected = [draw(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(draw, range(8))) == expected

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def derive_seed(*parts: str | int) -> int:
@@ -24,7 +27,10 @@ def derive_seed(*parts: str | int) -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch draws from this seed; outside, as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[]):
+    """Inside, torch draws from this seed; outside, as if nothing had been drawn.
+
+    Torch has one generator for all threads, so they wait for each other here.
+    """
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
