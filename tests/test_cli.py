@@ -16,8 +16,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from confide import __version__, api
-from confide.cli import STOPPED, app
+from confide.cli import app
 from confide.comparison import Compared, RunComparison, SideScore
+from confide.console.screen import STOPPED
 from confide.demo import DemoResult, Example, Mark
 from confide.errors import DataError, RunError
 from confide.federation.events import Event

@@ -16,11 +16,21 @@ from confide.console import screen
 from confide.console.data_verbs import data
 from confide.console.kit_verbs import consortium, server, site
 from confide.console.site_verbs import coordinate
-from confide.console.words import Both, Format, Json, Key, Overrides, Quiet, RunFolder, Scheme, Site
+from confide.console.words import (
+    Both,
+    Format,
+    Json,
+    Key,
+    Overrides,
+    Quiet,
+    Resume,
+    RunFolder,
+    RunOut,
+    Scheme,
+    SettingsName,
+    Site,
+)
 from confide.errors import ConfideError
-
-STOPPED = 130
-"""The exit code after Ctrl-C, as shells have it."""
 
 
 class Verbs(TyperGroup):
@@ -35,7 +45,7 @@ class Verbs(TyperGroup):
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             screen.say("stopped")
-            raise typer.Exit(STOPPED) from None
+            raise typer.Exit(screen.STOPPED) from None
 
 
 app = typer.Typer(
@@ -83,13 +93,11 @@ def _options(
 
 @app.command(rich_help_panel=_TRAIN)
 def run(
-    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
+    settings: SettingsName,
     *,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    out: RunOut = None,
+    resume: Resume = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
@@ -104,7 +112,7 @@ def run(
             )
     except KeyboardInterrupt:
         screen.say("\nstopped; the same command with --resume goes on from the last whole round")
-        raise typer.Exit(STOPPED) from None
+        raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
 
@@ -324,7 +332,7 @@ def wire(
 
 @app.command(rich_help_panel=_LOOK)
 def capacity(
-    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
+    settings: SettingsName,
     *,
     parts: Annotated[int, typer.Option(metavar="N", help="Into how many parts.")] = 5,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many times each.")] = 3,

@@ -19,7 +19,7 @@ from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather, pooled
 from confide.methods import Method, method_named
 from confide.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
-from confide.recipes import recipe_path
+from confide.recipes import settings_file
 from confide.runfolder import RunFolder, environment, memory_of
 from confide.settings import Settings, anchored, load
 from confide.sitereport import Home, site_reports
@@ -98,10 +98,7 @@ def run(
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
     if isinstance(settings, Settings):
         return anchored(settings, Path.cwd())
-    path = Path(settings)
-    if not path.suffix and not path.exists():
-        path = recipe_path(str(settings))
-    return load(path, overrides)
+    return load(settings_file(settings), overrides)
 
 
 def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Part]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 120
 """Columns of a table that is not shown on a terminal."""
 
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
 
 def console(stream: IO[str] | None = None) -> Console:
     """A rich console on stdout, or on `stream`; wide where nobody has said how wide."""

@@ -9,13 +9,11 @@ import typer
 
 from confide.console import screen
 from confide.console.kit_verbs import KitFolder, site
-from confide.console.words import Both, Json, Overrides, Quiet
-
-STOPPED = 130
+from confide.console.words import Both, Json, Overrides, Quiet, Resume, RunOut, SettingsName
 
 
 def coordinate(
-    settings: Annotated[str, typer.Argument(help="A settings file, or the name of a recipe.")],
+    settings: SettingsName,
     *,
     kit: Annotated[Path, typer.Option(metavar="DIR", help="The lead's startup kit.")],
     overrides: Overrides = None,
@@ -23,10 +21,8 @@ def coordinate(
         list[str] | None,
         typer.Option("--site", metavar="NAME", help="Who takes part; all, if none is named."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    out: RunOut = None,
+    resume: Resume = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
@@ -51,7 +47,7 @@ def coordinate(
             )
     except KeyboardInterrupt:
         screen.say("\nno longer watching; the run goes on: the same command with --resume watches")
-        raise typer.Exit(STOPPED) from None
+        raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
 

@@ -30,4 +30,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
 ]
+RunOut = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")]
+SettingsName = Annotated[
+    str, typer.Argument(metavar="SETTINGS", help="A settings file, or the name of a recipe.")
+]
 Both = Annotated[bool, typer.Option("--both", help="Also what goes down to a site.")]

@@ -83,7 +83,8 @@ class SiteHost:
         try:
             return self._answer(step, round, data)
         except Exception as error:
-            self._note(step, round)
+            if self._log is not None:
+                note_traceback(self._log, step, round)
             return encode(failure_from(error))
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
@@ -116,13 +117,13 @@ class SiteHost:
         self.site.scratch["heard"] = (data, ask)
         return ask
 
-    def _note(self, step: str, round: int) -> None:
-        if self._log is None:
-            return
-        try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._log, "a", encoding="utf-8") as file:
-                stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-                file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
-        except OSError:
-            pass  # a full disk must not turn a clear failure into a second one
+
+def note_traceback(log: Path, step: str, round: int) -> None:
+    """Add the error that is being handled to a site's own log, for the site's eyes only."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "a", encoding="utf-8") as file:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+            file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
+    except OSError:
+        pass  # a full disk must not turn a clear failure into a second one

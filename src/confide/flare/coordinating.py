@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from confide import __version__
-from confide.errors import EngineError, RunError, SettingsError
+from confide.errors import EngineError, RunError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare.events import OUTCOME
-from confide.flare.joining import check_suited
 from confide.methods import method_named
 from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
@@ -88,7 +87,7 @@ def follow(
     """Run `settings` over real sites; what result.json says.
 
     Args:
-        settings: of the run; what only sites may say is refused.
+        settings: of the run, suited to real sites (`joining.check_suited`).
         name: of the run.
         connect: gives a session with the server.
         out: the run's folder at the lead.
@@ -98,7 +97,6 @@ def follow(
 
     Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
     """
-    check_suited(settings)
     method_named(settings.trained_by)(settings)
     folder = RunFolder(out)
     folder.check(settings, resume=resume)
@@ -225,13 +223,7 @@ class _Following:
                     got=str(outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
-            self._watch(
-                Event(
-                    "failed",
-                    self._round or None,
-                    message="the engine lost the run; submitted again",
-                )
-            )
+            self._watch(Event("failed", self._round or None, message=LOST))
             time.sleep(min(2.0 * (vain + 1), 10.0))
             submission = self._submit()
 
@@ -298,11 +290,3 @@ class _Following:
             outcome: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
             shutil.copytree(found[0].parent, self._folder.path, dirs_exist_ok=True)
         return outcome
-
-
-def suited(settings: Settings, name: str) -> None:
-    """Raise SettingsError where these settings are not for real sites; `name` is their file's."""
-    try:
-        check_suited(settings)
-    except SettingsError as error:
-        raise SettingsError(error.what, where=name, fix=error.fix) from error

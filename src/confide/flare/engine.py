@@ -104,9 +104,8 @@ class FlareEngine:
         status = task.completion_status
         if late or status == TaskCompletionStatus.TIMEOUT:
             return "timeout"
-        return "lost" if (status is not None and status != TaskCompletionStatus.OK) or self._gone(
-            site
-        ) else None  # fmt: skip
+        over = status is not None and status != TaskCompletionStatus.OK
+        return "lost" if over or self._gone(site) else None
 
     def _cancel(self, task: Task) -> None:
         if task.completion_status is None:

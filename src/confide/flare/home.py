@@ -11,8 +11,7 @@ import hmac
 import json
 import os
 import secrets
-import time
-import traceback
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
-from confide.federation.site import SiteHost
+from confide.federation.site import SiteHost, note_traceback
 from confide.federation.steps import Step
 from confide.flare.joining import (
     JOIN,
@@ -44,6 +43,7 @@ from confide.flare.joining import (
 from confide.gathering import Gathered, gather
 from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
+from confide.scoring import scores
 from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
@@ -175,9 +175,8 @@ class SiteHome:
         step = self._steps.get(name)
         if step is None:
             return  # an ask of no method that we know, and a reply that says no more than that
-        own = Path(self._read.memory) if self._read else self._path.parent
-        own.mkdir(parents=True, exist_ok=True)
-        ledger = self._run.ledger if self._run else Ledger(own / "refused.jsonl")
+        self._own.mkdir(parents=True, exist_ok=True)
+        ledger = self._run.ledger if self._run else Ledger(self._own / "refused.jsonl")
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
             (data, step.ask, "down"),
@@ -197,15 +196,12 @@ class SiteHome:
         ledger.flush()
 
     def _log(self, step: str, round: int) -> None:
-        """The traceback, for the site's own eyes."""
-        try:
-            folder = Path(self._read.memory) if self._read else self._path.parent
-            folder.mkdir(parents=True, exist_ok=True)
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-            with open(folder / "site.log", "a", encoding="utf-8") as file:
-                file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
-        except OSError:
-            pass  # a full disk must not turn a clear failure into a second one
+        note_traceback(self._own / "site.log", step, round)
+
+    @property
+    def _own(self) -> Path:
+        """The folder of what this site keeps; its kit's, while its own file cannot be read."""
+        return Path(self._read.memory) if self._read else self._path.parent
 
 
 class _Run:
@@ -265,8 +261,6 @@ def _weighed(kind: type, message: bytes) -> list[FieldSize]:
 
 
 def _plain(settings: str) -> dict[str, Any]:
-    import tomllib
-
     try:
         return tomllib.loads(settings)
     except tomllib.TOMLDecodeError as error:
@@ -294,8 +288,6 @@ def _table(file: SiteFile) -> SiteTable:
 
 def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]:
     """What result.json says at a site: its own scores, and where its model is."""
-    from confide.scoring import scores
-
     settings, facts = run.settings, run.gathered.facts()
     mine = {site: scores(count) for site, count in counts.items()}
     return {

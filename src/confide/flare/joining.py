@@ -72,11 +72,15 @@ JOIN = _step("join", Join, Joined)
 LEAVE = _step("leave", Leave, Left)
 
 
-def check_suited(settings: Settings) -> None:
-    """Raise SettingsError where settings say what is only for sites to say, or moves text."""
+def check_suited(settings: Settings, *, where: str | None = None) -> None:
+    """Raise SettingsError where settings say what is only for sites to say, or moves text.
+
+    `where` is the file that they are from.
+    """
     if settings.method == "pooled":
         raise SettingsError(
             "pooled puts all text in one place, and the text of real sites does not move",
+            where=where,
             fix="use `confide run` for it, on text that may be in one place",
         )
     plain = Settings()
@@ -97,6 +101,7 @@ def check_suited(settings: Settings) -> None:
     if wrong:
         raise SettingsError(
             f"{', '.join(wrong)}: only a site says this, in its own file",
+            where=where,
             fix="leave it out of the settings of the run",
         )
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.events import Watcher
-from confide.flare.coordinating import follow, suited
+from confide.flare.coordinating import follow
+from confide.flare.joining import check_suited
 from confide.flare.kits import open_kit
 from confide.flare.session import LeadSession
-from confide.recipes import recipe_path
+from confide.recipes import settings_file
 from confide.settings import load
 
 
@@ -46,11 +47,9 @@ def coordinate(
 
     Raises SettingsError, KitError, RunError, EngineError.
     """
-    path = Path(settings)
-    if not path.suffix and not path.exists():
-        path = recipe_path(str(settings))
+    path = settings_file(settings)
     chosen = load(path, overrides)
-    suited(chosen, str(path))
+    check_suited(chosen, where=str(path))
     name = chosen.name or path.stem
     folder = out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"
     held = open_kit(kit, "lead")

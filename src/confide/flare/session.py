@@ -75,10 +75,6 @@ class LeadSession:
             return None
         return Path(found) if found else None
 
-    def abort(self, submission: str) -> None:
-        """End it."""
-        self._do(lambda session: session.abort_job(submission))
-
     def close(self) -> None:
         """Say good-bye, if somebody listens."""
         try:
