@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def test_a_short_file_has_the_papers_defaults() -> None:
     assert found.federation.at_least == 0
 
 
+@pytest.mark.parametrize(("given", "most"), [("", None), ("inf", None), ("2", 2.0), ("0.5", 0.5)])
+def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most: Any) -> None:
+    found = parse(SHORT, [f"guards.max_norm={given}"] if given else [])
+    assert found.guards.max_norm == most
+    assert ("max_norm" in dump(found)) == (most is not None)
+    assert parse(tomllib.loads(dump(found))) == found
+
+
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
@@ -47,6 +56,8 @@ def test_a_short_file_has_the_papers_defaults() -> None:
         ({"federation": {"fraction": 0}}, "federation.fraction is wrong"),
         ({"federation": {"fraction": 1.1}}, "federation.fraction is wrong"),
         ({"federation": {"at_least": -1}}, "federation.at_least is wrong"),
+        ({"guards": {"max_norm": 0}}, "guards.max_norm is wrong"),
+        ({"guards": {"max_norm": float("nan")}}, "guards.max_norm is wrong"),
         ({"model": {"dropout": 1.0}}, "model.dropout is wrong"),
         ({"model": {"character": "rnn"}}, "model.character is wrong.*'cnn'"),
         ({"training": {"optimiser": "lion"}}, "training.optimiser is wrong.*'sgd'"),

@@ -84,6 +84,15 @@ def test_every_message_round_trips_and_a_re_ask_is_harmless(
     same_run(tmp_path / "once", tmp_path / "twice")
 
 
+@every_method
+def test_a_site_can_bound_every_sum_of_arrays(method: str) -> None:
+    """Or its guard `max_norm` would refuse the method."""
+    for step in METHODS[method].steps:
+        kinds = set(fields_of(step.reply).values())
+        if step.summed and {"array", "arrays"} & kinds:
+            assert step.bound is not None, f"step {step.name} does not say how it is bounded"
+
+
 # --- the same numbers, whoever computes -----------------------------------------------------
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from confide.errors import GuardError
-from confide.federation.guards import MOST, check_reply
+from confide.federation.failures import Failure, Refusal
+from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode, encode
+from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Step
-from federation.toys import MULTIPLY, Ask, Reply, Said, ask, multiply
+from federation.toys import MULTIPLY, TELL, Ask, Memory, Reply, Said, ask, multiply
 
 ASK = ask()
 
@@ -83,3 +88,71 @@ def test_a_steps_own_check_comes_last() -> None:
         check_reply(step, ASK, reply())
     with pytest.raises(GuardError, match="not finite"):
         check_reply(step, ASK, reply(loss=float("nan")))
+
+
+# --- how large a change may be ---------------------------------------------------------------
+
+
+def change(*numbers: float, kind: type = np.float32) -> dict[str, np.ndarray]:
+    """Two arrays whose norm is that of the numbers."""
+    first, *rest = numbers
+    return {"a": np.array([[first]], kind), "b": np.array(rest, kind)}
+
+
+@pytest.mark.parametrize("most", [13.0, 13.5, 1e9])
+def test_a_change_that_is_no_larger_is_left_as_it_is(most: float) -> None:
+    given = change(3, 4, 12)  # 3² + 4² + 12² = 13²
+    assert bounded(given, most) is given
+    assert bounded(change(0, 0, 0), 1e-9)["b"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_larger_change_keeps_its_direction(kind: type) -> None:
+    found = bounded(change(3, 4, 12, kind=kind), 6.5)
+    assert [found["a"].tolist(), found["b"].tolist()] == [[[1.5]], [2, 6]]
+    assert {array.dtype for array in found.values()} == {np.dtype(kind)}
+    tenfold = bounded(change(30, 40, 120, kind=kind), 6.5, times=10.0)
+    assert [tenfold["a"].tolist(), tenfold["b"].tolist()] == [[[15]], [20, 60]]
+
+
+def test_a_change_beyond_all_numbers_is_not_let_through() -> None:
+    found = bounded(change(3e38, -3e38, 1), 5.0)
+    assert found["b"].tolist()[0] == pytest.approx(-5 / 2**0.5)
+    found = bounded(change(1e200, 1e200, 1, kind=np.float64), 5.0)  # its square is infinite
+    assert found["b"].tolist() == [0, 0]
+    for odd in (np.inf, np.nan):
+        found = bounded(change(odd, 1), 5.0)
+        assert np.isnan(found["a"]).all()  # check_reply refuses it
+
+
+def test_a_sum_of_arrays_must_say_how_it_is_bounded() -> None:
+    with pytest.raises(Refusal, match="own guard `max_norm`") as refused:
+        bound_of(MULTIPLY, 1.0)
+    assert refused.value.code == "no-bound"
+    for step, most in ((MULTIPLY, None), (TELL, None), (TELL, 1.0)):
+        assert bound_of(step, most)("ask", "reply") == "reply"
+    step = Step.of(multiply, summed=True, bound=lambda ask, reply, most: f"{reply} of {ask} {most}")
+    assert bound_of(step, 2.5)("ask", "reply") == "reply of ask 2.5"
+    assert bound_of(step, None)("ask", "reply") == "reply"
+
+
+def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> None:
+    def halves(ask: Ask, reply: Reply, most: float) -> Reply:
+        return replace(reply, loss=reply.loss / 2, count=int(most))
+
+    def asked(most: float | None, step: Step) -> tuple[Any, Any]:
+        store = MemoryStore(tmp_path / f"{most} {step.bound is None}", Memory)
+        site = Site("site-2", [], guards=Guards(max_norm=most))
+        host = SiteHost(site, {"multiply": step}, memory=store, seed=7)
+        first = host.answer("multiply", 1, encode(ask()))
+        assert host.answer("multiply", 1, encode(ask())) == first
+        return first, store.latest()
+
+    bound = replace(MULTIPLY, bound=halves)
+    plain, kept = asked(None, MULTIPLY)
+    assert asked(None, bound) == (plain, kept)
+    less, also_kept = asked(4.0, bound)
+    assert (decode(Reply, less).loss, decode(Reply, less).count) == (0.5, 4)
+    assert also_kept == kept
+    refused, nothing = asked(4.0, MULTIPLY)
+    assert (decode(Failure, refused).code, nothing) == ("no-bound", None)

@@ -20,7 +20,7 @@ from confide.flare.conducting import Conductor
 from confide.flare.home import SiteHome
 from confide.flare.joining import Join, wire_digest, wire_of
 from confide.methods import METHODS
-from confide.methods.fedavg import Score, Train
+from confide.methods.fedavg import Score, Train, Trained
 from confide.methods.fedner.steps import Improve
 from confide.predict import predict
 from confide.run import run
@@ -230,6 +230,23 @@ def test_a_sites_own_guards_hold(
     with pytest.raises(QuorumError) as raised:
         conduct(tmp_path / "server", settings, engine)
     assert CODES[code] in str(raised.value)
+
+
+def test_a_site_bounds_what_it_uploads_by_its_own_file(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+    files = write_site_files(tmp_path / "homes", settings)
+    one = settings.model_copy(update={"site": settings.site[:1]})
+    write_site_files(tmp_path / "homes", one, guards={"max_norm": 0.02})
+    engine = Listens(files, "train")
+    moved = []
+    conduct(tmp_path / "server", settings, engine)
+    for site in ("site-1", "site-2"):
+        ask = decode(Train, engine.heard[1])
+        reply = decode(Trained, engine.homes[site].answer("train", 2, engine.heard[1]))
+        change = [reply.weights[name] - ask.weights[name] for name in ask.weights]
+        moved.append(np.linalg.norm(np.concatenate([array.ravel() for array in change])))
+    assert moved[0] == pytest.approx(0.02, rel=1e-3)
+    assert moved[1] > 0.1
 
 
 def test_only_held_out_text_is_scored(tmp_path: Path) -> None:

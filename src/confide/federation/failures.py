@@ -23,6 +23,8 @@ CODES = {
     "small-batch": "a gradient would be of fewer sentences than the site's own guard `min_batch`",
     "private-part": "the method would share a part of the tagger that the site's own guard"
     " `private` keeps",
+    "no-bound": "the method does not say how what this step uploads can be kept within the site's"
+    " own guard `max_norm`",
     "few-sites": "the run has fewer sites than the site's own guard `min_sites`",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
     " memory folder is gone; start the run again, or bring the folder back",
@@ -46,7 +48,8 @@ CODES = {
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",
-    "lost": "the site's process died and died again when it was asked a second time",
+    "lost": "no reply came back: the site's process died, and again when it was asked a second time,"
+    " or its connection to the server was cut",
     "timeout": "the site did not answer in time",
     "error": "the site raised an error; its own log holds the traceback",
 }

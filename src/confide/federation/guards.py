@@ -1,19 +1,22 @@
 """Guards between a method and the wire, on both sides of the wall.
 
-At the site, before a reply leaves: finite values, shapes as declared. At the server, before a
+At the site, before a reply leaves: no larger a change than the site lets out, finite values, shapes
+as declared. At the server, before a
 reply is used: the same again, since a site may not be what it says it is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.messages import fields_of
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays, fields_of
 from confide.federation.steps import Step
 
 MOST = 10**12
@@ -26,6 +29,7 @@ class Guards:
 
     `min_batch`: the fewest sentences that one gradient may be of. `private`: parts of a model that
     must stay at the site. `min_sites`: the fewest sites that a run over real sites must say it has.
+    `max_norm`: the largest change that one upload may be (`bounded`); None is any.
     """
 
     min_sentences: int = 1
@@ -34,6 +38,47 @@ class Guards:
     min_sites: int = 1
     max_rounds: int = 100_000
     private: tuple[str, ...] = ()
+    max_norm: float | None = None
+
+
+def bound_of(step: Step, most: float | None) -> Callable[[Any, Any], Any]:
+    """What a reply becomes before it leaves, given its ask: itself, where there is no bound.
+
+    Raises Refusal where a site has the guard `max_norm` and the step does not say how it is kept.
+    """
+    bound = step.bound
+    if most is not None and bound is not None:
+        return lambda ask, reply: bound(ask, reply, most)
+    if most is not None and step.summed and _has_arrays(step):
+        raise Refusal("no-bound")
+    return lambda ask, reply: reply
+
+
+def _has_arrays(step: Step) -> bool:
+    return not {"array", "arrays"}.isdisjoint(fields_of(step.reply).values())
+
+
+def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
+    """The change, or where it is larger than `most` a change in the same direction that is not.
+
+    Large is the L2 norm over the numbers of all arrays together, taken in float64. What is given
+    may be `times` the change that is meant. The flat clipping of an update: McMahan, Ramage, Talwar
+    & Zhang, ICLR 2018 (arXiv 1710.06963), Algorithm 1. What is not finite stays so, and is refused
+    by `check_reply`.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = [np.square(array, dtype=np.float64).sum() for array in change.values()]
+        norm = math.sqrt(sum(map(float, squares))) / times
+        if not norm > most:
+            return change
+        return {name: _times(array, most / norm) for name, array in change.items()}
+
+
+def _times(array: np.ndarray, factor: float) -> np.ndarray:
+    """In the array's own type of number, computed with no fewer digits than float32 has."""
+    kind = np.promote_types(array.dtype, np.float32)
+    scaled: np.ndarray = np.multiply(array, factor, dtype=kind).astype(array.dtype)
+    return scaled
 
 
 def check_reply(step: Step, ask: Any, reply: Any) -> None:

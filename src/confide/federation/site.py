@@ -11,7 +11,7 @@ from typing import Any
 
 from confide.errors import ConfideError, MessageError
 from confide.federation.failures import Refusal, failure_from
-from confide.federation.guards import Guards, check_reply
+from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode, encode
@@ -93,10 +93,12 @@ class SiteHost:
             raise Refusal("unknown-step")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
+        bound = bound_of(step, self.site.guards.max_norm)
         ask = self._opened(step, data)
         seed = derive_seed(self._seed, round, self.site.name, name)
         before = self._memory.before(round, name)
         reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
+        reply = bound(ask, reply)
         check_reply(step, ask, reply)
         encoded = encode(reply)
         if after is before:

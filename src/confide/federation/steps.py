@@ -16,6 +16,7 @@ from confide.federation.messages import fields_of
 
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
+Bound = Callable[[Any, Any, float], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class Step:
     `summed` steps answer with numbers and arrays only, and the server adds the replies up without
     looking at one (`Federation.sum`). `like` names pairs of fields (ask, reply) whose arrays must
     have equal names, shapes and types. `check(ask, reply)` raises GuardError, naming fields only,
-    where a reply is not what it should be; it stands on both sides of the wall.
+    where a reply is not what it should be; it stands on both sides of the wall. `bound(ask, reply,
+    most)` is the reply with no larger a change than the site's own `max_norm` (`guards.bounded`);
+    every summed step that uploads arrays has one.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Step:
     summed: bool = False
     like: tuple[tuple[str, str], ...] = ()
     check: Check | None = None
+    bound: Bound | None = None
 
     @staticmethod
     def of(
@@ -53,11 +57,13 @@ class Step:
         summed: bool = False,
         like: tuple[tuple[str, str], ...] = (),
         check: Check | None = None,
+        bound: Bound | None = None,
     ) -> Step:
         """The step that a function declares by its annotations."""
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
-        step = Step(answer.__name__, hints["ask"], reply, answer, summed, like, check)
+        name = answer.__name__
+        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound)
         fields_of(step.ask)
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:

@@ -38,6 +38,7 @@ import numpy as np
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import bounded
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -212,6 +213,24 @@ def check_trained(ask: Train, reply: Trained) -> None:
             raise GuardError("seen is not a weight for each row")
 
 
+def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
+    """The reply with weights that are at most `most` away from those that were asked.
+
+    So far as they are sent: without the site's weight, and without the rows that it leaves out.
+    """
+    change: Arrays = {}
+    unchanged: Arrays = {}
+    for name, array in reply.weights.items():
+        before = ask.weights[name] * np.float32(reply.weight)
+        if name in reply.seen:
+            before *= reply.seen[name][:, None] > 0
+        unchanged[name], change[name] = before, array - before
+    kept = bounded(change, most, times=reply.weight)
+    if kept is change:
+        return reply
+    return replace(reply, weights={name: unchanged[name] + kept[name] for name in kept})
+
+
 def mean_of(total: Trained, before: Arrays) -> Arrays:
     """The weighted mean of what sites arrived at; a row that no site has seen stays as it was."""
     mean = {}
@@ -228,7 +247,9 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
 HELD_OUT = ("dev", "test")
 
 TAKE_VOCABULARY = Step.of(take_vocabulary)
-TRAIN = Step.of(train, summed=True, like=(("weights", "weights"),), check=check_trained)
+TRAIN = Step.of(
+    train, summed=True, like=(("weights", "weights"),), check=check_trained, bound=bounded_trained
+)
 SCORE = Step.of(score, check=check_scored)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,6 +24,10 @@ def _odd(number: int) -> int:
     if number % 2 == 0:
         raise ValueError("a width is odd, so that a word has as many neighbours on either side")
     return number
+
+
+def _none_if_inf(number: float) -> float | None:
+    return None if number == math.inf else number
 
 
 Paths = Annotated[
@@ -167,6 +172,7 @@ class GuardsTable(Table):
 
     It refuses to train on fewer sentences, to give a gradient of fewer (`min_batch`), to share a
     `private` part of the tagger, and more rounds; over real sites also to be one of fewer sites.
+    What training uploads changes by no more than `max_norm`, if it is given (inf: by any).
     """
 
     min_sentences: Positive = 1
@@ -174,6 +180,7 @@ class GuardsTable(Table):
     min_batch: Positive = 1
     min_sites: Positive = 1
     max_rounds: Positive = 100_000
+    max_norm: Annotated[float, Field(gt=0), AfterValidator(_none_if_inf)] | None = None
     private: tuple[str, ...] = ()
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from confide.data.batches import drawn_batch
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
+from confide.federation.guards import bounded
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -213,8 +214,23 @@ def check_improved(ask: Improve, reply: Improved) -> None:
         raise GuardError("the share is not one")
 
 
+def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
+    """The reply with an update that is, before it is multiplied by the share, at most `most`."""
+    change = {name: _meant(array) for name, array in reply.update.items()}
+    kept = bounded(change, most, times=reply.share)
+    if kept is change:
+        return reply
+    return replace(reply, update={name: _sent(kept[name], reply.update[name]) for name in kept})
+
+
 ENROL = Step.of(enrol)
-IMPROVE = Step.of(improve, summed=True, like=(("weights", "update"),), check=check_improved)
+IMPROVE = Step.of(
+    improve,
+    summed=True,
+    like=(("weights", "update"),),
+    check=check_improved,
+    bound=bounded_improved,
+)
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)
 
@@ -282,3 +298,8 @@ def _sent(update: np.ndarray, like: np.ndarray) -> np.ndarray:
         return update
     most = float(np.finfo(np.float16).max)
     return np.clip(update * HALF, -most, most).astype(np.float16)
+
+
+def _meant(update: np.ndarray) -> np.ndarray:
+    """An update as it was before `_sent`."""
+    return update if update.dtype != np.float16 else update.astype(np.float32) / np.float32(HALF)
