@@ -14,6 +14,7 @@ from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
+from confide.federation.federation import Delivery
 from confide.federation.ledger import compare_ledgers
 from confide.federation.messages import decode, encode, peek
 from confide.flare.conducting import Conductor
@@ -186,6 +187,64 @@ def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(QuorumError, match="step train, round 2: the site did not agree"):
         conduct(tmp_path / "server", settings, Withdraws(files))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedner"])
+@pytest.mark.parametrize("who", [["site-2"], ["site-1", "site-2", "site-3"]])
+def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
+    tmp_path: Path, who: list[str], method: str
+) -> None:
+    settings = tiny(tmp_path, f"method={method}")
+    files = write_site_files(tmp_path / "homes", settings)
+
+    class Withdraws(HomesEngine):
+        def deliver(self, step: str, round: int, **asked: Any) -> Any:
+            for path in [files[site] for site in who if step == "leave"]:
+                path.write_text(path.read_text().split("[consent")[0])
+            yield from super().deliver(step, round, **asked)
+
+    engine = Withdraws(files)
+    done = conduct(tmp_path / "server", settings, engine)
+    assert done["left_out"] == dict.fromkeys(who, "no-consent")
+    assert sorted(done["scores"]["sites"]) == sorted(files)
+    assert [site for site, step, _ in engine.asked if step == "leave"] == sorted(files)
+    for site in files:
+        kept = tmp_path / "homes" / site / "memory/trial"
+        assert (kept / "result.json").exists() == (site not in who)
+        assert bool(list(kept.rglob("*.ckpt"))) == (site not in who)
+        code = [one for one in lines(kept) if one["step"] == "leave" and one["field"] == "code"]
+        assert len(code) == (site in who)
+
+
+def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=3", "federation.at_least=2")
+    files = write_site_files(tmp_path / "homes", settings)
+
+    class Withdraws(HomesEngine):
+        def deliver(self, step: str, round: int, **asked: Any) -> Any:
+            if round == 2:
+                path = files["site-2"]
+                path.write_text(path.read_text().split("[consent")[0])
+            yield from super().deliver(step, round, **asked)
+
+    done = conduct(tmp_path / "server", settings, Withdraws(files))
+    assert done["left_out"] == {"site-2": "no-consent"}
+    assert [set(one["failed"]) for one in done["history"]] == [set(), {"site-2"}, {"site-2"}]
+    assert not (tmp_path / "homes/site-2/memory/trial/result.json").exists()
+
+
+def test_a_run_whose_sites_are_all_lost_at_its_end_does_not_end_well(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+
+    class Loses(HomesEngine):
+        def deliver(self, step: str, round: int, **asked: Any) -> Any:
+            found = super().deliver(step, round, **asked)
+            lost = encode(Failure("lost", "", "", ""))
+            yield from found if step != "leave" else (Delivery("site-2", lost, 0.0),)
+
+    engine = Loses(write_site_files(tmp_path / "homes", settings))
+    with pytest.raises(QuorumError, match="step leave"):
+        conduct(tmp_path / "server", settings, engine)
 
 
 def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -> None:

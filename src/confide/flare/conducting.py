@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import FederationError
+from confide.errors import FederationError, QuorumError
 from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Engine, Federation
@@ -42,6 +42,8 @@ from confide.runfolder import RunFolder, environment
 from confide.settings import Settings, dump, parse
 
 ALONE = "alone"
+WITHDRAWN = {"no-consent", "other-wire"}
+"""Codes of a site that does not agree, or no longer."""
 
 
 class Conductor:
@@ -118,11 +120,19 @@ class Conductor:
         )
 
     def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
-        """Every site gets the state; one that does not answer any more has its memory still."""
+        """Every site gets the state; one that does not answer any more has its memory still.
+
+        The run ends well as well where no site wants it: none agrees any more.
+        """
         progress = outcome.trained.progress
         ask = Leave(as_array(encode(outcome.trained.state)), progress.best_round)
         last = progress.history[-1]["round"]
-        federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
+        try:
+            federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
+        except QuorumError as error:
+            codes = {fault.code for fault in error.faults}
+            if not codes or codes - WITHDRAWN:
+                raise
         for fault in federation.take_faults():
             progress.left_out[fault.site] = fault.code
 

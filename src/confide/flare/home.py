@@ -94,9 +94,9 @@ class SiteHome:
             return encode(self._join(_opened(Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
+        agreed = self._consented(self._run.settings.trained_by, None)
         if name == LEAVE.name:
             return encode(self._leave(self._run, _opened(Leave, data)))
-        agreed = self._consented(self._run.settings.trained_by, None)
         if agreed.steps and name not in agreed.steps:
             raise Refusal("no-consent", name)
         self._run.count(name, data, most=self._file.guards.max_rounds)

@@ -80,7 +80,7 @@ def agree(kit: Kit, method: str, *, steps: Sequence[str] = ()) -> Consent:
 
 
 def withdraw(kit: Kit, method: str) -> Consent:
-    """Take a consent back; a run that goes on is refused from its next start. Raises KitError."""
+    """Take a consent back; a run that goes on is refused at its next ask. Raises KitError."""
     left = {name: table for name, table in _site(kit).consent.items() if name != method}
     _keep(kit, left)
     return consent(kit, method)
