@@ -48,8 +48,8 @@ CODES = {
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",
-    "lost": "no reply came back: the site's process died, and again when it was asked a second time,"
-    " or its connection to the server was cut",
+    "lost": "no reply came back: the site's process died, and again when it was asked once more, or"
+    " its connection to the server was cut",
     "timeout": "the site did not answer in time",
     "error": "the site raised an error; its own log holds the traceback",
 }

@@ -22,7 +22,7 @@ from confide.errors import ConfideError, MessageError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.federation import round_half_up
-from confide.federation.files import write_of_run
+from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import Ledger
@@ -65,17 +65,21 @@ class SiteHome:
         self._run: _Run | None = None
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
-        """The encoded reply, or the encoded failure; in the site's ledger before it is given."""
-        try:
-            reply = self._answer(step, round, data)
-        except Exception as error:
-            self._log(step, round)
-            reply = encode(failure_from(error))
-        try:
-            self._note(step, round, data, reply)
-        except Exception as error:  # what cannot be noted does not leave
-            self._log(step, round)
-            reply = encode(failure_from(error))
+        """The encoded reply, or the encoded failure; in the site's ledger before it is given.
+
+        Whatever is written on the way only the owner of this process can read.
+        """
+        with for_the_owner():
+            try:
+                reply = self._answer(step, round, data)
+            except Exception as error:
+                self._log(step, round)
+                reply = encode(failure_from(error))
+            try:
+                self._note(step, round, data, reply)
+            except Exception as error:  # what cannot be noted does not leave
+                self._log(step, round)
+                reply = encode(failure_from(error))
         return reply
 
     @property
@@ -151,7 +155,6 @@ class SiteHome:
         path = Path(self._file.memory) / "veil.key"
         if not path.exists():
             write_of_run(path, secrets.token_hex(32).encode())
-            path.chmod(0o600)
         return hmac.new(path.read_bytes(), fingerprint.encode(), hashlib.sha256).hexdigest()
 
     def _leave(self, run: _Run, ask: Leave) -> Left:
@@ -309,13 +312,18 @@ def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]
 
 
 def check_home(file: SiteFile) -> Gathered:
-    """Read a site's text as a run would. Raises ConfideError: what is wrong with it, and where."""
+    """Read a site's text as a run would, and close its memory folder to others.
+
+    Raises ConfideError: what is wrong with the text, and where.
+    """
     settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
     memory = Path(file.memory)
     try:
-        memory.mkdir(parents=True, exist_ok=True)
+        private_folder(memory)
     except OSError as error:
         raise ConfideError(
-            f"the site's memory folder cannot be made ({error.strerror})", where=str(memory)
+            f"the site's memory folder cannot be made, or not closed to others ({error.strerror})",
+            where=str(memory),
+            fix="name a folder of the user that runs the site",
         ) from error
     return gather(settings, memory, key_file=None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError, SettingsError
-from confide.federation.files import write_of_run
+from confide.federation.files import for_the_owner, write_of_run
 from confide.federation.keys import read_key
 from confide.federation.wire import WireRow
 from confide.flare.home import SITE_FILE, check_home
@@ -37,8 +37,9 @@ def site_file(kit: Kit) -> Path:
 def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     """Check a site's own file, read its text as a run would, and put the file into the kit.
 
-    What was agreed to before stays agreed to. Raises KitError where the file is another site's,
-    and SettingsError, MissingDataError, FormatError, DataError, KeyFileError.
+    The site's memory folder is made, and closed to others. What was agreed to before stays agreed
+    to. Raises KitError where the file is another site's, and SettingsError, MissingDataError,
+    FormatError, DataError, KeyFileError.
     """
     site = load_site(settings)
     if site.name != kit.name:
@@ -52,7 +53,7 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     gathered = check_home(site)
     before = load_site(site_file(kit)).consent if site_file(kit).exists() else {}
     site = site.model_copy(update={"consent": {**before, **site.consent}})
-    write_of_run(site_file(kit), dump_site(site).encode())
+    _write(kit, site)
     return site, gathered
 
 
@@ -97,5 +98,9 @@ def _site(kit: Kit) -> SiteFile:
 
 
 def _keep(kit: Kit, agreed: dict[str, ConsentTable]) -> None:
-    site = _site(kit).model_copy(update={"consent": agreed})
-    write_of_run(site_file(kit), dump_site(site).encode())
+    _write(kit, _site(kit).model_copy(update={"consent": agreed}))
+
+
+def _write(kit: Kit, site: SiteFile) -> None:
+    with for_the_owner():
+        write_of_run(site_file(kit), dump_site(site).encode())
