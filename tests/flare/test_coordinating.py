@@ -12,8 +12,11 @@ import pytest
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.conducting import Conductor
-from confide.flare.coordinating import ATTEMPTS, NOTES, follow
+from confide.flare.coordinating import ATTEMPTS, LOST, bring_home, follow
+from confide.flare.ending import end_run
 from confide.flare.events import Bulletin
+from confide.flare.notes import ENDED, NOTES
+from confide.runfolder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
@@ -28,6 +31,8 @@ class Server:
         self.folder = folder
         self.engines = engines
         self.jobs: dict[str, tuple[Bulletin, str]] = {}
+        self.runs: dict[str, str] = {}
+        self.stopped: list[str] = []
         self.sites = ["site-1", "site-2", "site-3"]
 
     def connected(self) -> list[str]:
@@ -56,7 +61,17 @@ class Server:
             bulletin.write(run)
         name = f"job-{len(self.jobs) + 1}"
         self.jobs[name] = (bulletin, status)
+        self.runs[name] = job["run"]
         return name
+
+    def submissions(self, run: str) -> list[str]:
+        return [name for name, of in self.runs.items() if of == run]
+
+    def stop(self, submission: str) -> None:
+        self.stopped.append(submission)
+        bulletin, status = self.jobs[submission]
+        if not status.startswith("FINISHED"):
+            self.jobs[submission] = (bulletin, "FINISHED:ABORTED")
 
     def status(self, job: str) -> str:
         return self.jobs[job][1]
@@ -110,7 +125,7 @@ def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: N
     told: list[Event] = []
     lead(server, settings, tmp_path / "lead", on_event=told.append)
     assert len(server.jobs) > 2
-    assert "the engine lost the run; submitted again" in [event.message for event in told]
+    assert LOST in [event.message for event in told]
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
 
 
@@ -137,6 +152,132 @@ def test_a_lead_that_dies_goes_on_with_the_same_run(
     result = lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 1
     assert result["rounds"] == 2
+
+
+@pytest.mark.parametrize("where", ["submission", "notes"])
+def test_a_lead_that_dies_while_it_submits_submits_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Just after the server took it, before the lead noted it; or before anything was noted."""
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    with monkeypatch.context() as dying:
+        if where == "submission":
+            taken = server.submit
+
+            def dies(folder: Path) -> str:
+                taken(folder)
+                raise KeyboardInterrupt
+
+            dying.setattr(server, "submit", dies)
+        else:
+            dying.setattr("confide.flare.coordinating.dump", raises(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            lead(server, settings, tmp_path / "lead")
+    resume = where == "submission"
+    assert lead(server, settings, tmp_path / "lead", resume=resume)["rounds"] == 2
+    assert len(server.jobs) == 1
+
+
+def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    lead(server, settings, tmp_path / "whole")
+    files_of_a_run = sum(path.is_file() for path in (tmp_path / "whole").rglob("*"))
+    server = Server(tmp_path / "server-2", engines(files))
+    for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 3):
+        with monkeypatch.context() as dying:
+            dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(copied))
+            with pytest.raises(KeyboardInterrupt):
+                lead(server, settings, tmp_path / "lead", resume=copied > 0)
+        assert not (tmp_path / "lead" / "result.json").exists()
+    lead(server, settings, tmp_path / "lead", resume=True)
+    assert len(server.jobs) == 1
+    assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+    assert not list((tmp_path / "lead").rglob("*.new"))
+
+
+class Torn:
+    """Copies so many files, then half of one, and dies."""
+
+    def __init__(self, whole: int) -> None:
+        self.left = whole
+
+    def __call__(self, source: Path, target: Path) -> None:
+        data = source.read_bytes()
+        target.write_bytes(data if self.left else data[: len(data) // 2])
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+
+def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("result.json", "settings.toml", "checkpoints/7/state", "zz/last"):
+        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / name).write_text(name)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "settings.toml").write_text("older")
+    with monkeypatch.context() as dying:
+        dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(3))
+        with pytest.raises(KeyboardInterrupt):
+            bring_home(tmp_path / "there", tmp_path / "home")
+    assert not (tmp_path / "home" / "result.json").exists()
+    bring_home(tmp_path / "there", tmp_path / "home")
+    home = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*.*")}
+    assert home == {"result.json", "settings.toml"}
+    assert (tmp_path / "home" / "zz" / "last").read_text() == "zz/last"
+
+
+# --- a run that somebody ends ---------------------------------------------------------------
+
+
+def test_a_run_that_is_ended_is_not_submitted_again_and_goes_on_later(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path, "rounds=4")
+    lead(Server(tmp_path / "a", engines(files)), settings, tmp_path / "whole")
+    server = Server(tmp_path / "b", engines(files, 20))
+    folder = RunFolder(tmp_path / "lead")
+    first = server.status
+
+    def ended_meanwhile(job: str) -> str:
+        monkeypatch.setattr(server, "status", first)
+        end_run(folder, lambda: server)
+        return first(job)
+
+    monkeypatch.setattr(server, "status", ended_meanwhile)
+    told: list[Event] = []
+    with pytest.raises(RunError, match="was ended by `confide coordinate --end`"):
+        lead(server, settings, tmp_path / "lead", on_event=told.append)
+    assert len(server.jobs) == 1
+    assert LOST not in [event.message for event in told]
+    for _ in range(2):  # there is nothing to end, and it says so as often as it is asked
+        ending = end_run(folder, lambda: server)
+        assert not ending.stopped and not ending.finished
+    lead(server, settings, tmp_path / "lead", resume=True)
+    assert len(server.jobs) == 2
+    assert not (tmp_path / "lead" / ENDED).exists()
+    assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+    assert end_run(folder, raises(AssertionError)).finished  # and the server is not even asked
+
+
+def test_a_lead_that_submits_while_the_run_is_ended_takes_it_back(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    taken = server.submit
+
+    def ended_meanwhile(folder: Path) -> str:
+        end_run(RunFolder(tmp_path / "lead"), lambda: server)
+        return taken(folder)
+
+    monkeypatch.setattr(server, "submit", ended_meanwhile)
+    with pytest.raises(RunError, match=r"was ended.*--resume goes on"):
+        lead(server, settings, tmp_path / "lead")
+    assert server.stopped == ["job-1"]
 
 
 def raises(error: type[BaseException]) -> Callable[..., Any]:

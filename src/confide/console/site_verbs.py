@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from confide.console import screen
 from confide.console.kit_verbs import KitFolder, site
 from confide.console.words import Both, Json, Overrides, Quiet, Resume, RunOut, SettingsName
+from confide.errors import SettingsError
+
+if TYPE_CHECKING:
+    from confide.flare.ending import Ending
 
 
 def coordinate(
@@ -23,6 +27,9 @@ def coordinate(
     ] = None,
     out: RunOut = None,
     resume: Resume = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End a run that goes on; what it has so far stays.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
@@ -31,12 +38,17 @@ def coordinate(
     from confide.flare.kits import no_engine
 
     try:
-        from confide.flare.lead import coordinate as over_sites
+        from confide.flare import lead
     except ModuleNotFoundError as error:
         raise no_engine() from error
+    if end:
+        if resume:
+            raise SettingsError("--end and --resume do not go together", fix="choose one")
+        _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
+        return
     try:
         with Progress(quiet=quiet) as progress:
-            done = over_sites(
+            done = lead.coordinate(
                 settings,
                 kit=kit,
                 overrides=overrides or (),
@@ -46,10 +58,24 @@ def coordinate(
                 on_event=progress,
             )
     except KeyboardInterrupt:
-        screen.say("\nno longer watching; the run goes on: the same command with --resume watches")
+        screen.say(
+            "\nno longer watching, and the run goes on; the same command with --resume watches, "
+            "with --end it ends the run"
+        )
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
+
+
+def _say_ended(ending: Ending) -> None:
+    if ending.finished:
+        screen.say(f"nothing to end: {ending.run} is finished; run folder: {ending.folder}")
+        return
+    if ending.stopped:
+        screen.say(f"{ending.run} is ended, at the server and at the sites", style="bold")
+    else:
+        screen.say(f"nothing to end: {ending.run} does not go on", style="bold")
+    screen.say("what it has so far stays; the same command with --resume goes on with it")
 
 
 @site.command()

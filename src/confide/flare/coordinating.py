@@ -12,25 +12,27 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from confide import __version__
 from confide.errors import EngineError, RunError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare.events import OUTCOME
+from confide.flare.notes import Notes, check_not_ended, read, unmark, write
 from confide.methods import method_named
 from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
 
-NOTES = "coordinate.json"
-"""What the lead keeps of a run that goes on: its name, its sites, its submissions."""
+RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
+"""How a submission stands, in the engine's words: those of an ended one begin with `FINISHED`, and
+end with `COMPLETED` where nobody ended it. `GONE`: the server does not run what it calls running.
+"""
 ATTEMPTS = 5
 """So often a run is submitted again without a new checkpoint before we give up."""
 ANSWERED_WITHIN = 90.0
 """Seconds until a site asks again for what got lost on a network that was cut; it has to be enough
 to bring down the largest ask."""
+RESULT = "result.json"
 LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.controller.ConfideController"
 EXECUTOR = "confide.flare.executor.ConfideExecutor"
@@ -45,6 +47,14 @@ class Session(Protocol):
 
     def submit(self, folder: Path) -> str:
         """Hand in a submission; its id."""
+        ...
+
+    def submissions(self, run: str) -> list[str]:
+        """Those of the run of that name that the server knows, the oldest first."""
+        ...
+
+    def stop(self, submission: str) -> None:
+        """Ask the server to end one, there and at the sites; `status` says when it has."""
         ...
 
     def status(self, submission: str) -> str:
@@ -62,16 +72,6 @@ class Session(Protocol):
     def close(self) -> None:
         """Say good-bye."""
         ...
-
-
-@dataclass
-class Notes:
-    """What the lead writes down, so that it may die as well."""
-
-    run: str
-    sites: list[str]
-    submissions: list[str]
-    version: str = __version__
 
 
 def follow(
@@ -103,7 +103,11 @@ def follow(
     watch = on_event or unwatched
     session = connect()
     try:
-        notes = _read(folder) if resume else _begin(settings, name, folder, session, sites=sites)
+        if resume:
+            notes = read(folder)
+            unmark(folder)
+        else:
+            notes = _begin(settings, name, folder, session, sites=sites)
         return _Following(settings, folder, notes, session, watch).to_its_end()
     finally:
         session.close()
@@ -125,24 +129,9 @@ def _begin(
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
     run = f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
     notes = Notes(run, sorted(sites) or there, [])
+    write(folder, notes)  # the settings come last: with them the folder is taken
     folder.write("settings.toml", dump(settings))
-    _write(folder, notes)
     return notes
-
-
-def _read(folder: RunFolder) -> Notes:
-    try:
-        return Notes(**json.loads((folder.path / NOTES).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(
-            "this is not the folder of a run over real sites",
-            where=str(folder.path),
-            expected=f"a readable {NOTES}, written by `confide coordinate`",
-        ) from error
-
-
-def _write(folder: RunFolder, notes: Notes) -> None:
-    folder.write(NOTES, vars(notes))
 
 
 def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
@@ -216,6 +205,7 @@ class _Following:
                     f"the run cannot go on: {outcome.get('why')}",
                     fix="mend it, then continue with --resume",
                 )
+            check_not_ended(self._folder)
             vain = 0 if self._round > before else vain + 1
             if vain == ATTEMPTS:
                 raise EngineError(
@@ -228,11 +218,16 @@ class _Following:
             submission = self._submit()
 
     def _to_follow(self) -> str:
-        """The last submission, if it goes on or came to its end; else a new one."""
+        """The last submission, if it goes on or came to its end; else a new one.
+
+        The server may know one that a lead who was killed had no time to note.
+        """
+        known = self._session.submissions(self._notes.run)
+        self._note([one for one in known if one not in self._notes.submissions])
         if not self._notes.submissions:
             return self._submit()
         last = self._notes.submissions[-1]
-        if self._session.status(last).startswith("FINISHED"):
+        if self._session.status(last).startswith(FINISHED):
             return last if self._collect(last).get("state") == "finished" else self._submit()
         said = self._session.told(last, 0)
         return self._submit() if said and said.get("state") == "failed" else last
@@ -245,13 +240,22 @@ class _Following:
             who = ", ".join(missing) or "the engine"
             self._watch(Event("failed", self._round or None, message=f"waiting for {who}"))
 
+    def _note(self, submissions: list[str]) -> None:
+        self._notes.submissions += submissions
+        write(self._folder, self._notes)
+
     def _submit(self) -> str:
+        check_not_ended(self._folder)
         with tempfile.TemporaryDirectory() as folder:
             submission = self._session.submit(
                 write_submission(Path(folder), self._settings, self._notes)
             )
-        self._notes.submissions.append(submission)
-        _write(self._folder, self._notes)
+        self._note([submission])
+        try:
+            check_not_ended(self._folder)  # after the submission: whoever ends the run may be quick
+        except RunError:
+            self._session.stop(submission)
+            raise
         return submission
 
     def _follow(self, submission: str) -> dict[str, Any]:
@@ -270,7 +274,7 @@ class _Following:
                 looked, status = time.monotonic(), self._session.status(submission)
                 if status in ("SUBMITTED", "APPROVED"):
                     self._wait_for(start)
-                if status.startswith("FINISHED"):
+                if status.startswith(FINISHED):
                     return self._collect(submission) | {"status": status}
             time.sleep(0.3)
 
@@ -288,5 +292,16 @@ class _Following:
             if not found:
                 return {}
             outcome: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
-            shutil.copytree(found[0].parent, self._folder.path, dirs_exist_ok=True)
+            bring_home(found[0].parent, self._folder.path)
         return outcome
+
+
+def bring_home(source: Path, target: Path) -> None:
+    """Copy a run's folder, each file whole or not at all, and result.json last of all."""
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    for path in sorted(files, key=lambda file: file.name == RESULT):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh = place.with_name(f"{place.name}.new")
+        shutil.copyfile(path, fresh)
+        fresh.replace(place)

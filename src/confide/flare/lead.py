@@ -1,4 +1,4 @@
-"""What the lead of a consortium calls: run settings over real sites, with the lead's kit."""
+"""What the lead of a consortium calls: a run over real sites, or its end, with the lead's kit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from confide.federation.events import Watcher
 from confide.flare.coordinating import follow
+from confide.flare.ending import Ending, end_run
 from confide.flare.joining import check_suited
 from confide.flare.kits import open_kit
 from confide.flare.session import LeadSession
 from confide.recipes import settings_file
-from confide.settings import load
+from confide.runfolder import RunFolder
+from confide.settings import Settings, load
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,7 @@ def coordinate(
 
     Raises SettingsError, KitError, RunError, EngineError.
     """
-    path = settings_file(settings)
-    chosen = load(path, overrides)
-    check_suited(chosen, where=str(path))
-    name = chosen.name or path.stem
-    folder = out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"
+    chosen, name, folder = _chosen(settings, overrides, out=out)
     held = open_kit(kit, "lead")
     result = follow(
         chosen,
@@ -63,3 +61,30 @@ def coordinate(
         on_event=on_event,
     )
     return Coordinated(folder, result)
+
+
+def end(
+    settings: str | Path, *, kit: Path, overrides: Sequence[str] = (), out: Path | None = None
+) -> Ending:
+    """End a run over real sites before its time, at the server and at the sites.
+
+    The arguments are those that it was started with. Checkpoints and the sites' memory stay, and
+    `coordinate(…, resume=True)` goes on from there. To end a run twice is no error.
+
+    Raises SettingsError, KitError, RunError (no run in the folder), EngineError (the server cannot
+    be reached, or does not end it).
+    """
+    _, _, folder = _chosen(settings, overrides, out=out)
+    held = open_kit(kit, "lead")
+    return end_run(RunFolder(folder), lambda: LeadSession(held))
+
+
+def _chosen(
+    settings: str | Path, overrides: Sequence[str], *, out: Path | None
+) -> tuple[Settings, str, Path]:
+    """The settings of a run, its name, and its folder at the lead."""
+    path = settings_file(settings)
+    chosen = load(path, overrides)
+    check_suited(chosen, where=str(path))
+    name = chosen.name or path.stem
+    return chosen, name, out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"

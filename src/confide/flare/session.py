@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import (
+    InternalError,
     JobNotFound,
     JobNotRunning,
     NoConnection,
     SessionClosed,
 )
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.flare_api import Session
 
 from confide.errors import EngineError
+from confide.flare.coordinating import GONE, RUNNING
 from confide.flare.events import TOPIC
 from confide.flare.kits import Kit
 
@@ -39,20 +43,34 @@ class LeadSession:
 
     def submit(self, folder: Path) -> str:
         """Hand in a submission; its id. Raises EngineError where the server refuses it."""
-        return str(self._do(lambda session: session.submit_job(str(folder))))
+        token = secrets.token_hex(16)  # asked twice over a bad connection, it is submitted once
+        return str(self._do(lambda session: session.submit_job(str(folder), token)))
+
+    def submissions(self, run: str) -> list[str]:
+        """Those of the run of that name that the server knows, the oldest first."""
+        rows = self._do(lambda session: session.list_jobs(name_prefix=run))
+        return [str(row["job_id"]) for row in rows if row.get("job_name") == run]
+
+    def stop(self, submission: str) -> None:
+        """Ask the server to end one, there and at the sites; `status` says when it has."""
+        try:
+            self._do(lambda session: session.abort_job(submission))
+        except EngineError as error:
+            if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
+                raise  # the others: it does not run yet, or no more
 
     def status(self, submission: str) -> str:
-        """How it stands. What the server calls running and does not run is `FINISHED:LOST`.
+        """How it stands. What the server calls running and does not run is `GONE`.
 
         A server that was started again never looks after what ran before.
         """
         meta = self._do(lambda session: session.get_job_meta(submission))
         status = str(meta.get("status", ""))
-        if status != "RUNNING" or submission in self._running():
+        if status != RUNNING or submission in self._running():
             self._missed = None
             return status
         self._missed = self._missed or time.monotonic()
-        return "FINISHED:LOST" if time.monotonic() - self._missed > _CLEARING else status
+        return GONE if time.monotonic() - self._missed > _CLEARING else status
 
     def _running(self) -> list[str]:
         meta = self._do(lambda session: session.check_status("server"))
@@ -112,10 +130,23 @@ class LeadSession:
 
 
 def _connected(kit: Kit, timeout: float) -> Session:
+    """A session of FLARE's, which is not to print what it does."""
     try:
-        return new_secure_session(str(kit.user), str(kit.path), timeout=timeout)
+        session = Session(str(kit.user), str(kit.path))
+        session.api._print_hci = _say_nothing
     except Exception as error:
         raise _unreachable(kit) from error
+    try:
+        session.try_connect(timeout)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            session.close()
+        raise _unreachable(kit) from error
+    return session
+
+
+def _say_nothing(message: str) -> None:
+    """In place of FLARE's `print`."""
 
 
 def _unreachable(kit: Kit) -> EngineError:

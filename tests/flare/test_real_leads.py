@@ -1,0 +1,206 @@
+"""Real processes: a lead that is killed and resumed, and a run that is ended before its time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.flare import processes
+from confide.run import run
+from contract.corpus import tiny
+from flare.homes import as_toml
+from flare.real import Real, running
+from flare.test_real_runs import same
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+]
+
+ROUNDS = 80
+"""So many that a lead who comes back still finds the run going on."""
+FEW = "rounds=4"
+PATIENCE = 120.0
+VERB = "from confide.cli import main; main()"
+KILL = "import os, signal; kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+DIES = {
+    "submitted": """
+from confide.flare.session import LeadSession
+submit = LeadSession.submit
+LeadSession.submit = lambda *given: (submit(*given), kill())
+""",
+    "fetched": """
+import shutil
+shutil.move = lambda *given: kill()  # FLARE has the run in the kit, and moves it
+""",
+    "copied": """
+from confide.flare import coordinating
+copy, left = coordinating.shutil.copyfile, [None] * 4
+coordinating.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
+""",
+}
+"""How the lead's process is made to kill itself, and where."""
+
+
+class Lead:
+    """`confide coordinate` as a process of its own; what it says is in two files."""
+
+    def __init__(self, real: Real, name: str, *more: str, script: str = VERB) -> None:
+        self.said = real.folder / f"{name}.said"
+        self.given = real.folder / f"{name}.given"
+        words = ["coordinate", str(real.folder / f"{name}.toml"), "--out", str(real.folder / name)]
+        words += ["--kit", str(real.kit("lead").path), *more]
+        with open(self.said, "w") as said, open(self.given, "w") as given:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=given,
+                stderr=said,
+            )
+
+    def until(self, said: str) -> None:
+        """Wait until it has said that."""
+        end = time.monotonic() + PATIENCE
+        while said not in self.said.read_text():
+            assert time.monotonic() < end, self.said.read_text()
+            assert self.process.poll() is None, self.said.read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        assert self.ended() == -signal.SIGKILL
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Iterator[Real]:
+    folder = tmp_path_factory.mktemp("leads")
+    with running(folder, tiny(folder, f"rounds={ROUNDS}", "select.every=2")) as consortium:
+        yield consortium
+
+
+@pytest.fixture(scope="module")
+def whole(real: Real) -> Path:
+    """The same run on one machine, which nothing disturbs."""
+    run(real.settings, out=real.folder / "whole")
+    return real.folder / "whole"
+
+
+@pytest.fixture(scope="module")
+def brief(real: Real, tmp_path_factory) -> Path:
+    """A shorter one."""
+    run(tiny(tmp_path_factory.mktemp("brief"), FEW, "select.every=2"), out=real.folder / "brief")
+    return real.folder / "brief"
+
+
+def write(real: Real, name: str) -> None:
+    (real.folder / f"{name}.toml").write_text(as_toml(real.settings))
+
+
+def submissions(real: Real) -> int:
+    """How many the server ever took."""
+    store = real.kit("server").path / "store" / "runs"
+    return sum(1 for path in store.rglob("meta") if path.is_file())
+
+
+def test_a_lead_that_is_killed_is_resumed(real: Real, whole: Path) -> None:
+    write(real, "killed")
+    before = submissions(real)
+    lead = Lead(real, "killed")
+    lead.until(f"round 3/{ROUNDS}")
+    lead.kill()
+    again = Lead(real, "killed", "--resume")
+    again.until(f"round 30/{ROUNDS}")
+    again.kill()
+    last = Lead(real, "killed", "--resume")
+    assert last.ended() == 0, last.said.read_text()
+    same(whole, real.folder / "killed")
+    assert submissions(real) == before + 1
+    shown = last.given.read_text()
+    assert shown.startswith("fedavg: F1 on test text") or "strict" in shown
+    assert "FLARE" not in shown + last.said.read_text()
+
+
+@pytest.mark.parametrize("where", sorted(DIES))
+def test_a_lead_is_killed_at_a_bad_moment(real: Real, brief: Path, where: str) -> None:
+    write(real, where)
+    before = submissions(real)
+    lead = Lead(real, where, "--set", FEW, script=KILL + DIES[where] + VERB)
+    assert lead.ended() == -signal.SIGKILL, lead.said.read_text()
+    assert not (real.folder / where / "result.json").exists()
+    again = Lead(real, where, "--set", FEW, "--resume")
+    assert again.ended() == 0, again.said.read_text()
+    same(brief, real.folder / where)
+    assert submissions(real) == before + 1
+    kept = real.kit("lead").path / "transfer"
+    assert not [path for path in kept.rglob("*") if path.is_file()], "what was fetched is not kept"
+
+
+def nothing_runs(real: Real) -> bool:
+    names = ["server", *(site.name for site in real.settings.site)]
+    return all(processes.status(real.kit(name)).runs == 0 for name in names)
+
+
+def test_a_run_is_ended_everywhere_and_goes_on_later(real: Real, whole: Path) -> None:
+    write(real, "ended")
+    watching = Lead(real, "ended")
+    watching.until(f"round 2/{ROUNDS}")
+    ending = Lead(real, "ended", "--end")
+    assert ending.ended() == 0, ending.said.read_text()
+    assert "is ended, at the server and at the sites" in ending.said.read_text()
+    assert watching.ended() == 2
+    assert "was ended by `confide coordinate --end`" in watching.said.read_text()
+    assert processes._until(lambda: nothing_runs(real), 30)
+    assert not (real.folder / "ended" / "result.json").exists()
+    before = submissions(real)
+    again = Lead(real, "ended", "--end")
+    assert again.ended() == 0 and "nothing to end" in again.said.read_text()
+    time.sleep(5)
+    assert nothing_runs(real) and submissions(real) == before
+    resumed = Lead(real, "ended", "--resume")
+    resumed.until("round ")
+    begun = next(x for x in resumed.said.read_text().splitlines() if x.startswith("round "))
+    assert int(begun.split()[1].split("/")[0]) > 1, "from the checkpoint on"
+    assert resumed.ended() == 0, resumed.said.read_text()
+    same(whole, real.folder / "ended")
+
+
+def test_a_run_is_ended_before_it_has_begun(real: Real) -> None:
+    write(real, "early")
+    lead = Lead(real, "early", script=KILL + DIES["submitted"] + VERB)
+    assert lead.ended() == -signal.SIGKILL, lead.said.read_text()
+    ending = Lead(real, "early", "--end")
+    assert ending.ended() == 0, ending.said.read_text()
+    assert "is ended" in ending.said.read_text()
+    for _ in range(20):
+        assert nothing_runs(real)
+        time.sleep(0.5)
+
+
+def test_a_site_that_hangs_does_not_keep_a_run(real: Real) -> None:
+    write(real, "hangs")
+    lead = Lead(real, "hangs")
+    lead.until(f"round 2/{ROUNDS}")
+    held = real.job_process("site-2")
+    held.send_signal(signal.SIGSTOP)
+    try:
+        ending = Lead(real, "hangs", "--end")
+        assert ending.ended() == 0, ending.said.read_text()
+        assert "is ended" in ending.said.read_text()
+        assert lead.ended() == 2
+        assert processes._until(lambda: nothing_runs(real), 30)
+    finally:
+        if held.is_running():
+            held.send_signal(signal.SIGCONT)
