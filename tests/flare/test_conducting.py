@@ -17,11 +17,12 @@ from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
 from confide.federation.ledger import compare_ledgers
 from confide.federation.messages import decode, encode, peek
+from confide.federation.steps import Step
 from confide.flare.conducting import Conductor
 from confide.flare.home import SiteHome
 from confide.flare.joining import Join, wire_digest, wire_of
 from confide.methods import METHODS
-from confide.methods.fedavg import Score, Train, Trained
+from confide.methods.fedavg import Score, Train
 from confide.methods.fedner.steps import Improve
 from confide.predict import predict
 from confide.run import run
@@ -291,21 +292,24 @@ def test_a_sites_own_guards_hold(
     assert CODES[code] in str(raised.value)
 
 
-def test_a_site_bounds_what_it_uploads_by_its_own_file(tmp_path: Path) -> None:
-    settings = tiny(tmp_path)
+def test_a_site_bounds_what_it_uploads_by_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny(tmp_path, "rounds=1")
     files = write_site_files(tmp_path / "homes", settings)
     one = settings.model_copy(update={"site": settings.site[:1]})
     write_site_files(tmp_path / "homes", one, guards={"max_norm": 0.02})
-    engine = Listens(files, "train")
     moved = []
-    conduct(tmp_path / "server", settings, engine)
-    for site in ("site-1", "site-2"):
-        ask = decode(Train, engine.heard[1])
-        reply = decode(Trained, engine.homes[site].answer("train", 2, engine.heard[1]))
-        change = [reply.weights[name] - ask.weights[name] for name in ask.weights]
-        moved.append(np.linalg.norm(np.concatenate([array.ravel() for array in change])))
+
+    def check(step: Step, ask: Any, reply: Any) -> None:
+        if step.name == "train":
+            change = [reply.weights[name] - ask.weights[name] for name in ask.weights]
+            moved.append(np.linalg.norm(np.concatenate([array.ravel() for array in change])))
+
+    monkeypatch.setattr("confide.federation.federation.check_reply", check)
+    conduct(tmp_path / "server", settings, HomesEngine(files))
     assert moved[0] == pytest.approx(0.02, rel=1e-3)
-    assert moved[1] > 0.1
+    assert min(moved[1:]) > 0.1
 
 
 def test_only_held_out_text_is_scored(tmp_path: Path) -> None:
