@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from confide.errors import FederationError, GuardError, MessageError, QuorumError, SiteFault
+from confide.federation.changes import restored
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, fault
 from confide.federation.guards import check_reply
@@ -216,6 +217,7 @@ class Federation:
                 )
             if failed:
                 raise fault(message, site=site, step=step.name, round=round)
+            message = restored(step, ask, message)
             check_reply(step, ask, message)
         except (MessageError, GuardError) as error:
             raise _refused(error.what, site=site, step=step, round=round) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import ConfideError, MessageError
+from confide.federation.changes import shortened
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
@@ -100,7 +101,7 @@ class SiteHost:
         reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
-        encoded = encode(reply)
+        encoded = encode(shortened(step, ask, reply))
         if after is before:
             self._memory.unchanged(round, name)
         else:

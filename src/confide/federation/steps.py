@@ -17,6 +17,7 @@ from confide.federation.messages import fields_of
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
+Start = Callable[[Any, Any, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,9 @@ class Step:
     have equal names, shapes and types. `check(ask, reply)` raises GuardError, naming fields only,
     where a reply is not what it should be; it stands on both sides of the wall. `bound(ask, reply,
     most)` is the reply with no larger a change than the site's own `max_norm` (`guards.bounded`);
-    every summed step that uploads arrays has one.
+    every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
+    reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
+    other fields; of such arrays only what changed travels (`confide.federation.changes`).
     """
 
     name: str
@@ -49,6 +52,7 @@ class Step:
     like: tuple[tuple[str, str], ...] = ()
     check: Check | None = None
     bound: Bound | None = None
+    start: Start | None = None
 
     @staticmethod
     def of(
@@ -58,12 +62,13 @@ class Step:
         like: tuple[tuple[str, str], ...] = (),
         check: Check | None = None,
         bound: Bound | None = None,
+        start: Start | None = None,
     ) -> Step:
         """The step that a function declares by its annotations."""
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
-        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound)
+        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start)
         fields_of(step.ask)
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:

@@ -120,7 +120,9 @@ class Train:
 class Trained:
     """What training came to, multiplied by the site's weight."""
 
-    weights: Arrays = carries("trained weights, times the site's weight in the mean")
+    weights: Arrays = carries(
+        "trained weights, times the site's weight in the mean; of a table the rows that changed"
+    )
     weight: float = carries("the site's weight in the mean")
     seen: Arrays = carries(
         "the weight again for each row whose word the site has; rows = seen only"
@@ -213,6 +215,22 @@ def check_trained(ask: Train, reply: Trained) -> None:
             raise GuardError("seen is not a weight for each row")
 
 
+def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
+    """What an array of the reply would be, had the site learnt nothing."""
+    start: np.ndarray = ask.weights[name]
+    if reply.weight != 1.0:
+        start = start * np.float32(reply.weight)
+    if name in reply.seen:
+        start = start * _mask(reply.seen[name], len(start))
+    return start
+
+
+def _mask(seen_V: np.ndarray, count: int) -> np.ndarray:
+    if seen_V.shape != (count,):
+        raise GuardError("seen is not a weight for each row")
+    return (seen_V > 0).astype(np.float32)[:, None]
+
+
 def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
     """The reply with weights that are at most `most` away from those that were asked.
 
@@ -221,9 +239,7 @@ def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
     change: Arrays = {}
     unchanged: Arrays = {}
     for name, array in reply.weights.items():
-        before = ask.weights[name] * np.float32(reply.weight)
-        if name in reply.seen:
-            before *= reply.seen[name][:, None] > 0
+        before = start_of_trained(ask, reply, name)
         unchanged[name], change[name] = before, array - before
     kept = bounded(change, most, times=reply.weight)
     if kept is change:
@@ -248,7 +264,12 @@ HELD_OUT = ("dev", "test")
 
 TAKE_VOCABULARY = Step.of(take_vocabulary)
 TRAIN = Step.of(
-    train, summed=True, like=(("weights", "weights"),), check=check_trained, bound=bounded_trained
+    train,
+    summed=True,
+    like=(("weights", "weights"),),
+    check=check_trained,
+    bound=bounded_trained,
+    start=start_of_trained,
 )
 SCORE = Step.of(score, check=check_scored)
 
