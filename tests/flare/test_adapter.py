@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +33,7 @@ from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.envelope import ask_of, opened, replied, reply_of
 from confide.flare.executor import ConfideExecutor
+from confide.flare.freeing import free
 from confide.run import run
 from contract.corpus import tiny
 from contract.entries import ENTRIES
@@ -66,8 +69,10 @@ class Wire:
 
 @pytest.fixture(autouse=True)
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests keeps its own hooks."""
+    """The process of the tests keeps its own hooks, and its objects as they are."""
     monkeypatch.setattr(quiet, "seal_run", lambda: None)
+    monkeypatch.setattr("confide.flare.engine.free", lambda: None)
+    monkeypatch.setattr("confide.flare.executor.free", lambda: None)
 
 
 def executor_in(kit: Path) -> ConfideExecutor:
@@ -173,3 +178,20 @@ def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_p
     assert reply is not None
     assert decode(Failure, reply[0]).code in ("bad-ask", "site-file")
     assert b"secret-ward" not in reply[0]
+
+
+class Ring:
+    """Refers to itself, as FLARE's streams do."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_only_refers_to_itself_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    ring = weakref.ref(Ring())
+    assert ring() is not None
+    free()
+    assert ring() is None
+    assert frozen == [True] * (not gc.get_freeze_count())

@@ -16,6 +16,7 @@ from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.messages import encode
 from confide.flare.envelope import ask_of, replied
+from confide.flare.freeing import LARGE, free
 
 _POLL = 0.02
 """Seconds between two looks at the tasks that are still open."""
@@ -59,6 +60,7 @@ class FlareEngine:
 
         Raises EngineError where FLARE ended the run.
         """
+        free()
         heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         open_tasks = {site: self._send(site, step, round, data, heard=heard)
                       for site, data in sorted(asks.items())}  # fmt: skip
@@ -78,6 +80,8 @@ class FlareEngine:
                             self._cancel(task)
                             yield _failed(site, code, time.monotonic() - start)
                     continue
+                if len(delivery.reply) > LARGE:
+                    free()
                 if open_tasks.pop(delivery.site, None) is not None:
                     yield delivery
         finally:

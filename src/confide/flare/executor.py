@@ -20,6 +20,7 @@ from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare import quiet
 from confide.flare.envelope import opened, reply_of
+from confide.flare.freeing import free
 from confide.flare.home import SITE_FILE, SiteHome
 
 
@@ -46,6 +47,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         if asked is None:
             return make_reply(ReturnCode.BAD_TASK_DATA)
         round, data = asked
+        free()
         start = time.perf_counter()
         try:
             if self._home is None:
