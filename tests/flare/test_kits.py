@@ -15,14 +15,18 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from nvflare.fuel.utils.argument_utils import parse_vars
+
 import confide.flare
 from confide.console import kit_verbs
 from confide.errors import EngineError, KitError
-from confide.flare import authority, kits, policies, quiet
+from confide.flare import authority, kits, naming, policies, quiet
 from confide.flare.kits import (
     Consortium,
     Kit,
@@ -158,6 +162,10 @@ def test_an_address_and_days_are_taken(tmp_path):
         ({"sites": ["../north"]}, "a site cannot be called that"),
         ({"sites": ["-x"]}, "a site cannot be called that"),
         ({"sites": ["x" * 49]}, "a site cannot be called that"),
+        ({"sites": ["2026"]}, "takes this name for a number"),
+        ({"sites": ["1e5"]}, "takes this name for a number"),
+        ({"sites": ["1_2"]}, "takes this name for a number"),
+        ({"sites": ["N"]}, "for yes or no"),
         ({"sites": ["server"]}, "means something else here"),
         ({"sites": ["All"]}, "means something else here"),
         ({"sites": ["lead"]}, "the lead has that name"),
@@ -175,10 +183,24 @@ def test_an_address_and_days_are_taken(tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, changed, said):
-    given = {"name": "trial", "sites": ["north"], "host": "localhost", **changed}
+    plain = {"name": "trial", "sites": ["north"], "host": "localhost", **changed}
     with pytest.raises(KitError, match=said):
-        init(given.pop("name"), out=tmp_path / "new", **given)
+        init(plain.pop("name"), out=tmp_path / "new", **plain)
     assert list(tmp_path.iterdir()) == []
+
+
+NAMES = st.from_regex(naming._NAME, fullmatch=True)
+
+
+@given(NAMES | st.sampled_from(["y", "No", "t", "0", "inf", "nan", "1_0", "2026-11", "007", "F"]))
+def test_the_engine_reads_a_name_as_it_is_written(name):
+    read = parse_vars([f"uid={name}", f"org={naming.organisation(name)}"])
+    assert read["org"] == naming.organisation(name)
+    try:
+        naming.check_site(name, host="fl.example.org")
+    except KitError:
+        return
+    assert read["uid"] == name
 
 
 def test_nothing_is_written_over(copied):

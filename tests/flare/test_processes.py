@@ -139,6 +139,61 @@ def test_a_supervisor_starts_it_again_and_waits_longer_each_time(tmp_path, monke
     ]
 
 
+FAKE = """
+import signal, sys, threading
+done = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: done.set())
+open(sys.argv[1] + "/run/there", "w").close()
+done.wait(20)
+open(sys.argv[1] + "/run/ended", "w").close()
+"""
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGTERM, signal.SIGINT])
+def test_in_the_foreground_it_ends_in_good_order(tmp_path, signalled):
+    (tmp_path / "fake_resident.py").write_text(FAKE)
+    code = (
+        "import sys; from confide.flare import supervisor as s; s.RESIDENT = 'fake_resident';"
+        "s.main(sys.argv[1], foreground=True)"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as here:
+        assert _until((tmp_path / "run/there").exists, 20)
+        second = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+        assert second.returncode == 1  # one supervisor only
+        here.send_signal(signalled)
+        assert here.wait(20) == 0
+    assert (tmp_path / "run/ended").exists()
+    assert not (tmp_path / supervisor.NOTES).exists()
+    held = supervisor.lock(tmp_path)
+    assert held is not None
+    held.close()
+
+
+def test_a_service_manager_gets_the_supervisor_itself(founded, monkeypatch):
+    kit, became = founded.kit("north"), []
+
+    def becomes(*given: object) -> None:
+        became.append(given)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(processes.os, "execve", becomes)
+    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path), "--foreground"])
+    assert "site north runs here until it is stopped" in said.output
+    program, command, environment = became[0]
+    assert (program, command[1:]) == (
+        sys.executable,
+        ["-m", processes.SUPERVISOR, str(kit.path), supervisor.FOREGROUND],
+    )
+    assert environment == processes._environment(kit)
+    held = supervisor.lock(kit.path)
+    assert held is not None
+    with pytest.raises(KitError, match="it runs already"):
+        processes.serve(kit)
+    held.close()
+
+
 def test_the_probe_names_what_is_wrong(founded):
     kit = founded.kit("north")
     assert "no server answers at localhost" in probe.trouble_with(kit)
@@ -486,3 +541,23 @@ def test_a_site_waits_for_its_server(running):
     assert f"no server answers at localhost:{running.port}" in now.trouble
     assert start(server) is True
     assert _connected(site)
+
+
+@pytest.mark.slow
+def test_a_server_in_the_foreground_is_one_like_any_other(tmp_path):
+    made = init("t", sites=["a"], host="localhost", port=_free_port(), out=tmp_path / "t")
+    kit = made.kit("server")
+    command = [str(Path(sys.executable).parent / "confide"), "server", "start", "--foreground"]
+    with subprocess.Popen([*command, str(kit.path)], stderr=subprocess.PIPE, text=True) as here:
+        try:
+            assert _until(lambda: status(kit).connected, CONNECTED_WITHIN)
+            assert here.poll() is None
+            assert start(kit) is False  # it runs
+            assert here.pid in [one.pid for one in _marked(kit)]
+            here.send_signal(signal.SIGTERM)
+            assert here.wait(30) == 0
+            assert "the server runs here until it is stopped" in here.stderr.read()
+            assert _until(lambda: not _marked(kit), 15)
+            assert (kit.path / "log.txt").exists()
+        finally:
+            stop(kit)

@@ -23,6 +23,9 @@ site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
 
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the startup kit.")]
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name, letter by letter.")]
+Foreground = Annotated[
+    bool, typer.Option("--foreground", help="Stay until SIGTERM or Ctrl-C, for a service manager.")
+]
 Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it, at most.")]
 
 _SAFELY = (
@@ -123,9 +126,9 @@ def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
 
 
 @server.command("start")
-def start_server(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+def start_server(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
     """Start the server in the background; it is started again whenever it ends."""
-    _start(kit, "server", wait)
+    _start(kit, "server", wait, foreground=foreground)
 
 
 @server.command("stop")
@@ -178,9 +181,9 @@ def _followed(kit: Kit, wait: float) -> None:
 
 
 @site.command("start")
-def start_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+def start_site(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
     """Start the site in the background; it is started again whenever it ends."""
-    _start(kit, "site", wait)
+    _start(kit, "site", wait, foreground=foreground)
 
 
 @site.command("stop")
@@ -195,13 +198,16 @@ def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
     _status(kit, "site", as_json=as_json)
 
 
-def _start(path: Path, kind: Literal["server", "site"], wait: float) -> None:
+def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foreground: bool) -> None:
     from confide.flare import kits, processes
 
     kit = kits.open_kit(path, kind)
+    who = "the server" if kind == "server" else f"site {kit.name}"
+    if foreground:
+        screen.say(f"{who} runs here until it is stopped; its log is {kit.path / 'log.txt'}")
+        processes.serve(kit)
     fresh = processes.start(kit, wait=wait)
     now = processes.status(kit)
-    who = "the server" if kind == "server" else f"site {kit.name}"
     since = "" if fresh or now.since is None else f" already, since {_local(now)}"
     process = f"; process {now.pid}" if now.pid else ""
     screen.say(f"{who} runs{since}{process}", style="bold")

@@ -12,6 +12,7 @@ SERVER = "server"
 RESERVED = (SERVER, "client", "all", "admin")
 """Names that mean something else to NVIDIA FLARE."""
 
+_TRUTHS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
@@ -55,6 +56,21 @@ def _check_form(what: str, name: str) -> None:
             expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
             got=repr(name),
         )
+    if what == "site" and _is_no_text(name):
+        raise KitError(
+            "the engine takes this name for a number, or for yes or no",
+            got=repr(name),
+            fix=f"choose another name, as {'site-' + name!r}",
+        )
+
+
+def _is_no_text(value: str) -> bool:
+    """Whether FLARE, which is given names on a command line, reads this as something else."""
+    try:
+        float(value)
+    except ValueError:
+        return value.lower() in _TRUTHS
+    return True
 
 
 def check_host(host: str) -> None:
@@ -80,4 +96,5 @@ def _is_ipv6(host: str) -> bool:
 
 def organisation(consortium: str) -> str:
     """The consortium's name as certificates have it: the organisation of all who take part."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", consortium)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", consortium)
+    return f"{name}_" if _is_no_text(name) else name

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from confide.errors import KitError
 from confide.flare.kits import Kit, expires, no_engine
@@ -27,7 +27,7 @@ from confide.flare.naming import SERVER
 from confide.flare.policies import HEARTBEAT_TIMEOUT, STORE
 from confide.flare.probe import trouble_with
 from confide.flare.revoking import revoked
-from confide.flare.supervisor import CONSOLE, NOTES, RESIDENT, STATE, lock
+from confide.flare.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
 
 try:
@@ -86,20 +86,8 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
     Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
     site goes on trying by itself. Raises KitError where it cannot start.
     """
-    _check(kit)
-    held = lock(kit.path)
-    if held is None:
+    if not _prepared(kit):
         return False
-    held.close()
-    _end(kit, wait=0.0)  # what a killed supervisor left
-    if kit.kind == SERVER:
-        revoked(kit)  # a server does not start with a damaged list
-        _check_port(kit)
-    tidy(kit.path)
-    for name in ("run", "tmp", "store"):
-        (kit.path / name).mkdir(mode=0o700, exist_ok=True)
-    for old in (NOTES, STATE):
-        (kit.path / old).unlink(missing_ok=True)
     subprocess.run(
         [sys.executable, "-m", SUPERVISOR, str(kit.path)],
         env=_environment(kit),
@@ -118,6 +106,23 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
             fix="look into that file, and into log.txt beside it",
         )
     return True
+
+
+def serve(kit: Kit) -> NoReturn:
+    """Become the kit's supervisor: what `start` starts, in the foreground, for a service manager.
+
+    This process ends with 0 after SIGTERM or Ctrl-C. Raises KitError where it cannot start, or runs
+    already.
+    """
+    if not _prepared(kit):
+        raise KitError(
+            "it runs already",
+            where=str(kit.path),
+            fix=f"stop it first: `confide {kit.kind} stop KIT`",
+        )
+    sys.stdout.flush()
+    command = [sys.executable, "-m", SUPERVISOR, str(kit.path), FOREGROUND]
+    os.execve(sys.executable, command, _environment(kit))
 
 
 def stop(kit: Kit, *, wait: float = 20.0) -> bool:
@@ -163,6 +168,25 @@ def status(kit: Kit) -> Status:
 
 
 # --- before ------------------------------------------------------------------------------
+
+
+def _prepared(kit: Kit) -> bool:
+    """Make a kit ready to start; False where it runs. Raises KitError where it cannot start."""
+    _check(kit)
+    held = lock(kit.path)
+    if held is None:
+        return False
+    held.close()
+    _end(kit, wait=0.0)  # what a killed supervisor left
+    if kit.kind == SERVER:
+        revoked(kit)  # a server does not start with a damaged list
+        _check_port(kit)
+    tidy(kit.path)
+    for name in ("run", "tmp", "store"):
+        (kit.path / name).mkdir(mode=0o700, exist_ok=True)
+    for old in (NOTES, STATE):
+        (kit.path / old).unlink(missing_ok=True)
+    return True
 
 
 def _check(kit: Kit) -> None:
@@ -216,7 +240,8 @@ def _environment(kit: Kit) -> dict[str, str]:
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
     }
-    return {"MALLOC_ARENA_MAX": "4"} | kept | own
+    large = {"MALLOC_MMAP_THRESHOLD_": "1048576"} if kit.kind == SERVER else {}
+    return {"MALLOC_ARENA_MAX": "4", **large} | kept | own  # or freed messages stay in the process
 
 
 # --- the kit's processes ------------------------------------------------------------------

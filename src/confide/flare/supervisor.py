@@ -1,7 +1,8 @@
 """Keeps a kit's resident process alive: `python -m confide.flare.supervisor KIT`.
 
 A small process of its own that starts the resident one, and again whenever it ends, until it is
-told to stop (SIGTERM). It holds a lock in the kit, so that there is never a second one.
+told to stop (SIGTERM). It holds a lock in the kit, so that there is never a second one. It goes to
+the background, or with `--foreground` stays: then Ctrl-C stops it as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ RESIDENT = "confide.flare.resident"
 LOCK, NOTES, STATE = (Path("run") / name for name in ("lock", "restarts.txt", "state.json"))
 """In the kit: who supervises, when the resident process ended, and how it does (see `watch`)."""
 CONSOLE = Path("console.txt")
+FOREGROUND = "--foreground"
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds until a resident process is started again; doubled each time, up to the longest."""
@@ -81,6 +83,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
+                start_new_session=True,  # Ctrl-C is for us alone
             )
         if self._stopping.is_set():
             self._resident.terminate()
@@ -99,21 +102,24 @@ class Supervisor:
             pass  # a full disk must not keep the resident process down
 
 
-def main(path: str) -> None:
-    """Go to the background, take the kit's lock, and keep its resident process alive."""
-    if os.fork():
+def main(path: str, *, foreground: bool = False) -> None:
+    """Take the kit's lock, and keep its resident process alive; from the background, or from here.
+
+    In the foreground it ends with 0 when it was told to stop, and with 1 where another one runs.
+    """
+    if not foreground and os.fork():
         os._exit(0)
     os.umask(0o077)
     kit = Path(path)
     held = lock(kit)
     if held is None:
-        return
+        sys.exit(1)
     supervisor = Supervisor(kit)
     signal.signal(signal.SIGTERM, supervisor.stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, supervisor.stop if foreground else signal.SIG_IGN)
     with held:
         supervisor.run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], foreground=FOREGROUND in sys.argv[2:])
