@@ -7,7 +7,7 @@ A server and three sites as real processes on loopback, with TLS:
 - `round`: FedAvg as in `ncbi-iid10` over three sites, NCBI-disease dealt to them (made-up notes
   without `$CONFIDE_DATA`). Seconds of a round against those of the site that worked longest.
 - `memory`: the peak of the server's process in that run above the one in the first, over the
-  weights of one site.
+  largest message, for each site.
 
     python benchmarks/flare/run.py --json benchmarks/flare/measured.json [--rounds 60] [--epochs 4]
 """
@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def main() -> None:
         finally:
             for kit in kits[-2::-1]:
                 processes.stop(kit)
+        most = largest(folder / "round" / "ledger.jsonl") / 1e6
     figures = {
         "start_seconds": dict(started),
         "idle_mb": idle,
@@ -86,9 +88,8 @@ def main() -> None:
         **trained(rounds),
         "server_mb": {"ask": asks["peak_rss_mb"], "round": rounds["peak_rss_mb"]},
     }
-    one = figures["up_mb_per_site"]
     above = rounds["peak_rss_mb"] - asks["peak_rss_mb"]
-    figures["memory_over_payloads"] = above / (one * len(SITES))
+    figures |= {"largest_mb": most, "memory_over_payloads": above / (most * len(SITES))}
     print(json.dumps(figures, indent=1))
     options = {key: value for key, value in vars(args).items() if key != "json"}
     keep(args.json, {"benchmark": "flare", **options, "figures": figures})
@@ -164,6 +165,15 @@ def trained(result: dict[str, Any]) -> dict[str, Any]:
         ),
         "up_mb_per_site": up,
     }
+
+
+def largest(ledger: Path) -> int:
+    """Bytes of the largest message of training, up or down."""
+    messages: Counter[tuple[int, str, str]] = Counter()
+    for line in map(json.loads, ledger.read_text().splitlines()):
+        if line["step"] == "train":
+            messages[line["round"], line["direction"], line["site"]] += line["bytes"]
+    return max(messages.values())
 
 
 if __name__ == "__main__":
