@@ -14,6 +14,7 @@ from confide.console.words import Json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from confide.flare.clearing import Held
     from confide.flare.kits import Kit
     from confide.flare.processes import Status
 
@@ -167,6 +168,62 @@ def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     revoking.admit(held, name)
     screen.say(f"{name} is let in again, with a certificate that is still good", style="bold")
     _followed(held, wait)
+
+
+@server.command("tidy")
+def tidy(
+    kit: KitFolder,
+    *,
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", help="Runs that are over, and as old as that."),
+    ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--run", metavar="RUN", help="This run, also if it could be resumed."),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; the server must not run.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What the server holds of runs; deletes what is old and over, or named."""
+    from confide.flare import clearing, kits
+
+    opened = kits.open_kit(kit, "server")
+    found = clearing.held(opened)
+    those = clearing.chosen(found, older_than=older_than, runs=runs or ())
+    if delete:
+        clearing.delete(opened, those)
+    if as_json:
+        names = {one.run for one in those}
+        screen.put_json(
+            [
+                asdict(one) | {"last": one.last.isoformat(), "chosen": one.run in names}
+                for one in found
+            ]
+        )
+        return
+    screen.show(_held_table(found, those, deleted=delete))
+    if those and not delete:
+        screen.say("to delete what is chosen, stop the server and give the same with --delete")
+
+
+def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bool) -> Table:
+    from rich.table import Table
+
+    table = Table(title="runs at this server", title_justify="left")
+    for column in ("run", "stands", "last written", "MB", ""):
+        table.add_column(column, justify="right" if column == "MB" else "left", overflow="fold")
+    for one in found:
+        table.add_row(
+            one.run,
+            "over" if one.over else "can be resumed",
+            f"{one.last.astimezone():%Y-%m-%d}",
+            f"{one.bytes / 1e6:.1f}",
+            "" if one not in those else "deleted" if deleted else "chosen",
+        )
+    return table
 
 
 def _followed(kit: Kit, wait: float) -> None:

@@ -135,6 +135,11 @@ def stop(kit: Kit, *, wait: float = 20.0) -> bool:
     return ended
 
 
+def lives(kit: Kit) -> bool:
+    """Whether any process of the kit is there."""
+    return bool(_processes(kit))
+
+
 def status(kit: Kit) -> Status:
     """How the kit's processes do, as far as can be known on this machine."""
     processes = _processes(kit)
