@@ -15,9 +15,10 @@ from confide.federation.files import for_the_owner, private_folder
 from confide.federation.messages import decode, encode
 from confide.flare.home import SiteHome
 from confide.flare.joining import Join
+from confide.run import run
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, write_site_files
-from flare.test_conducting import conduct
+from flare.test_conducting import conduct, numbers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
 
@@ -94,3 +95,25 @@ def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     assert "consent" in site_file(kit).read_text()
     assert open_in(made.path) == {}
     assert open_in(memory) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_processes_of_a_real_run_open_nothing_either(tmp_path: Path) -> None:
+    """With a guard in a site's own file, so that it is kept over real sites as well."""
+    pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+    from flare.real import running
+
+    settings = tiny(tmp_path, "rounds=2", "guards.max_norm=0.5", sites=2)
+    with running(tmp_path, settings) as real:
+        done = real.run("bounded")
+        assert sorted(done.result["scores"]["sites"]) == ["site-1", "site-2"]
+        assert done.result["left_out"] == {}
+        for site in ("site-1", "site-2"):
+            assert next(real.memory(site).rglob("errors.json"))
+            assert open_in(real.memory(site)) == {}
+        for kit in real.consortium.kits():
+            found = open_in(kit.path)
+            assert not found, f"{kit.name}: {found}"
+    run(settings, out=tmp_path / "one")
+    assert done.result["scores"] == numbers(tmp_path / "one")["scores"]
