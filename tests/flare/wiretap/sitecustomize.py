@@ -1,0 +1,99 @@
+"""Only for tests: listens at the last place before TLS, in every process of a kit.
+
+Python runs this file by itself where its folder is on PYTHONPATH, and it does nothing where
+WIRETAP does not name a folder. There it keeps, for each process:
+
+KIT-PID.up, KIT-PID.down   what FLARE hands to its transport, and what the transport hands to FLARE:
+                           a length of eight bytes before each frame
+KIT-PID.local              the same of what goes to another process of the kit
+KIT-PID.tls                one line for each piece of plain bytes that is given to TLS: its length
+KIT-PID.connected          one line for each address that the process opens a stream to
+
+And it fails where it is told to: a file KIT.raise names one of `PLACES` and a text, and the next
+call of it raises that text.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PLACES = (
+    "confide.federation.site.SiteHost._answer",
+    "confide.flare.home.SiteHome._answer",
+    "confide.flare.home.SiteHome._note",
+    "confide.flare.executor.ConfideExecutor.execute",
+)
+"""In a step, around it, where it is noted, and in what FLARE itself calls."""
+_lock = threading.Lock()
+
+
+def _keep(what: str, data: bytes) -> None:
+    path = FOLDER / f"{KIT}-{os.getpid()}.{what}"
+    with _lock, open(path, "ab", buffering=0) as file:
+        file.write(data)
+
+
+def _before(owner: Any, name: str, look: Callable[..., None]) -> None:
+    """Let `look` see the arguments of every call of a method."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def looked_at(*given: Any, **more: Any) -> Any:
+        look(*given)
+        return method(*given, **more)
+
+    setattr(owner, name, looked_at)
+
+
+def _frame(what: str) -> Callable[..., None]:
+    return lambda connection, frame: _keep(what, len(frame).to_bytes(8, "big") + bytes(frame))
+
+
+def _listen() -> None:
+    from nvflare.fuel.f3.connection import Connection
+    from nvflare.fuel.f3.drivers.aio_http_driver import WsConnection
+    from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
+
+    _before(WsConnection, "send_frame", _frame("up"))
+    _before(SocketConnection, "send_frame", _frame("local"))
+    _before(Connection, "process_frame", _frame("down"))
+    _before(ssl.SSLObject, "write", lambda _, data: _keep("tls", b"%d\n" % len(data)))
+    sys.addaudithook(_connected)
+
+
+def _connected(event: str, given: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and given[0].type == socket.SOCK_STREAM:
+        _keep("connected", f"{given[1]}\n".encode())
+
+
+def _fail_when_told() -> None:
+    from importlib import import_module
+
+    for place in PLACES:
+        module, kind, method = place.rsplit(".", 2)
+        _before(getattr(import_module(module), kind), method, functools.partial(_perhaps, place))
+
+
+def _perhaps(place: str, *_: Any) -> None:
+    told = FOLDER / f"{KIT}.raise"
+    if not told.exists():
+        return
+    where, _, text = told.read_text(encoding="utf-8").partition("\n")
+    if where == place:
+        told.unlink()
+        raise ValueError(text)
+
+
+if "WIRETAP" in os.environ and "CONFIDE_KIT" in os.environ:
+    FOLDER, KIT = Path(os.environ["WIRETAP"]), Path(os.environ["CONFIDE_KIT"]).name
+    _listen()
+    if any("worker_process" in word for word in sys.orig_argv):
+        _fail_when_told()
