@@ -36,6 +36,16 @@ def test_the_ledgers_of_sites_alone_are_joined(tmp_path: Path) -> None:
     assert {line.site for line in run.ledger} == set(SITES)
 
 
+def test_bytes_that_the_result_does_not_say_are_the_ledgers(tmp_path: Path) -> None:
+    said = {key: value for key, value in result("fedavg", 0.8).items() if key != "bytes"}
+    run = load_run(write_run(tmp_path, said, ledger=ledger()))
+    assert (run.bytes("up"), run.bytes("down")) == (1_861_440, 1_800_000)
+    assert run.senders == list(SITES)
+    for site in SITES:
+        lines = [line for line in run.ledger if line.site == site and line.direction == "up"]
+        assert run.bytes("up", site) == sum(line.bytes for line in lines) > 0
+
+
 def test_failed_sites_are_counted(tmp_path: Path) -> None:
     made = result("fedavg", 0.8)
     made["history"][2]["failed"] = {"oncology": "not-finite"}

@@ -99,11 +99,13 @@ def load_run(path: Path, *, text: bool = True) -> RunFolder:
     """One run. Raises RunError as `load_runs` does."""
     result = _result(path)
     name, method = result.get("name") or path.resolve().name, result.get("method", "?")
+    ledger = tuple(entry for file in ledger_files(path) for entry in read_ledger(file))
+    result.setdefault("bytes", _weighed(ledger))  # a real site's result does not say
     return RunFolder(
         path=path,
         label=str(name) if name == method else f"{name}: {method}",
         result=result,
-        ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
+        ledger=ledger,
         settings=_text(path / "settings.toml"),
         environment=_object(path / "environment.json", default={}),
         errors=tuple(_errors(path)) if text else (),
@@ -116,6 +118,14 @@ def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int
     for line in lines:
         sums[key(line)] = sums.get(key(line), 0) + line.bytes
     return sums
+
+
+def _weighed(ledger: Iterable[Entry]) -> dict[str, dict[str, int]]:
+    """Bytes by direction and site."""
+    by_way: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+    for (way, site), bytes in totals(ledger, lambda line: (line.direction, line.site)).items():
+        by_way[way][site] = bytes
+    return by_way
 
 
 def _told_apart(runs: list[RunFolder]) -> list[RunFolder]:
