@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -52,28 +51,31 @@ class Supervisor:
 
     def __init__(self, kit: Path) -> None:
         self._kit = kit
-        self._stopping = threading.Event()
+        self._stopping = False  # no Event: a signal's handler must not wait for its lock
         self._resident: subprocess.Popen[bytes] | None = None
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """On SIGTERM: ask the resident process to end, and do not start it again."""
-        self._stopping.set()
+        self._stopping = True
         if self._resident is not None:
             self._resident.terminate()
 
     def run(self) -> None:
         """Until `stop` has been called and the resident process has ended."""
         pause = FIRST_PAUSE
-        while not self._stopping.is_set():
+        while self._goes_on():
             began = time.monotonic()
             code = self._live()
             lived = time.monotonic() - began
-            if self._stopping.is_set():
+            if not self._goes_on():
                 return
             pause = FIRST_PAUSE if lived >= LONG_ENOUGH else pause
             self._tell(f"ended with {code} after {lived:.0f} s; again in {pause:g} s")
-            self._stopping.wait(pause)
+            self._rest(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _goes_on(self) -> bool:
+        return not self._stopping
 
     def _live(self) -> int:
         """One life of the resident process: how it ended."""
@@ -85,9 +87,15 @@ class Supervisor:
                 stderr=console,
                 start_new_session=True,  # Ctrl-C is for us alone
             )
-        if self._stopping.is_set():
+        if not self._goes_on():
             self._resident.terminate()
         return self._resident.wait()
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, or until `stop`."""
+        end = time.monotonic() + seconds
+        while self._goes_on() and time.monotonic() < end:
+            time.sleep(0.1)
 
     def _tell(self, note: str) -> None:
         """A line in the kit; a console file that has grown long starts anew."""
