@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_a_supervisor_starts_it_again_and_waits_longer_each_time(tmp_path, monke
         if len(pauses) == 3:
             boss.stop(signal.SIGTERM, None)
 
-    monkeypatch.setattr(boss._stopping, "wait", waited)
+    monkeypatch.setattr(boss, "_rest", waited)
     boss.run()
     assert pauses == [1.0, 2.0, 4.0]
     notes = (tmp_path / supervisor.NOTES).read_text().splitlines()
@@ -229,6 +230,39 @@ def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
     assert (said["connected"], said["refused"]) == (False, True)
     said = _watched(register, before, before, before, after, token="taken")
     assert (said["connected"], said["refused"]) == (True, False)
+
+
+def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_path, monkeypatch):
+    short = init("short", sites=["a"], host="localhost", out=tmp_path / "short", days=1 / 86400)
+    kit = short.kit("a")
+    monkeypatch.chdir(kit.path)
+    monkeypatch.setattr(watch.Watch, "registered", True)
+    runs, left, said = ["one"], threading.Event(), []
+    engine = SimpleNamespace(get_all_job_ids=lambda: runs, shutdown=left.set)
+    monkeypatch.setattr(watch.Watch, "engine", engine)
+    monkeypatch.setattr(watch._LOG, "warning", lambda form, *given: said.append(form % given))
+    seen = watch.Watch()
+
+    def beat() -> None:
+        seen.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, None)
+        seen._unanswered = False
+
+    beat()
+    assert not said
+    assert _until(lambda: probe.ended(kit) != "", 3)
+    assert "the certificate of a ended on 20" in probe.ended(kit)
+    beat()
+    beat()
+    assert said == [probe.ended(kit)] and not left.is_set()  # it is in a run, which goes on
+    runs.append("two")  # which its processes cannot join
+    beat()
+    assert not left.is_set()
+    runs.remove("one")
+    beat()
+    assert left.wait(2)
+    left.clear()
+    beat()
+    assert not left.is_set() and len(said) == 1
 
 
 # --- real processes -------------------------------------------------------------------------

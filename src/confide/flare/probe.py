@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
 import ssl
 
-from confide.flare.kits import Kit
+from confide.flare.kits import Kit, expires
 
 SECONDS = 3.0
+
+
+def ended(kit: Kit) -> str:
+    """In words, that the kit's certificate has ended; nothing while it is good."""
+    end = expires(kit)
+    if end > datetime.datetime.now(datetime.UTC):
+        return ""
+    return (
+        f"the certificate of {kit.name} ended on {end:%Y-%m-%d}, and nobody is let in with it; ask "
+        "the founder of the consortium for a new kit (`confide consortium renew`)"
+    )
 
 
 def trouble_with(kit: Kit) -> str:

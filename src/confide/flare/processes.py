@@ -25,7 +25,7 @@ from confide.errors import KitError
 from confide.flare.kits import Kit, expires, no_engine
 from confide.flare.naming import SERVER
 from confide.flare.policies import HEARTBEAT_TIMEOUT, STORE
-from confide.flare.probe import trouble_with
+from confide.flare.probe import ended, trouble_with
 from confide.flare.revoking import revoked
 from confide.flare.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
@@ -59,7 +59,7 @@ class Status:
     process was started again since `start`. `connected`: at a site, whether the server takes its
     signs of life; at the server, whether it is ready. `sites`: those the server heard of lately;
     `revoked`: those that it lets in no more. `trouble` says in words why a site that runs is not
-    connected.
+    connected, or will not be again.
     """
 
     kind: str
@@ -151,7 +151,9 @@ def status(kit: Kit) -> Status:
     mine = resident is not None and state.get("pid") == resident.pid
     connected = bool(mine and fresh and state.get("connected"))
     refused = bool(state.get("refused")) and bool(processes)
-    trouble = trouble_with(kit) if (resident is not None or refused) and not connected else ""
+    trouble = ended(kit) if processes else ""
+    if not trouble and (resident is not None or refused) and not connected:
+        trouble = trouble_with(kit)
     left = expires(kit) - datetime.datetime.now(datetime.UTC)
     since = None if resident is None else resident.create_time()
     heard = state.get("sites", {}) if mine else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import time
 from pathlib import Path
@@ -21,7 +22,9 @@ from confide.errors import EngineError
 from confide.flare.coordinating import GONE, RUNNING
 from confide.flare.events import TOPIC
 from confide.flare.kits import Kit
+from confide.flare.probe import ended
 
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # else Python prints its warnings
 _PATIENCE = 120.0
 """Seconds that the lead waits for a server that went away."""
 _CLEARING = 30.0
@@ -150,9 +153,12 @@ def _say_nothing(message: str) -> None:
 
 
 def _unreachable(kit: Kit) -> EngineError:
+    said = ended(kit)
     return EngineError(
-        "the server cannot be reached with this kit",
+        said or "the server cannot be reached with this kit",
         where=f"{kit.host}:{kit.port}",
-        fix="start it with `confide server start`, open its port, and see that the kit is of the"
-        " same consortium and has not expired",
+        fix=None
+        if said
+        else "start it with `confide server start`, open its port, and see that the kit is of the"
+        " same consortium",
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,15 @@ from nvflare.apis.fl_constant import FLContextKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
+from confide.errors import KitError
 from confide.federation.files import write_atomically
+from confide.flare.kits import open_kit
 from confide.flare.policies import MESSAGE_TIMEOUT
+from confide.flare.probe import ended
 from confide.flare.revoking import LIST, Door
 from confide.flare.supervisor import STATE
 
+_LOG = logging.getLogger(__name__)
 KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)
 """At the server, before it looks whether it takes the site."""
 
@@ -39,6 +45,7 @@ class Watch(FLComponent):  # type: ignore[misc]
         self._asked = self._noted = 0.0
         self._unanswered = False
         self._door = Door(Path.cwd() / LIST)
+        self._runs_at_end: set[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note what happened."""
@@ -58,11 +65,35 @@ class Watch(FLComponent):  # type: ignore[misc]
             if self._unanswered:  # FLARE says no "after" of a sign of life that was refused
                 self._note(connected=False, refused=True)
             self._asked, self._unanswered = time.monotonic(), True
+            self._look_at_certificate()
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self._unanswered = False
             self._note(connected=self._answered(fl_ctx))
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED and self._old():
             self._note(connected=True)
+
+    def _look_at_certificate(self) -> None:
+        """A site whose certificate has ended leaves, once the runs of that moment are over.
+
+        TLS looks at a certificate when a connection is made, so the site would stay; but its
+        process of a new run could not connect, and that run would fail again and again.
+        """
+        said = self._ended()
+        if not said:
+            return
+        runs = set(Watch.engine.get_all_job_ids())
+        if self._runs_at_end is None:
+            self._runs_at_end = runs
+            _LOG.warning("%s", said)
+        if not runs & self._runs_at_end and Watch.registered:
+            Watch.registered = False
+            threading.Thread(target=Watch.engine.shutdown, daemon=True).start()
+
+    def _ended(self) -> str:
+        try:
+            return ended(open_kit(Path.cwd()))
+        except KitError:
+            return ""  # a kit that cannot be read says so elsewhere
 
     def _answered(self, fl_ctx: FLContext) -> bool:
         """FLARE says "after" of a sign of life that timed out, too."""
