@@ -65,19 +65,26 @@ def train_batches(
     read as `UNK`, which is how the unknown word is learnt; their characters stay.
     """
     random = np.random.default_rng(seed)
-    order = random.permutation(len(encoded))
-    lengths_S = encoded.lengths_S
+    for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
+        batch = batch_of(encoded, rows)
+        _lose_words(batch, random, word_dropout)
+        yield batch
+
+
+def shuffled(
+    lengths_S: Rows, batch_size: int, *, random: np.random.Generator, max_tokens: int = 8192
+) -> Iterator[Rows]:
+    """The rows of each batch of one epoch, as `train_batches` says."""
+    order = random.permutation(len(lengths_S))
     pool = batch_size * _POOL
     cuts: list[Rows] = []
     for begin in range(0, len(order), pool):
         rows = order[begin : begin + pool]
         rows = rows[np.argsort(lengths_S[rows], kind="stable")]
         for start in range(0, len(rows), batch_size):
-            cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
+            cuts.extend(bounded(rows[start : start + batch_size], lengths_S, max_tokens))
     for index in random.permutation(len(cuts)):
-        batch = batch_of(encoded, cuts[index])
-        _lose_words(batch, random, word_dropout)
-        yield batch
+        yield cuts[index]
 
 
 def drawn_batch(
@@ -100,7 +107,7 @@ def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterat
     """Every window once, longest first, at most `tokens_per_batch` padded tokens in a batch."""
     lengths_S = encoded.lengths_S
     order = np.argsort(-lengths_S, kind="stable")
-    for rows in _bounded(order, lengths_S, tokens_per_batch):
+    for rows in bounded(order, lengths_S, tokens_per_batch):
         yield batch_of(encoded, rows)
 
 
@@ -146,7 +153,7 @@ def _lose_words(batch: TaggerBatch, random: np.random.Generator, share: float) -
         batch.words_BL[torch.from_numpy(lost_BL) & batch.mask_BL] = UNK
 
 
-def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
+def bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
     """The rows cut where rows times their longest would be more than `max_tokens`."""
     start, longest = 0, 0
     for place, length in enumerate(lengths_S[rows].tolist()):

@@ -75,7 +75,7 @@ class FrozenEncoder:
         Raises SettingsError where transformers is missing or this is no encoder, DataError where
         the files are damaged.
         """
-        loaded = self._loaded
+        loaded = self.loaded
         ids, words = _pieces(loaded.tokenizer, sentences)
         for sentence, pieces_P in enumerate(ids):
             if not len(pieces_P):
@@ -107,7 +107,8 @@ class FrozenEncoder:
         return states_LX
 
     @cached_property
-    def _loaded(self) -> _Loaded:
+    def loaded(self) -> Loaded:
+        """The model and its tokenizer, read once. Raises as `states` does."""
         loaded = _load(self.folder, self.dim)
         if digest_of(self.folder, _HOW) != self.digest:
             raise DataError(
@@ -135,8 +136,11 @@ def load_encoder(name: str) -> FrozenEncoder:
 # --- the model ------------------------------------------------------------------------------
 
 
-class _Loaded(NamedTuple):
-    """`before` and `after` are the special pieces around a text, `room` the pieces between them."""
+class Loaded(NamedTuple):
+    """A model and its tokenizer.
+
+    `before` and `after` are the special pieces around a text, `room` how many go between them.
+    """
 
     tokenizer: Any
     model: Any
@@ -146,7 +150,7 @@ class _Loaded(NamedTuple):
     padding: int
 
 
-def _load(folder: Path, dim: int) -> _Loaded:
+def _load(folder: Path, dim: int) -> Loaded:
     try:
         from transformers import AutoModel, AutoTokenizer
     except ImportError as error:
@@ -189,7 +193,7 @@ def _load(folder: Path, dim: int) -> _Loaded:
     return loaded
 
 
-def _assembled(tokenizer: Any, model: Any, folder: Path) -> _Loaded:
+def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     if not tokenizer.is_fast:
         raise SettingsError("the encoder has no fast tokenizer", where=str(folder))
     probe = tokenizer(["a"], is_split_into_words=True)
@@ -209,10 +213,10 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> _Loaded:
     backend.no_padding()
     backend.encode_special_tokens = True
     padding = tokenizer.pad_token_id or 0
-    return _Loaded(backend, model, before=before, after=after, room=room, padding=padding)
+    return Loaded(backend, model, before=before, after=after, room=room, padding=padding)
 
 
-def _check_states(loaded: _Loaded, folder: Path, *, dim: int) -> None:
+def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:
     """They are as wide as config.json says, and a word's state knows the words behind it."""
     last = loaded.tokenizer.get_vocab_size() - 1
     texts = [np.array([last, last, other], np.int32) for other in (last, last - 1)]
@@ -244,7 +248,7 @@ def _quiet() -> Iterator[None]:
             reports.enable_progress_bar()
 
 
-def _forward(loaded: _Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
     """states_BPX of the last layer, special pieces included; those of the padding mean nothing."""
     rows = [[*loaded.before, *text.tolist(), *loaded.after] for text in texts]
     ids_BP = torch.full((len(rows), max(map(len, rows))), loaded.padding)
@@ -285,7 +289,7 @@ def _pieces(
     return ids, words
 
 
-def _windows(sentence: int, length: int, loaded: _Loaded) -> Iterator[_Window]:
+def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:
     """Windows of one size, the last one up to the end; none where there is no piece."""
     room = loaded.room
     starts = [0] if length else []
@@ -299,7 +303,7 @@ def _windows(sentence: int, length: int, loaded: _Loaded) -> Iterator[_Window]:
 
 
 def _batches(
-    windows: Sequence[_Window], loaded: _Loaded, pieces_per_batch: int
+    windows: Sequence[_Window], loaded: Loaded, pieces_per_batch: int
 ) -> Iterator[Sequence[_Window]]:
     """Longest first, so that the first of a batch says how much all of it is padded to."""
     start = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from confide.data.batches import train_batches
+from confide.data.batches import TaggerBatch, train_batches
 from confide.data.encoding import Encoded
 from confide.errors import DataError
 from confide.learning.optimisers import Optimiser, build
@@ -48,8 +49,46 @@ def fit(
     share of tokens that are read as the unknown word. `on_batch` hears each step's number and
     loss. Raises `DataError` where there is nothing to train on.
     """
-    if not len(encoded):
-        raise DataError("there is no sentence to train on")
+
+    def batches(seed: int) -> Iterator[TaggerBatch]:
+        return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
+
+    return train(
+        model,
+        batches,
+        lambda batch: tagger.loss(model, batch),
+        epochs=epochs,
+        optimiser=optimiser,
+        seed=seed,
+        on_batch=on_batch,
+    )
+
+
+class Batch(Protocol):
+    """Some sentences; `tokens` without padding."""
+
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    def __len__(self) -> int: ...
+
+
+B = TypeVar("B", bound=Batch)
+
+
+def train(
+    model: nn.Module,
+    batches: Callable[[int], Iterable[B]],
+    loss: Callable[[B], Tensor],
+    *,
+    epochs: int,
+    optimiser: Optimiser,
+    seed: int,
+    on_batch: Callable[[int, float], None] | None = None,
+) -> FitReport:
+    """Trains any model in place, as `fit` does a tagger.
+
+    `batches` gives those of one epoch for its seed, `loss` that of each sentence of a batch.
+    """
     started = time.perf_counter()
     parameters = [p for p in model.parameters() if p.requires_grad]
     steps_of = build(parameters, optimiser)
@@ -58,12 +97,9 @@ def fit(
     model.train()
     with seeded(derive_seed(seed, "dropout")):
         for epoch in range(epochs):
-            total = 0.0
-            batches_seed = derive_seed(seed, "batches", epoch)
-            for batch in train_batches(
-                encoded, batch_size=batch_size, seed=batches_seed, word_dropout=word_dropout
-            ):
-                loss_of_batch = tagger.loss(model, batch).mean()
+            total, seen = 0.0, 0
+            for batch in batches(derive_seed(seed, "batches", epoch)):
+                loss_of_batch = loss(batch).mean()
                 steps_of.zero_grad()
                 loss_of_batch.backward()  # type: ignore[no-untyped-call]
                 if optimiser.clip > 0.0:
@@ -71,9 +107,11 @@ def fit(
                 steps_of.step()
                 value = float(loss_of_batch.detach())
                 steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)
-                total += value * len(batch)
+                total, seen = total + value * len(batch), seen + len(batch)
                 if on_batch is not None:
                     on_batch(steps, value)
-            mean = total / len(encoded)
+            if not seen:
+                raise DataError("there is no sentence to train on")
+            mean = total / seen
     model.eval()
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
