@@ -1,0 +1,80 @@
+"""A relation classifier: an encoder of text, what it says of two marked entities, one linear layer.
+
+Sui, Chen, Zhao, Jia, Xie & Sun, "FedED: Federated Learning via Ensemble Distillation for Medical
+Relation Extraction", EMNLP 2020, 3.1:
+
+    h = [CLS] ⊕ Σ states of the head's pieces ⊕ Σ states of the tail's pieces  →  dropout → linear
+
+With `pool = "start"` the state of the piece that opens each entity stands for it instead (Baldini
+Soares et al. 2019, "entity start").
+
+Shapes: B examples, P pieces, D numbers of a state, R relations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Pool = Literal["sum", "start"]
+
+
+class RelationInput(Protocol):
+    """A padded batch. `head_BP` and `tail_BP` are true at the pieces of each entity."""
+
+    @property
+    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
+    @property
+    def head_BP(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def tail_BP(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def openings_B2(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def relations_B(self) -> Tensor: ...  # noqa: D102, N802
+
+
+@dataclass(frozen=True)
+class RelationSizes:
+    """`dim` is the width of the encoder's states."""
+
+    dim: int
+    relations: int
+    pool: Pool = "sum"
+    dropout: float = 0.1
+
+
+class RelationClassifier(nn.Module):
+    """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
+
+    def __init__(self, encoder: nn.Module, sizes: RelationSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.encoder = encoder
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.relation = nn.Linear(3 * sizes.dim, sizes.relations)
+
+    def forward(self, batch: RelationInput) -> Tensor:
+        """logits_BR."""
+        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        states_BPD: Tensor = found.last_hidden_state
+        if self.sizes.pool == "start":
+            rows_B1 = torch.arange(len(states_BPD))[:, None]
+            entities_B2D = states_BPD[rows_B1, batch.openings_B2]
+        else:
+            entities_B2P = torch.stack((batch.head_BP, batch.tail_BP), 1).to(states_BPD.dtype)
+            entities_B2D = entities_B2P @ states_BPD
+        values_B3D = torch.cat((states_BPD[:, :1], entities_B2D), 1)
+        logits_BR: Tensor = self.relation(self.dropout(values_B3D.flatten(1)))
+        return logits_BR
+
+
+def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:
+    """loss_B: the negative log-likelihood of each example's relation."""
+    return functional.cross_entropy(model(batch), batch.relations_B, reduction="none")
