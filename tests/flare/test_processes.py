@@ -99,12 +99,15 @@ def test_the_environment_is_ours(founded, monkeypatch):
     monkeypatch.setenv("NVFL_LOG_ROOT", "/elsewhere")
     monkeypatch.setenv("FL_LOG_LEVEL", "DEBUG")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("NVFLARE_STREAMING_RETRY_WAIT", "40")
     kit = founded.kit("north")
     given = processes._environment(kit)
     assert given["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert given["TMPDIR"] == str(kit.path / "tmp")
     assert given["NVFLARE_SECURE_LOGGING"] == "true"
     assert given["OMP_NUM_THREADS"] == "7"
+    link = processes.LINK | {"NVFLARE_STREAMING_RETRY_WAIT": "40"}  # who knows better, may say so
+    assert link.items() <= given.items()
     assert not {"NVFL_LOG_ROOT", "FL_LOG_LEVEL"} & set(given)
 
 

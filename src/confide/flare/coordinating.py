@@ -29,9 +29,12 @@ end with `COMPLETED` where nobody ended it. `GONE`: the server does not run what
 """
 ATTEMPTS = 5
 """So often a run is submitted again without a new checkpoint before we give up."""
-ANSWERED_WITHIN = 90.0
-"""Seconds until a site asks again for what got lost on a network that was cut; it has to be enough
-to bring down the largest ask."""
+ANSWERED_WITHIN = 30.0
+"""Seconds without any part of an ask, until a site asks again for what got lost on a network that
+was cut. However long an ask is, its parts are small (`processes.LINK`)."""
+SENT_WITHIN = 60.0
+"""Seconds until a site sends again a reply that got lost: enough for the 1 MiB that is on its way
+when the last part was handed over, and for the server to take it."""
 RESULT = "result.json"
 LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.controller.ConfideController"
@@ -159,7 +162,7 @@ def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
         "app/config/config_fed_client.json": {
             "format_version": 2,
             "get_task_timeout": ANSWERED_WITHIN,
-            "submit_task_result_timeout": 3 * ANSWERED_WITHIN,
+            "submit_task_result_timeout": SENT_WITHIN,
             "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
             "components": [],
         },

@@ -44,6 +44,16 @@ RUN = (
 )
 NOT_PASSED = ("FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT")
 """What would make FLARE write elsewhere, or more than it should."""
+LINK = {
+    "NVFLARE_STREAMING_CHUNK_SIZE": str(2**18),
+    "NVFLARE_STREAMING_WINDOW_SIZE": str(2**20),
+    "NVFLARE_STREAMING_ACK_INTERVAL": str(2**18),
+    "NVFLARE_STREAMING_RETRY_WAIT": "20",
+    "NVFLARE_STREAMING_RETRY_TIMEOUT": "300",
+}
+"""How FLARE sends a long message: in parts of 256 KiB, at most 1 MiB of which are on their way, and
+again after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all of it again every 5 s, so that
+a link of some Mbit/s is jammed by copies, and a sign of life waits behind them."""
 KILLED_WITHIN = 10.0
 TURNED_AWAY = (
     "the server answers, but does not let this site in; ask who runs it whether the site was "
@@ -247,8 +257,10 @@ def _environment(kit: Kit) -> dict[str, str]:
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
     }
-    large = {"MALLOC_MMAP_THRESHOLD_": "1048576"} if kit.kind == SERVER else {}
-    return {"MALLOC_ARENA_MAX": "4", **large} | kept | own  # or freed messages stay in the process
+    freeing = {"MALLOC_ARENA_MAX": "4"}  # or freed messages stay in the process
+    if kit.kind == SERVER:
+        freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
+    return freeing | LINK | kept | own
 
 
 # --- the kit's processes ------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""A site behind a slow link: long messages take as long as the link needs, and are sent once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.flare import processes
+from confide.flare.coordinating import ANSWERED_WITHIN, LOST
+from confide.run import run
+from contract.corpus import tiny
+from flare.real import Real, free_port, running
+from flare.test_real_faults import through
+from flare.test_real_runs import same
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+]
+
+RATE = 100_000
+"""Bytes a second, each way."""
+
+
+class Slow:
+    """Passes bytes on to a port of this machine, slowly."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            one, _ = self._listener.accept()
+            other = socket.create_connection(("127.0.0.1", self._target))
+            for end in (one, other):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            for source, sink in ((one, other), (other, one)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(10_000):
+                time.sleep(len(data) / RATE)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            end.close()
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Real]:
+    settings = tiny(tmp_path, "rounds=1", "model.bilstm_hidden=310", sites=2)
+    with running(tmp_path, settings) as consortium:
+        yield consortium
+
+
+def test_long_messages_over_a_slow_link_are_sent_once(real: Real) -> None:
+    """With FLARE's own settings the copies of one ask of 4 MB jam this link for ten minutes."""
+    kit = real.kit("site-1")
+    processes.stop(kit)
+    through(kit, Slow(real.port).port)
+    processes.start(kit, wait=60.0)
+    told: list[str | None] = []
+    done = real.run("slow", watch=lambda event: told.append(event.message))
+    assert LOST not in told
+    run(real.settings, out=real.folder / "whole")
+    same(real.folder / "whole", done.folder)
+    [log] = [path.read_text() for path in kit.path.glob("*-*-*/log.txt")]
+    assert "unknown req_id" not in log, "a copy came"
+    asked = re.findall(r"getTask: (\w+) size: .* \((\d+) Bytes\) time: ([\d.]+)", log)
+    assert [step for step, _, _ in asked].count("train") == 1
+    size, seconds = next((int(n), float(s)) for step, n, s in asked if step == "train")
+    assert seconds > ANSWERED_WITHIN, "what takes longer than that is not asked again"
+    assert seconds < 1.3 * size / RATE + 2
+    [(size, seconds)] = re.findall(r"SubmitUpdate to: server. size: .*MB \((\d+) .*: ([\d.]+)", log)
+    assert float(seconds) < 1.3 * int(size) / RATE + 2
