@@ -41,7 +41,7 @@ def check(
         files, format=format, scheme=scheme, encoding=encoding, types=types, bare_type=bare_type
     )
     if as_json:
-        names = ("format", "details", "counts", "types", "problems")
+        names = ("format", "details", "counts", "types", "relations", "problems")
         screen.put_json({name: getattr(found, name) for name in names})
         return
     screen.show(*tables.checked(found), *problem_lines(found.problems, most=None if every else 3))
@@ -110,7 +110,7 @@ def split(
 def stats(
     files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
 ) -> None:
-    """Count documents, tokens, entities, their shapes, and sentences that stand twice."""
+    """Count documents, tokens, entities, relations, and sentences that stand twice."""
     from confide import api
     from confide.console import tables
 

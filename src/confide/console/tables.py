@@ -126,14 +126,17 @@ def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str =
 
 
 def checked(found: CheckReport) -> list[Table]:
-    """How files were read, what is in them, and entities by type."""
+    """How files were read, what is in them, and entities and relations by type."""
     how = mapping(found.details, columns=("file", "read as"))
     how.columns[1].justify = "left"
-    return [
+    tables = [
         how,
         mapping(found.counts, columns=("in all", "")),
         mapping(found.types, columns=("type", "entities")),
     ]
+    if found.relations:
+        tables.append(mapping(found.relations, columns=("relation", "relations")))
+    return tables
 
 
 def shares(dealt: SplitReport) -> Table:
@@ -150,10 +153,10 @@ def shares(dealt: SplitReport) -> Table:
 
 
 def statistics(found: Stats) -> list[Table]:
-    """Counts per file and in all: sizes and shapes, then entities by type, then what is shared."""
+    """Counts per file and in all: sizes and shapes, entities and relations, then what is shared."""
     files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
-    sizes, types = _table("sizes"), _table("entities")
-    for table in (sizes, types):
+    sizes, types, links = (_table(title) for title in ("sizes", "entities", "relations"))
+    for table in (sizes, types, links):
         table.add_column("", overflow="fold")
         for path in shortened(files):
             table.add_column(path, justify="right", overflow="fold")
@@ -161,7 +164,9 @@ def statistics(found: Stats) -> list[Table]:
         sizes.add_row(name.replace("_", " "), *(count(getattr(f, name)) for f in files.values()))
     for kind in found.total.entities:
         types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
-    tables = [sizes, types]
+    for kind in found.total.relations:
+        links.add_row(kind, *(count(f.relations.get(kind, 0)) for f in files.values()))
+    tables = [sizes, types, *([links] if found.total.relations else [])]
     if found.shared:
         tables.append(_table("sentences that stand in both files"))
         for name in ("file", "and file", "sentences"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ class FileStats:
     `lengths` counts mentions by their number of tokens. `nested` counts entities that lie wholly in
     another one, `overlapping` those that share only some characters with another, `discontinuous`
     those of several fragments. `repeated` counts sentences that stand earlier in the same file(s).
+    `relations` counts relations by type.
     """
 
     documents: int
@@ -38,6 +39,7 @@ class FileStats:
     discontinuous: int
     sentences_with_entities: int
     repeated: int
+    relations: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def count_documents(documents: Sequence[Document]) -> FileStats:
     sentences = [tokens for document in documents for tokens in _sentences(document)]
     shapes = Counter(shape for document in documents for shape in _shapes(document.entities))
     lengths = Counter(length for document in documents for length in _lengths(document))
+    links = Counter(relation.type for document in documents for relation in document.relations)
     return FileStats(
         documents=len(documents),
         sentences=len(sentences),
@@ -106,6 +109,7 @@ def count_documents(documents: Sequence[Document]) -> FileStats:
         discontinuous=sum(len(entity.fragments) > 1 for entity in entities),
         sentences_with_entities=sum(map(_sentences_with_entities, documents)),
         repeated=len(sentences) - len(set(sentences)),
+        relations=dict(sorted(links.items())),
     )
 
 

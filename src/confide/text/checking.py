@@ -30,6 +30,7 @@ class CheckReport:
         counts: "documents", "sentences", "tokens", "entities", "relations", "lost" and "changed"
             (problems), "trainable" (entities that a flat tagger can learn).
         types: entities of each type, the most frequent first.
+        relations: relations of each type, the most frequent first.
     """
 
     documents: list[Document]
@@ -38,6 +39,7 @@ class CheckReport:
     details: dict[str, str]
     counts: dict[str, int]
     types: dict[str, int] = field(default_factory=dict)
+    relations: dict[str, int] = field(default_factory=dict)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -87,11 +89,13 @@ def check(
     counts = Counter(documents=len(documents), sentences=0, tokens=0, entities=0, relations=0)
     counts.update(trainable=0)
     kinds: Counter[str] = Counter()
+    links: Counter[str] = Counter()
     for document in documents:
         ready = segmented(document)
         spans, left_out = flat_spans(ready)
         problems += left_out
         kinds.update(entity.type for entity in document.entities)
+        links.update(relation.type for relation in document.relations)
         counts["sentences"] += len(ready.sentences)
         counts["tokens"] += sum(len(sentence.tokens) for sentence in ready.sentences)
         counts["entities"] += len(document.entities)
@@ -106,6 +110,7 @@ def check(
         {path: _described(reading) for path, reading in readings.items()},
         dict(counts),
         dict(kinds.most_common()),
+        dict(links.most_common()),
     )
 
 

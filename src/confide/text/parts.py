@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confide.errors import DataError, MissingDataError
-from confide.text.formats.sniff import BRAT, files_in
+from confide.text.formats.sniff import BRAT, files_in, one_corpus
 
 __all__ = ["BRAT", "PARTS", "grouped"]
 
@@ -34,7 +34,7 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
 
     Files in one folder whose names differ only in words such as train, devel or test are one
     corpus; a file whose name has no such word is a corpus for training. A folder of brat files
-    counts as one file; any other folder stands for what is in it.
+    (or of i2b2's or DDI's) counts as one file; any other folder stands for what is in it.
 
     Returns:
         For each corpus a name (letters, digits, ``_ . -``; from the files' names or their folder)
@@ -54,15 +54,16 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
 
 
 def _leaves(path: Path) -> Iterator[Path]:
-    """The files of a path; a folder of brat files is one leaf."""
+    """The files of a path; a folder of brat, i2b2 or DDI files is one leaf."""
     if not path.is_dir():
         yield path
         return
     try:
         inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
+        together = one_corpus(path)
     except OSError as error:
         raise DataError(f"the folder cannot be read ({error})", where=str(path)) from error
-    if any(child.suffix in BRAT for child in inside):
+    if together:
         yield path
         return
     leaves = files_in(path)

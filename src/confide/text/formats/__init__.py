@@ -9,14 +9,20 @@ from confide.errors import MissingDataError, SettingsError
 from confide.text.document import Document, Problem
 from confide.text.formats import (
     ade,
+    biobert,
+    bioc,
     brat,
+    chemprot,
     conll,
     conll_write,
+    ddi,
     doccano,
+    i2b2,
     jsonl,
     plain,
     psytar,
     pubtator,
+    semeval,
 )
 from confide.text.formats.base import Format, Options, Reading
 from confide.text.formats.sniff import detect, files_in
@@ -29,6 +35,12 @@ FORMATS: dict[str, Format] = {
     "jsonl": Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
     "doccano": Format("doccano", "doccano's JSON Lines", ".jsonl", jsonl.read, doccano.write),
     "pubtator": Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
+    "bioc": Format("bioc", "BioC", "", bioc.read, None),
+    "biobert": Format("biobert", "BioBERT's table of relations", ".tsv", biobert.read, None),
+    "chemprot": Format("chemprot", "ChemProt's JSON Lines", ".jsonl", chemprot.read, None),
+    "ddi": Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
+    "i2b2": Format("i2b2", "i2b2/VA 2010", "", i2b2.read, None, whole=True),
+    "semeval": Format("semeval", "SemEval-2010 task 8", ".txt", semeval.read, None),
     "ade": Format("ade", "ADE corpus", "", ade.read, None, whole=True),
     "ade-positive": Format(
         "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
@@ -64,8 +76,8 @@ def read(
     """Read annotated documents from a file or a folder.
 
     Args:
-        path: a file (gzip is unpacked), or a folder: one of brat files, the ADE corpus, or one of
-            files of one other format, which are read in the order of their names.
+        path: a file (gzip is unpacked), or a folder: one of brat, i2b2 or DDI files, the ADE
+            corpus, or one of files of one other format, which are read in the order of their names.
         format: a key of `FORMATS`; None: told from the content.
         scheme: the tag scheme of CoNLL files; None: detected.
         encoding: of every file; None: UTF-8, or what a byte order mark says.

@@ -88,6 +88,15 @@ def shown(text: str, limit: int = 40) -> str:
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
+def whole_text(text: str, where: str, problems: list[Problem]) -> str:
+    """Text without halves of characters, each read as one U+FFFD; a problem says so."""
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    what = "half of a character in the text; read as U+FFFD"
+    problems.append(Problem("lone-surrogate", where, what))
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def unheld(path: Path, what: str, count: int, *, kind: str) -> list[Problem]:
     """One problem for `count` things of one sort that a format cannot hold; none for zero."""
     return [Problem(kind, str(path), f"{count} {what}", lost=True)] if count else []

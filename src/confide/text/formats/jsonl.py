@@ -29,7 +29,7 @@ def read(path: Path, options: Options) -> Reading:
     problems: list[Problem] = []
     reader = RecordReader(options, problems)
     documents = []
-    for where, name, record in _records(text, path):
+    for where, name, record in rows_of(text, path):
         if "text" not in record and isinstance(record.get("data"), dict):
             record = label_studio(record, where, problems)
         documents.append(reader.document(record, name, where))
@@ -38,8 +38,11 @@ def read(path: Path, options: Options) -> Reading:
     return Reading(documents, problems, "jsonl", {"encoding": encoding})
 
 
-def _records(text: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every JSON object of a file: where it stands, a name for it, and the object."""
+def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every JSON object of a file: where it stands, a name for it, and the object.
+
+    Raises FormatError where a line is not JSON, or not an object.
+    """
     if text.lstrip()[:1] == "[":
         rows = _load(text, str(path))
         for number, row in enumerate(rows, 1):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.formats.base import Options, merged_fragments, shown
+from confide.text.formats.base import Options, merged_fragments, shown, whole_text
 
 _ENTITIES = ("entities", "spans", "label", "labels")
 _START = ("start", "start_offset", "begin")
@@ -48,11 +48,7 @@ class RecordReader:
         text = row.get("text")
         if not isinstance(text, str):
             raise self._odd('a document without "text"', "a string", text)
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            self._note(
-                "lone-surrogate", "half of a character in the text; read as U+FFFD", lost=False
-            )
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = whole_text(text, where, self.problems)
         given = row.get("id")
         entities = self._entities(row, text)
         return Document(

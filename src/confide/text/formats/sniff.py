@@ -7,9 +7,14 @@ from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
 from confide.text.files import decode, lines_of, read_bytes
+from confide.text.formats import bioc, ddi, i2b2
 from confide.text.formats.ade import corpus_file, is_ade
+from confide.text.formats.biobert import is_biobert
+from confide.text.formats.chemprot import is_chemprot
 from confide.text.formats.columns import find_layout
+from confide.text.formats.markup import root_name
 from confide.text.formats.psytar import ZIP
+from confide.text.formats.semeval import is_semeval
 
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
@@ -18,13 +23,14 @@ _IGNORED = re.compile(
 )
 _JSON = re.compile(r'\[\s*[{\]]|\{\s*("[^"\t]*"\s*:|\}|$)')
 _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
+_XML = {bioc.ROOT: "bioc", ddi.ROOT: "ddi"}
 
 
 def detect(path: Path | str, encoding: str | None = None) -> str:
     """The format (a key of `FORMATS`) of a file, or of the files of a folder.
 
     A ``.txt`` file that is nothing else is raw text ("text"). A workbook is taken for PsyTAR's, the
-    only one that is read.
+    only one that is read. brat, i2b2 and the DDI corpus are looked for in all folders below.
 
     Raises:
         MissingDataError: there is no such file.
@@ -39,11 +45,25 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
     siblings = any(path.with_suffix(suffix).is_file() for suffix in BRAT)
     if path.suffix.lower() == ".txt" and siblings:
         return "brat"
+    if i2b2.belongs(path):
+        return "i2b2"
     raw = read_bytes(path)
+    _must_be_unpacked(raw, path)
     if raw.startswith(ZIP):
         return "psytar"
+    if root_name(raw) in _XML:
+        return _XML[root_name(raw)]
     text, _ = decode(raw, str(path), encoding=encoding)
     return _of_text(text[:_SAMPLE], path)
+
+
+def _must_be_unpacked(raw: bytes, path: Path) -> None:
+    """Refuse an archive of files; a workbook is a zip file, too, and passes."""
+    zipped = raw.startswith(ZIP) and b"[Content_Types].xml" not in raw and b"xl/" not in raw
+    if zipped or raw[257:262] == b"ustar":
+        raise FormatError(
+            "an archive of several files", where=str(path), fix="unpack it and name what is in it"
+        )
 
 
 def _of_text(text: str, path: Path) -> str:
@@ -54,12 +74,18 @@ def _of_text(text: str, path: Path) -> str:
         raise DataError("the file is empty", where=str(path))
     if _PUBTATOR.match(first):
         return "pubtator"
+    if is_semeval(lines):
+        return "semeval"
     if _is_json(text):
-        return "jsonl"
+        return _of_json(text, lines)
+    if i2b2.is_relation_line(first):
+        return "i2b2"
     if len(text) == _SAMPLE and len(lines) > 1:
         lines.pop()  # cut in the middle
     if is_ade(lines):
         return "ade"
+    if is_biobert(lines):
+        return "biobert"
     try:
         find_layout(lines, None, str(path))
     except ConfideError as error:
@@ -67,8 +93,8 @@ def _of_text(text: str, path: Path) -> str:
             return "text"
         raise FormatError(
             "the format is not known",
-            expected="CoNLL columns, brat, JSON Lines, PubTator, the ADE corpus, PsyTAR, or raw "
-            "text in a .txt file",
+            expected="CoNLL columns, brat, JSON Lines, PubTator, BioC, BioBERT's tables, ChemProt, "
+            "DDI, i2b2, SemEval, the ADE corpus, PsyTAR, or raw text in a .txt file",
             where=f"{path}:1",
             fix="state the format (and for CoNLL the columns)",
         ) from error
@@ -78,6 +104,26 @@ def _of_text(text: str, path: Path) -> str:
 def _is_json(text: str) -> bool:
     """Whether a text is JSON Lines, one JSON object or a list of them."""
     return _JSON.match(text.lstrip()) is not None
+
+
+def _of_json(text: str, lines: list[str]) -> str:
+    """Which of the formats that are JSON."""
+    if bioc.begins_bioc(text):
+        return "bioc"
+    whole = lines[:-1] if len(text) == _SAMPLE and len(lines) > 1 else lines
+    return "chemprot" if is_chemprot(whole) else "jsonl"
+
+
+def one_corpus(folder: Path) -> bool:
+    """Whether the files right in a folder are read together: those of brat, i2b2 and DDI."""
+    inside = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
+    if any(child.suffix in BRAT for child in inside):
+        return True
+    notes = [child for child in inside if child.name.lower() in i2b2.FOLDERS and child.is_dir()]
+    if any(i2b2.belongs(file) for place in (folder, *notes) for file in place.iterdir()):
+        return True
+    first = next((child for child in inside if child.suffix.lower() == ".xml"), None)
+    return first is not None and first.is_file() and root_name(read_bytes(first)) == ddi.ROOT
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -103,6 +149,11 @@ def files_in(folder: Path) -> list[Path]:
 def _of_folder(folder: Path, encoding: str | None) -> str:
     if any(file.suffix.lower() in BRAT for file in folder.rglob("*")):
         return "brat"
+    if any(file.suffix.lower() == i2b2.CONCEPTS for file in folder.rglob("*")):
+        return "i2b2"
+    trees = ddi.xml_files(folder)
+    if trees and root_name(read_bytes(trees[0])) == ddi.ROOT:
+        return "ddi"
     files = files_in(folder)
     if not files:
         raise MissingDataError("the folder holds no data file", where=str(folder))

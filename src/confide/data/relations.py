@@ -1,0 +1,282 @@
+"""From documents to relation examples: pairs of entities, the text around them, what holds.
+
+Which pairs are looked at is a rule (`Rules`). What is between a pair is its relation, or
+`NO_RELATION`. A gold relation that no pair covers cannot be found by any model that reads these
+examples: it is named, and counted in `Candidates.missed`, so that it is scored as missed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from confide.text.document import Document, Entity, Problem, Relation, Span
+from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.segment import segmented
+
+__all__ = [
+    "NO_RELATION",
+    "Candidates",
+    "RelationExample",
+    "Rules",
+    "candidates",
+    "type_pairs",
+]
+
+Types = tuple[str, str]
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RelationExample:
+    """A pair of entities as a relation extractor sees it.
+
+    `text` is the sentence, or the window of sentences, that holds both. `head` and `tail` are their
+    fragments, as characters of `text`. `relation` is `NO_RELATION` where nothing is said to hold.
+    `document` is the position among the documents given, `pair` the ids of head and tail there.
+    """
+
+    id: str
+    text: str
+    head: tuple[Span, ...]
+    tail: tuple[Span, ...]
+    head_type: str
+    tail_type: str
+    relation: str
+    document: int = 0
+    pair: Pair = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which pairs of entities are looked at.
+
+    Attributes:
+        types: the (head type, tail type) that are; None: any. `type_pairs` gives those of the
+            relations that one trains on.
+        direction: "directed": each order of two entities is a pair of its own. "undirected": the
+            two are one pair, in the order that `types` allow, else in that of the text, and a
+            relation between them holds whichever way it was annotated.
+        max_sentences: ends of sentences that may lie between the two; 0: one sentence; None: any.
+        max_tokens: tokens that may lie between the two; None: any.
+    """
+
+    types: frozenset[Types] | None = None
+    direction: Literal["directed", "undirected"] = "directed"
+    max_sentences: int | None = 0
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Examples, in the order of the documents, and what they leave out.
+
+    `missed` counts, by relation, the gold relations that no example covers (also of several
+    relations of one pair all but the first); `problems` name each of them.
+    """
+
+    examples: list[RelationExample]
+    missed: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def relations(self) -> dict[str, int]:
+        """How many examples each relation has, `NO_RELATION` included, in alphabetical order."""
+        return dict(sorted(Counter(example.relation for example in self.examples).items()))
+
+
+def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Candidates:
+    """Every pair of entities that the rules allow, as an example.
+
+    A document that states its pairs (`confide.text.pairs`) gives these, in their order and
+    direction, whatever the rules say of types and distance. Text without sentences is segmented.
+
+    A relation between concepts is one between mentions: every pair of mentions that carry the two
+    concepts has it, and it is missed where no such pair is looked at.
+    """
+    rules = rules or Rules()
+    found = Candidates([])
+    missed: Counter[str] = Counter()
+    for number, given in enumerate(documents):
+        document = _Pairs(segmented(given), number, rules)
+        labels, lost = document.labelled()
+        found.examples.extend(document.examples(labels))
+        found.problems.extend(document.unknown())
+        missed.update(kind for kind, _ in lost)
+        found.problems.extend(problem for _, problem in lost)
+    found.missed.update(sorted(missed.items()))
+    return found
+
+
+def type_pairs(documents: Iterable[Document]) -> frozenset[Types]:
+    """The (head type, tail type) of all relations; of concepts, those of all their mentions."""
+    pairs: set[Types] = set()
+    for document in documents:
+        kinds = {entity.id: entity.type for entity in document.entities}
+        for relation in document.relations:
+            if relation.type != NO_RELATION:
+                ends = _mention_pairs(document, relation)
+                pairs.update((kinds[head], kinds[tail]) for head, tail in ends)
+    return frozenset(pairs)
+
+
+def _mention_pairs(document: Document, relation: Relation) -> list[Pair]:
+    """The ids of the mentions that a relation is between, head first; none to itself."""
+    if relation.level == "entity":
+        names = {entity.id for entity in document.entities}
+        known = relation.head in names and relation.tail in names
+        return [(relation.head, relation.tail)] if known and relation.head != relation.tail else []
+    heads = [one.id for one in document.entities if relation.head in one.concepts]
+    tails = [one.id for one in document.entities if relation.tail in one.concepts]
+    return [(head, tail) for head in heads for tail in tails if head != tail]
+
+
+class _Place(NamedTuple):
+    """An entity, and the first and the last sentence that it touches."""
+
+    entity: Entity
+    first: int
+    last: int
+
+
+class _Pairs:
+    """The pairs of one segmented document."""
+
+    def __init__(self, document: Document, number: int, rules: Rules) -> None:
+        self.document, self.number, self.rules = document, number, rules
+        self.where = document.source or document.id
+        self.starts = [sentence.start for sentence in document.sentences]
+        self.ends = [sentence.end for sentence in document.sentences]
+        self.tokens = [token for sentence in document.sentences for token in sentence.tokens]
+        self.places = {entity.id: self._place(entity) for entity in document.entities}
+        self.stated = stated_pairs(document)
+        self.pairs = list(self._looked_at())
+        self.known = frozenset(self.pairs)
+
+    def _place(self, entity: Entity) -> _Place:
+        first = min(bisect_right(self.ends, entity.start), max(len(self.ends) - 1, 0))
+        last = max(bisect_left(self.starts, entity.end) - 1, first)
+        return _Place(entity, first, last)
+
+    # --- which pairs ------------------------------------------------------------------
+
+    def _looked_at(self) -> Iterator[Pair]:
+        """The pairs that are candidates, in the order of the text."""
+        if self.stated is not None:
+            yield from (
+                pair
+                for pair in self.stated
+                if pair[0] != pair[1] and self.places.keys() >= set(pair)
+            )
+            return
+        ordered = sorted(self.places.values(), key=lambda place: place.entity.fragments)
+        for position, one in enumerate(ordered):
+            for other in ordered[position + 1 :]:
+                if self.near(one, other):
+                    yield from self._orders(one.entity, other.entity)
+
+    def unknown(self) -> Iterator[Problem]:
+        """The pairs that the document states and that are no two of its entities."""
+        for head, tail in self.stated or ():
+            if (head, tail) not in self.known:
+                what = f"the pair {head} {tail} is not of two entities of the document"
+                yield Problem("dangling-pair", self.where, what, lost=True)
+
+    def _orders(self, one: Entity, other: Entity) -> list[Pair]:
+        """The orders of two entities that are candidates: none, one, or (directed) both."""
+        orders = [
+            (head.id, tail.id)
+            for head, tail in ((one, other), (other, one))
+            if self.rules.types is None or (head.type, tail.type) in self.rules.types
+        ]
+        return orders if self.rules.direction == "directed" else orders[:1]
+
+    def near(self, one: _Place, other: _Place) -> bool:
+        """Whether no more sentences and tokens are between the two than the rules allow."""
+        if self.rules.max_sentences is not None:
+            borders = max(0, other.first - one.last, one.first - other.last)
+            if borders > self.rules.max_sentences:
+                return False
+        return self.rules.max_tokens is None or self._between(one, other) <= self.rules.max_tokens
+
+    def _between(self, one: _Place, other: _Place) -> int:
+        """Whole tokens between two entities."""
+        end = min(one.entity.end, other.entity.end)
+        start = max(one.entity.start, other.entity.start)
+        first = bisect_left(self.tokens, end, key=lambda token: token[0])
+        last = bisect_right(self.tokens, start, key=lambda token: token[1])
+        return max(0, last - first)
+
+    # --- what holds -------------------------------------------------------------------
+
+    def labelled(self) -> tuple[dict[Pair, str], list[tuple[str, Problem]]]:
+        """The relation of each pair that has one, and every gold relation that no pair covers."""
+        labels: dict[Pair, str] = {}
+        lost: list[tuple[str, Problem]] = []
+        seen: set[tuple[str, str, str, str]] = set()
+        for relation in self.document.relations:
+            fact = (relation.level, relation.type, relation.head, relation.tail)
+            if relation.type == NO_RELATION or fact in seen:
+                continue
+            seen.add(fact)
+            mentions = _mention_pairs(self.document, relation)
+            covered = [pair for pair in map(self._turned, mentions) if pair in self.known]
+            kept = [labels.setdefault(pair, relation.type) for pair in covered]
+            if relation.type not in kept:
+                problem = self._problem(relation, mentions, taken=bool(covered))
+                lost.append((relation.type, problem))
+        return labels, lost
+
+    def _turned(self, pair: Pair) -> Pair:
+        """A pair in the order in which it is looked at, where both orders are the same pair."""
+        if self.rules.direction == "directed" or pair in self.known:
+            return pair
+        return (pair[1], pair[0])
+
+    def _problem(self, relation: Relation, mentions: Sequence[Pair], *, taken: bool) -> Problem:
+        """Why no pair covers a relation."""
+        if taken:
+            kind, why = "several-relations", "the pair has another relation, which is kept"
+        elif not mentions and relation.head == relation.tail:
+            kind, why = "relation-to-itself", "head and tail are one"
+        elif not mentions:
+            kind, why = "relation-without-mention", "head or tail is no mention of the text"
+        elif self.stated is not None:
+            kind, why = "pair-not-stated", "the document does not ask about this pair"
+        elif not any(self.near(self.places[one], self.places[two]) for one, two in mentions):
+            kind, why = "relation-too-far", "head and tail are too far from each other"
+        else:
+            kind, why = "relation-types", "its types are not among those that are looked at"
+        what = f"{relation.type} {relation.id}: {why}"
+        return Problem(kind, self.where, what, lost=True)
+
+    # --- examples ---------------------------------------------------------------------
+
+    def examples(self, labels: dict[Pair, str]) -> Iterator[RelationExample]:
+        """An example for each pair."""
+        for head, tail in self.pairs:
+            one, other = self.places[head], self.places[tail]
+            start, end = self._window(one, other)
+            yield RelationExample(
+                id=f"{self.document.id}:{head}:{tail}",
+                text=self.document.text[start:end],
+                head=tuple((a - start, b - start) for a, b in one.entity.fragments),
+                tail=tuple((a - start, b - start) for a, b in other.entity.fragments),
+                head_type=one.entity.type,
+                tail_type=other.entity.type,
+                relation=labels.get((head, tail), NO_RELATION),
+                document=self.number,
+                pair=(head, tail),
+            )
+
+    def _window(self, one: _Place, other: _Place) -> Span:
+        """The characters of all sentences from the first to the last that the two touch."""
+        if not self.starts:
+            return 0, len(self.document.text)
+        start = self.starts[min(one.first, other.first)]
+        end = self.ends[max(one.last, other.last)]
+        entities = (one.entity, other.entity)
+        return min(start, *(e.start for e in entities)), max(end, *(e.end for e in entities))

@@ -1,0 +1,120 @@
+"""BioBERT's tables for relations (GAD, EU-ADR): a sentence with blinded entities, and a label.
+
+A line is ``sentence TAB label``; a file that begins with the line ``index TAB sentence TAB label``
+has a number before each. Entities are already replaced by their types, as in ``@GENE$``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Document, Entity, Problem, Relation
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.sentences import joined
+from confide.text.pairs import pair_attributes
+
+HEADER = ["index", "sentence", "label"]
+POSITIVE, RELATED = "1", "related"
+NEGATIVE = frozenset(("0", "false", "none", "na", "other", "no_relation", "no-relation"))
+"""Labels, in lower case, that say that nothing holds; so does one that ends in ``-false``."""
+_BLINDED = re.compile(r"@([A-Za-z][\w-]*)\$")
+_SAMPLE = 50
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read a table: a document for each line, of one sentence, that asks about its one pair.
+
+    The pair goes from the first blinded entity to the second one: nothing says which is the head.
+    The label ``1`` is the relation "related", every other one that is not negative its own name.
+
+    Raises:
+        FormatError: a line has not the columns of the first one, or an empty label.
+        DataError: there is no sentence, or a type is not among the declared ones.
+    """
+    text, encoding = read_text(path, options.encoding)
+    problems: list[Problem] = []
+    lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
+    headed = bool(lines) and lines[0][1].split("\t") == HEADER
+    documents = []
+    for number, line in lines[headed:]:
+        where = f"{path}:{number}"
+        sentence, label = _columns(line, where, headed=headed)
+        blinded = list(_entities(sentence, options, where))
+        name = f"{path.stem}:{number}"
+        documents.append(_document(name, where, (sentence, label, blinded), problems))
+    if not documents:
+        raise DataError("the file is empty", where=str(path))
+    details = {"encoding": encoding, "header": "yes" if headed else "no"}
+    return Reading(documents, problems, "biobert", details)
+
+
+def is_biobert(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are such a table: two blinded entities in each sentence."""
+    rows = [line.split("\t") for line in lines if line.strip()][:_SAMPLE]
+    headed = bool(rows) and rows[0] == HEADER
+    rows = rows[headed:]
+    width = 3 if headed else 2
+    return bool(rows) and all(
+        len(row) == width and " " in row[-2] and len(_BLINDED.findall(row[-2])) >= 2 for row in rows
+    )
+
+
+def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:
+    """The sentence and the label of a line."""
+    columns = line.split("\t")
+    if len(columns) != (3 if headed else 2) or not columns[-1].strip() or not columns[-2].strip():
+        wanted = "index, sentence and label" if headed else "sentence and label"
+        raise FormatError(
+            f"a line of {len(columns)} columns, or an empty one among them",
+            expected=f"{wanted}, cut by tabs",
+            where=where,
+        )
+    return columns[-2], columns[-1].strip()
+
+
+def _entities(sentence: str, options: Options, where: str) -> Iterator[Entity]:
+    for number, match in enumerate(_BLINDED.finditer(sentence), 1):
+        options.require(match[1], where)
+        yield Entity(f"T{number}", match[1], (match.span(),))
+
+
+def _document(
+    name: str, where: str, row: tuple[str, str, list[Entity]], problems: list[Problem]
+) -> Document:
+    """A line as a document. Where it has not two entities, its label belongs to no pair."""
+    sentence, label, entities = row
+    whole = joined([sentence])
+    kind = RELATED if label == POSITIVE else label
+    relations: tuple[Relation, ...] = ()
+    pairs = []
+    if len(entities) == 2:
+        head, tail = (entity.id for entity in entities)
+        pairs = [(head, tail)]
+        if not is_negative(label):
+            relations = (Relation("R1", kind, head, tail),)
+    else:
+        what = f"the label {shown(label)} of a sentence with {len(entities)} blinded entities"
+        problems.append(Problem("not-one-pair", where, what, lost=True))
+    return Document(
+        name,
+        whole.text,
+        entities=tuple(entities),
+        relations=relations,
+        sentences=whole.sentences,
+        attributes=pair_attributes(pairs),
+        source=where,
+    )
+
+
+def is_negative(label: str) -> bool:
+    """Whether a label says that nothing holds between the two.
+
+    >>> [label for label in ("0", "1", "CPR:4", "DDI-false", "False") if is_negative(label)]
+    ['0', 'DDI-false', 'False']
+    """
+    label = label.lower()
+    return label in NEGATIVE or label.endswith("-false")

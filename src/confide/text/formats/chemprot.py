@@ -1,0 +1,128 @@
+"""ChemProt as SciBERT's authors give it: JSON Lines whose text marks one pair of arguments.
+
+``<< a >>`` is the argument that comes first in the text and ``[[ b ]]`` the other, whichever of
+them is the chemical: the roles are not in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Document, Entity, Problem, Relation, Span
+from confide.text.files import read_text
+from confide.text.formats.base import Options, Reading, shown, whole_text
+from confide.text.formats.jsonl import rows_of
+from confide.text.formats.records import clean
+from confide.text.formats.sentences import joined
+from confide.text.pairs import pair_attributes
+
+_FIRST = re.compile(r"<< (\S|\S.*?\S) >>", re.DOTALL)
+_SECOND = re.compile(r"\[\[ (\S|\S.*?\S) \]\]", re.DOTALL)
+_SAMPLE = 20
+
+
+class Marked(NamedTuple):
+    """A text without its marks, and where the two arguments stand in it."""
+
+    text: str
+    first: Span
+    second: Span
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the file: a document for each line, of one sentence, that asks about its one pair.
+
+    Marks are taken out of the text. Both entities have the type `options.bare_type`; the relation,
+    whose type is the label, goes from ``<< a >>`` to ``[[ b ]]``.
+
+    Raises:
+        FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
+        DataError: there is no line, or the type is not among the declared ones.
+    """
+    text, encoding = read_text(path, options.encoding)
+    problems: list[Problem] = []
+    documents = []
+    for where, name, row in rows_of(text, path):
+        options.require(options.bare_type, where)
+        documents.append(_document(row, name, (where, options.bare_type), problems))
+    if not documents:
+        raise DataError("the file is empty", where=str(path))
+    return Reading(documents, problems, "chemprot", {"encoding": encoding})
+
+
+def is_chemprot(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are such JSON Lines."""
+    first = [line for line in lines if line.strip()][:_SAMPLE]
+    return bool(first) and all(map(_is_row, first))
+
+
+def _is_row(line: str) -> bool:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("label"), str)
+        and isinstance(row.get("text"), str)
+        and unmarked(row["text"]) is not None
+    )
+
+
+def unmarked(text: str) -> Marked | None:
+    """A text without the marks of its two arguments; None where it does not mark two.
+
+    A text may hold further ``>>`` and ``]]``: the first one after its opening mark closes it.
+
+    >>> unmarked("(<< TCDD >>) and [[ Cyp1a1 ]].")
+    Marked(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
+    """
+    first = _FIRST.search(text)
+    second = _SECOND.search(text, first.end()) if first else None
+    if first is None or second is None:
+        return None
+    parts = [text[: first.start()], first[1], text[first.end() : second.start()], second[1]]
+    start = len(parts[0])
+    after = start + len(parts[1]) + len(parts[2])
+    return Marked(
+        "".join(parts) + text[second.end() :],
+        (start, start + len(parts[1])),
+        (after, after + len(parts[3])),
+    )
+
+
+def _document(
+    row: dict[str, Any], name: str, place: tuple[str, str], problems: list[Problem]
+) -> Document:
+    """A line as a document; `place` is where it stands and the type of its entities."""
+    where, kind = place
+    text, label = row.get("text"), row.get("label")
+    if not isinstance(text, str) or not isinstance(label, str) or not label.strip():
+        raise FormatError(
+            "a line without text or label", expected='"text" and "label", strings', where=where
+        )
+    found = unmarked(whole_text(text, where, problems))
+    if found is None:
+        raise FormatError(
+            "the text does not mark two arguments",
+            expected="<< a >> and after it [[ b ]], with blanks",
+            where=where,
+        )
+    for key in sorted(row.keys() - {"text", "label"}):
+        if row[key]:
+            problems.append(Problem("key-ignored", where, f"{shown(key)} is not read", lost=True))
+    whole = joined([found.text])
+    return Document(
+        name,
+        whole.text,
+        entities=(Entity("T1", kind, (found.first,)), Entity("T2", kind, (found.second,))),
+        relations=(Relation("R1", clean(label.strip()), "T1", "T2"),),
+        sentences=whole.sentences,
+        attributes=pair_attributes([("T1", "T2")]),
+        source=where,
+    )

@@ -1,0 +1,254 @@
+"""i2b2/VA 2010: notes as lines of tokens, and beside them concepts, assertions and relations.
+
+A note is ``name.txt``; ``name.con``, ``name.ast`` and ``name.rel`` point into it by position,
+``line:token``. Lines count from 1, tokens (runs without white space) from 0, and the last token is
+inclusive. Concepts stand in lower case. The files of a note lie in one folder, or, as they were
+given out, in folders beside each other called txt, concept, ast and rel.
+
+    c="chest pain" 3:4 3:5||t="problem"
+    c="chest pain" 3:4 3:5||t="problem"||a="present"
+    c="aspirin" 3:0 3:0||r="TrAP"||c="chest pain" 3:4 3:5
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from confide.errors import DataError, FormatError, MissingDataError
+from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, Reading, shown
+
+CONCEPTS, ASSERTIONS, RELATIONS = ".con", ".ast", ".rel"
+ENDINGS = (".txt", CONCEPTS, ASSERTIONS, RELATIONS)
+FOLDERS = frozenset(("txt", "concept", "concepts", "con", "ast", "assertion", "rel", "relation"))
+_PLACE = r'c="(.*?)" (\d{1,9}):(\d{1,9}) (\d{1,9}):(\d{1,9})'
+_FORMS = {
+    CONCEPTS: re.compile(rf'{_PLACE}\|\|t="([^"]+)"', re.ASCII),
+    ASSERTIONS: re.compile(rf'{_PLACE}\|\|t="([^"]+)"\|\|a="([^"]+)"', re.ASCII),
+    RELATIONS: re.compile(rf'{_PLACE}\|\|r="([^"]+)"\|\|{_PLACE}', re.ASCII),
+}
+_EXPECTED = {
+    CONCEPTS: 'c="text" line:token line:token||t="type"',
+    ASSERTIONS: 'c="text" line:token line:token||t="problem"||a="assertion"',
+    RELATIONS: 'c="text" line:token line:token||r="type"||c="text" line:token line:token',
+}
+_TOKEN = re.compile(r"[^ \t\f\v\r]+")
+Place = tuple[int, int, int, int]
+
+
+class _Mention(NamedTuple):
+    """What a line says of a concept: its text in lower case, and (line, token, line, token)."""
+
+    surface: str
+    place: Place
+
+
+@dataclass(slots=True)
+class _Note:
+    """A note in the making; `lines` are its tokens, line by line, as offsets into the text."""
+
+    name: str
+    text: str
+    lines: list[tuple[Span, ...]]
+    entities: dict[str, Entity] = field(default_factory=dict)
+    relations: list[Relation] = field(default_factory=list)
+    at: dict[Place, str] = field(default_factory=dict)
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read all notes of a folder and of the folders in it, or the note that one file belongs to.
+
+    Every line that has a token is a sentence. A concept's assertion becomes its attribute
+    "assertion". Relations go to the concept that stands at exactly their position.
+
+    Raises:
+        MissingDataError: annotation without its text, or nothing there.
+        FormatError: a line is none of its file's.
+        DataError: a note is there twice, or a type is not among the declared ones.
+    """
+    folder = path if path.is_dir() else note_folder(path)
+    notes = _notes(folder)
+    if not path.is_dir():
+        notes = {name: files for name, files in notes.items() if path in files.values()}
+    if not notes:
+        raise MissingDataError(
+            "there is no note", expected=".txt, .con and .rel files", where=str(path)
+        )
+    reading = Reading([], [], "i2b2", {"encoding": options.encoding or "utf-8"})
+    for name, files in sorted(notes.items()):
+        reading.documents.append(_document(name, files, options, reading.problems))
+    return reading
+
+
+def belongs(path: Path) -> bool:
+    """Whether a file is one of a note's: a .con or .ast file, or a text that has a .con file."""
+    ending = path.suffix.lower()
+    if ending != ".txt":
+        return ending in (CONCEPTS, ASSERTIONS)
+    places = [path.parent]
+    if path.parent.name.lower() in FOLDERS:
+        places += [path.parent.parent / name for name in sorted(FOLDERS)]
+    return any((place / f"{path.stem}{CONCEPTS}").is_file() for place in places)
+
+
+def note_folder(path: Path) -> Path:
+    """The folder that holds all files of a note, given one of them."""
+    return path.parent.parent if path.parent.name.lower() in FOLDERS else path.parent
+
+
+def _notes(folder: Path) -> dict[str, dict[str, Path]]:
+    """The files of each note by their ending; notes are called by their path in the folder."""
+    notes: dict[str, dict[str, Path]] = {}
+    try:
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
+    for file in files:
+        if file.name.startswith(".") or not file.is_file():
+            continue
+        inside = note_folder(file)
+        base = inside.relative_to(folder) if inside.is_relative_to(folder) else Path()
+        parts = notes.setdefault((base / file.stem).as_posix(), {})
+        ending = file.suffix.lower()
+        if ending in parts:
+            raise DataError(
+                f"the note is there twice, in {parts[ending]} too",
+                where=str(file),
+                fix="keep one, or read the folders one by one",
+            )
+        parts[ending] = file
+    annotated = {name: parts for name, parts in notes.items() if parts.keys() - {".txt"}}
+    for name, parts in annotated.items():
+        if ".txt" not in parts:
+            where = next(iter(parts.values()))
+            raise MissingDataError(
+                "the text of the annotations is missing", expected=f"{name}.txt", where=str(where)
+            )
+    return notes
+
+
+def _document(
+    name: str, files: dict[str, Path], options: Options, problems: list[Problem]
+) -> Document:
+    text, _ = read_text(files[".txt"], options.encoding)
+    rows = lines_of(text)
+    note = _Note(name, "\n".join(rows), [])
+    offset = 0
+    for row in rows:
+        tokens = [match.span() for match in _TOKEN.finditer(row)]
+        note.lines.append(tuple((start + offset, end + offset) for start, end in tokens))
+        offset += len(row) + 1
+    if CONCEPTS not in files:
+        what = "no .con file beside it: read without annotation"
+        problems.append(Problem("no-annotation-file", str(files[".txt"]), what))
+    for ending, add in ((CONCEPTS, _concept), (ASSERTIONS, _assertion), (RELATIONS, _relation)):
+        for where, match in _matches(files.get(ending), ending, options):
+            if ending == CONCEPTS:
+                options.require(match[6], where)
+            add(note, match, where, problems)
+    return Document(
+        name,
+        note.text,
+        entities=tuple(note.entities.values()),
+        relations=tuple(note.relations),
+        sentences=tuple(Sentence(row[0][0], row[-1][1], row) for row in note.lines if row),
+        source=str(files[".txt"]),
+    )
+
+
+def _matches(
+    file: Path | None, ending: str, options: Options
+) -> Iterator[tuple[str, re.Match[str]]]:
+    if file is None:
+        return
+    text, _ = read_text(file, options.encoding)
+    for number, line in enumerate(lines_of(text), 1):
+        if not line.strip():
+            continue
+        match = _FORMS[ending].fullmatch(line.strip())
+        if match is None:
+            raise FormatError(
+                f"not a line of a {ending} file",
+                expected=_EXPECTED[ending],
+                where=f"{file}:{number}",
+            )
+        yield f"{file}:{number}", match
+
+
+def is_relation_line(line: str) -> bool:
+    """Whether a line is one of a ``.rel`` file."""
+    return _FORMS[RELATIONS].fullmatch(line.strip()) is not None
+
+
+def _mention(match: re.Match[str], first: int) -> _Mention:
+    """The concept whose five groups begin with group `first`."""
+    line, token, last_line, last_token = (int(match[first + n]) for n in range(1, 5))
+    return _Mention(match[first], (line, token, last_line, last_token))
+
+
+def _span(note: _Note, place: Place) -> Span | None:
+    """The characters from the first token to the last; None where one of them is not there."""
+    line, token, last_line, last_token = place
+    if not 1 <= line <= last_line <= len(note.lines) or (line, token) > (last_line, last_token):
+        return None
+    rows = note.lines[line - 1], note.lines[last_line - 1]
+    if token >= len(rows[0]) or last_token >= len(rows[1]):
+        return None
+    return rows[0][token][0], rows[1][last_token][1]
+
+
+def _concept(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+    (surface, place), kind = _mention(match, 1), match[6]
+    span = _span(note, place)
+    if span is None:
+        what = f"{kind} {shown(surface)} points to a line or token that the note has not"
+        problems.append(Problem("beyond-text", where, what, lost=True))
+        return
+    found = note.text[span[0] : span[1]]
+    if found.lower().split() != surface.lower().split():
+        what = f"{kind} {shown(surface)} is {shown(found)} in the text"
+        problems.append(Problem("text-mismatch", where, what))
+    same = note.entities.get(note.at.get(place, ""))
+    if same is not None:
+        what = f"{kind} {shown(surface)} stands where {same.type} {same.id} does"
+        if same.type == kind:
+            problems.append(Problem("duplicate-mention", where, what))
+            return
+        what += ", which the relations of this place go to"
+        problems.append(Problem("ambiguous-mention", where, what))
+    name = f"T{len(note.entities) + 1}"
+    note.entities[name] = Entity(name, kind, (span,))
+    note.at.setdefault(place, name)
+
+
+def _assertion(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+    (surface, place), value = _mention(match, 1), match[7]
+    name = note.at.get(place)
+    if name is None:
+        what = f"{value}: no concept stands at the place of {shown(surface)}"
+        problems.append(Problem("dangling-attribute", where, what, lost=True))
+        return
+    entity = note.entities[name]
+    pairs = (*entity.attributes, ("assertion", value))
+    note.entities[name] = replace(entity, attributes=pairs)
+
+
+def _relation(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+    ends, kind = (_mention(match, 1), _mention(match, 7)), match[6]
+    names = [note.at.get(end.place) for end in ends]
+    for end, name in zip(ends, names, strict=True):
+        if name is None:
+            what = f"{kind}: no concept stands at the place of {shown(end.surface)}"
+            problems.append(Problem("dangling-relation", where, what, lost=True))
+            return
+        found = note.text[slice(*note.entities[name].fragments[0])]
+        if found.lower().split() != end.surface.lower().split():
+            what = f"{kind} of {shown(end.surface)} goes to {shown(found)}, which stands there"
+            problems.append(Problem("text-mismatch", where, what))
+    head, tail = map(str, names)
+    note.relations.append(Relation(f"R{len(note.relations) + 1}", kind, head, tail))

@@ -1,0 +1,56 @@
+"""XML to a tree, safely: nothing is fetched, nothing is expanded, and errors name file and line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from confide.errors import FormatError
+from confide.text.files import decode, read_bytes
+
+Element = ElementTree.Element
+_DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")
+_ROOT = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.:-]*)")
+_HEAD = 4096
+
+
+def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
+    """The root of an XML file (gzip is unpacked), and the encoding that it was read with.
+
+    Without `encoding`: what a byte order mark or the file's first line says, else UTF-8.
+
+    Raises:
+        FormatError: it is not well formed, not in its encoding, or declares entities of its own.
+        MissingDataError, DataError: as `confide.text.files.read_bytes`.
+    """
+    raw = read_bytes(path)
+    declared = _DECLARED.match(raw[:200])
+    stated = encoding or (declared[1].decode("ascii") if declared else None)
+    text, name = decode(raw, str(path), encoding=stated)
+    if "<!ENTITY" in text:
+        raise FormatError(
+            "the XML declares entities of its own, which are never expanded",
+            where=str(path),
+            fix="take the declaration out",
+        )
+    try:
+        return ElementTree.fromstring(text), name.lower()
+    except ElementTree.ParseError as error:
+        line = error.position[0]
+        raise FormatError(f"not XML: {error}", where=f"{path}:{line}") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not XML: {error}", where=str(path)) from error
+
+
+def root_name(raw: bytes) -> str:
+    """The name of the first element of a file that looks like XML; empty where it does not.
+
+    >>> root_name(b'<?xml version="1.0"?><!-- x --> <collection>')
+    'collection'
+    """
+    head = raw[:_HEAD].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n")
+    if not head.startswith(b"<"):
+        return ""
+    match = _ROOT.search(head)
+    return match[1].decode("ascii", "replace") if match else ""

@@ -1,0 +1,137 @@
+"""SemEval-2010 task 8: one sentence with two marked nominals, and the relation between them.
+
+A sentence is ``number TAB "text with <e1>...</e1> and <e2>...</e2>"``. The line after it is the
+label, whose end says the direction, ``Cause-Effect(e2,e1)``, or ``Other``; then a comment. The
+task's test file has the sentences alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Document, Entity, Problem, Relation, Span
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.sentences import joined
+from confide.text.pairs import pair_attributes
+
+OTHER = "Other"
+_SENTENCE = re.compile(r"(\d+)\t(.*\S.*)", re.DOTALL | re.ASCII)
+_LABEL = re.compile(r"[A-Za-z][\w-]*(\(e[12],e[12]\))?")
+_COMMENT = "Comment:"
+_MARK = re.compile(r"<(/?)e([12])>")
+
+
+@dataclass(slots=True)
+class _Item:
+    """The lines of one sentence."""
+
+    where: str
+    number: str
+    marked: str
+    label: str | None = None
+    comment: str = ""
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the file: a document for each sentence, called by its number, that asks about its pair.
+
+    Marks and outer quotation marks are taken out of the text. Both entities have the type
+    `options.bare_type`. A relation goes from e1 to e2, and its type is the whole label, direction
+    included; ``Other`` is no relation. A comment becomes the attribute "comment".
+
+    Raises:
+        FormatError: a line is none of the format's, or a sentence does not mark e1 and e2 once.
+        DataError: there is no sentence, or the type is not among the declared ones.
+    """
+    text, encoding = read_text(path, options.encoding)
+    items = list(_items(lines_of(text), path))
+    if not items:
+        raise DataError("the file is empty", where=str(path))
+    options.require(options.bare_type, items[0].where)
+    documents = [_document(item, options.bare_type) for item in items]
+    bare = [item for item in items if item.label is None]
+    problems = []
+    if bare:
+        what = (
+            f"{len(bare)} of {len(items)} sentences have no label: they are read without relation"
+        )
+        problems.append(Problem("no-label", bare[0].where, what))
+    return Reading(documents, problems, "semeval", {"encoding": encoding})
+
+
+def is_semeval(lines: Sequence[str]) -> bool:
+    """Whether a file begins with such a sentence."""
+    first = next((line for line in lines if line.strip()), "")
+    match = _SENTENCE.fullmatch(first)
+    return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
+
+
+def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
+    item: _Item | None = None
+    for number, line in enumerate(lines, 1):
+        where, line = f"{path}:{number}", line.strip()
+        match = _SENTENCE.fullmatch(line)
+        if match:
+            if item is not None:
+                yield item
+            item = _Item(where, match[1], match[2])
+        elif item is not None and line.startswith(_COMMENT):
+            item.comment = line.removeprefix(_COMMENT).strip()
+        elif item is not None and item.label is None and _LABEL.fullmatch(line):
+            item.label = line
+        elif line:
+            raise FormatError(
+                f"a line that is no sentence, label or comment: {shown(line)}",
+                expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
+                where=where,
+            )
+    if item is not None:
+        yield item
+
+
+def _document(item: _Item, kind: str) -> Document:
+    marked = item.marked.strip()
+    if len(marked) > 1 and marked[0] == marked[-1] == '"':
+        marked = marked[1:-1]
+    text, spans = _unmarked(marked, item.where)
+    whole = joined([text])
+    relations = ()
+    if item.label is not None and item.label != OTHER:
+        relations = (Relation("R1", item.label, "T1", "T2"),)
+    comment = (("comment", item.comment),) if item.comment else ()
+    return Document(
+        item.number,
+        whole.text,
+        entities=tuple(Entity(f"T{n}", kind, (span,)) for n, span in enumerate(spans, 1)),
+        relations=relations,
+        sentences=whole.sentences,
+        attributes=(*pair_attributes([("T1", "T2")]), *comment),
+        source=item.where,
+    )
+
+
+def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
+    """A text without its four marks, and where e1 and e2 stand in it."""
+    borders: dict[str, int] = {}
+    text, last, twice = "", 0, False
+    for match in _MARK.finditer(marked):
+        text += marked[last : match.start()]
+        last = match.end()
+        twice = twice or match[0] in borders
+        borders[match[0]] = len(text)
+    text += marked[last:]
+    first, second = (
+        (borders.get(f"<e{number}>", 0), borders.get(f"</e{number}>", 0)) for number in (1, 2)
+    )
+    if twice or len(borders) != 4 or first[0] >= first[1] or second[0] >= second[1]:
+        raise FormatError(
+            "the sentence does not mark two nominals",
+            expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
+            where=where,
+        )
+    return text, (first, second)

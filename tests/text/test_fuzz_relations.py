@@ -1,0 +1,81 @@
+"""The readers of relation corpora against files that are nearly right: only our errors come out."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text.generated import put
+from text.test_fuzz import VALUES, WORDS, survives
+
+BLANKS = ["\t", " ", "\n", "\r\n", "\ufeff", "\u2028"]
+TABLE = ["index\tsentence\tlabel\n", "@GENE$", "@DISEASE$", "a @X$ b @Y$\t1\n", "0", "1"]
+SEMEVAL = ['1\t"', "<e1>", "</e1>", "<e2>", "</e2>", '"\n', "Other\n", "A-B(e1,e2)\n", "Comment:"]
+MARKED = ["<< ", " >>", "[[ ", " ]]", "<< a >> [[ b ]]"]
+I2B2 = ['c="', '"', " 1:0 1:1", "||t=", "||r=", '||a="', "\n", 'c="ab" 1:0 1:0||t="x"\n',
+        'c="ab" 1:0 1:0||r="y"||c="ab" 1:0 1:0\n', "9:9"]  # fmt: skip
+XML = ["<document>", "</document>", '<document id="a">', '<sentence text="ab c" id="s">', "<", ">",
+       "</sentence>", '<entity id="e" charOffset="0-1" type="X" text="ab"/>', "&amp;", "&#0;",
+       '<pair e1="e" e2="e" ddi="true" type="y"/>', "<collection>", "</collection>", "<passage>",
+       "</passage>", "<offset>0</offset>", "<text>ab</text>", '<annotation id="1">', "</relation>",
+       "</annotation>", '<location offset="0" length="2"/>', '<infon key="type">T</infon>',
+       '<relation id="r">', '<node refid="1" role="x"/>', "<!--", "-->", "]]>"]  # fmt: skip
+NAMES = """id text passages documents annotations relations infons type identifier locations
+offset length nodes refid role sentences label metadata entity1 entity2"""
+KEYS = st.sampled_from(NAMES.split())
+NESTED = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+def scraps(pieces):
+    return st.lists(st.sampled_from(pieces + WORDS + BLANKS), max_size=25).map("".join)
+
+
+def folder(factory):
+    return factory.mktemp("fuzz")
+
+
+@given(scraps(TABLE), st.sampled_from(["biobert", None]))
+def test_tables(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(scraps(SEMEVAL), st.sampled_from(["semeval", None]))
+def test_semeval(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(st.lists(scraps(MARKED), min_size=1, max_size=3), st.sampled_from(["chemprot", None]))
+def test_chemprot(tmp_path_factory, texts, format):
+    rows = "".join(json.dumps({"text": text, "label": "X"}) + "\n" for text in texts)
+    survives(put(folder(tmp_path_factory), "a.txt", rows), format)
+
+
+@given(scraps(WORDS), scraps(I2B2), scraps(I2B2), scraps(I2B2))
+def test_i2b2(tmp_path_factory, text, con, rel, ast):
+    place = folder(tmp_path_factory)
+    for name, part in (("con", con), ("rel", rel), ("ast", ast)):
+        put(place, f"n.{name}", part)
+    survives(put(place, "n.txt", text), "i2b2")
+
+
+@given(scraps(XML), st.sampled_from(["ddi", "bioc", None]))
+def test_xml(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.xml", text), format)
+
+
+@given(scraps(XML), st.sampled_from(["ddi", "bioc"]))
+def test_xml_inside_its_root(tmp_path_factory, text, format):
+    root = {"ddi": "document", "bioc": "collection"}[format]
+    survives(put(folder(tmp_path_factory), "a.xml", f"<{root}>{text}</{root}>"), format)
+
+
+@given(st.dictionaries(KEYS, NESTED, max_size=6))
+def test_bioc_json(tmp_path_factory, row):
+    row = {"id": "x", "passages": [{"offset": 0, "text": "ab cd", **row}], **row}
+    survives(put(folder(tmp_path_factory), "a.json", json.dumps(row)), "bioc")
