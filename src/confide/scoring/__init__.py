@@ -18,6 +18,14 @@ from confide.scoring.bootstrap import (
 )
 from confide.scoring.counts import Count, EntityCounts, count_entities, sum_counts
 from confide.scoring.mistakes import Confusion, ErrorCase, confusion, worst_errors
+from confide.scoring.relations import (
+    RelationCounts,
+    count_relations,
+    directed_scores,
+    relation_scores,
+    relation_table,
+    sum_relation_counts,
+)
 from confide.scoring.scores import f1, micro, precision, recall, scores
 
 __all__ = [
@@ -27,16 +35,22 @@ __all__ = [
     "EntityCounts",
     "ErrorCase",
     "Interval",
+    "RelationCounts",
     "bootstrap_interval",
     "confusion",
     "count_entities",
+    "count_relations",
+    "directed_scores",
     "f1",
     "micro",
     "paired_bootstrap",
     "precision",
     "recall",
+    "relation_scores",
+    "relation_table",
     "scores",
     "sentence_counts",
     "sum_counts",
+    "sum_relation_counts",
     "worst_errors",
 ]

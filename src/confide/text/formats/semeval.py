@@ -100,7 +100,7 @@ def _document(item: _Item, kind: str) -> Document:
         marked = marked[1:-1]
     text, spans = _unmarked(marked, item.where)
     whole = joined([text])
-    relations = ()
+    relations: tuple[Relation, ...] = ()
     if item.label is not None and item.label != OTHER:
         relations = (Relation("R1", item.label, "T1", "T2"),)
     comment = (("comment", item.comment),) if item.comment else ()

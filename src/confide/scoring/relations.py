@@ -1,0 +1,205 @@
+"""Gold and predicted relations -> counts that add up over documents and sites -> scores.
+
+What is compared is one label for each pair of entities, `NO_RELATION` where nothing holds. That
+class is never scored: a prediction is true if it is the pair's relation and not `NO_RELATION`.
+A gold relation whose pair was never looked at (`missed`) was not found: it counts as gold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from confide.errors import DataError
+from confide.scoring.bootstrap import Table
+from confide.scoring.counts import Count
+from confide.scoring.scores import f1, micro, precision, recall
+from confide.text.pairs import NO_RELATION
+
+Labels = tuple[str, str]
+_DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class RelationCounts:
+    """How often a gold relation was predicted as which. Numbers only, no text.
+
+    `confusion` counts (gold, predicted) labels of pairs, `NO_RELATION` among them; `missed`, by
+    relation, gold relations whose pair was never looked at. All other counts follow from these.
+    """
+
+    confusion: dict[Labels, int] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: RelationCounts) -> RelationCounts:
+        return sum_relation_counts((self, other))
+
+    @property
+    def examples(self) -> int:
+        """How many pairs were scored."""
+        return sum(self.confusion.values())
+
+    @property
+    def relations(self) -> dict[str, Count]:
+        """True, predicted and gold of each relation but `NO_RELATION`, in alphabetical order."""
+        return _by_relation(self, {})
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"confusion": {gold: {predicted: n}}, "missed": {relation: n}}`."""
+        rows: dict[str, dict[str, int]] = {}
+        for (gold, predicted), count in self.confusion.items():
+            rows.setdefault(gold, {})[predicted] = count
+        return {"confusion": rows, "missed": dict(self.missed)}
+
+
+def count_relations(
+    gold: Sequence[str], predicted: Sequence[str], *, missed: Mapping[str, int] | None = None
+) -> RelationCounts:
+    """Count labels that are paired by position; `missed` as `Candidates` has it.
+
+    Raises DataError where the two are not equally many, or fewer than none were missed.
+
+    >>> counts = count_relations(["a", "no-relation", "a"], ["a", "a", "no-relation"])
+    >>> counts.relations
+    {'a': Count(true=1, predicted=2, gold=2)}
+    """
+    _must_pair(gold, predicted)
+    return _sorted(Counter(zip(gold, predicted, strict=True)), Counter(missed or {}))
+
+
+def sum_relation_counts(parts: Iterable[RelationCounts]) -> RelationCounts:
+    """The counts over all parts, labels in alphabetical order; nothing gives empty counts."""
+    confusion: Counter[Labels] = Counter()
+    missed: Counter[str] = Counter()
+    for part in parts:
+        confusion.update(part.confusion)
+        missed.update(part.missed)
+    return _sorted(confusion, missed)
+
+
+def _sorted(confusion: Mapping[Labels, int], missed: Mapping[str, int]) -> RelationCounts:
+    if any(count < 0 for count in (*confusion.values(), *missed.values())):
+        raise DataError("a count is negative", expected="counts from 0")
+    return RelationCounts(
+        {labels: count for labels, count in sorted(confusion.items()) if count},
+        {kind: count for kind, count in sorted(missed.items()) if count},
+    )
+
+
+def _by_relation(counts: RelationCounts, base: Mapping[str, str]) -> dict[str, Count]:
+    """Counts by relation, relations with the same name in `base` taken together.
+
+    A prediction is true only if the whole label is right, also where `base` takes labels together.
+    """
+    sums: dict[str, Count] = {}
+
+    def add(label: str, count: Count) -> None:
+        if label != NO_RELATION:
+            name = base.get(label, label)
+            sums[name] = sums.get(name, Count()).plus(count)
+
+    for (gold, predicted), count in counts.confusion.items():
+        add(gold, Count(count if gold == predicted else 0, 0, count))
+        add(predicted, Count(0, count, 0))
+    for label, count in counts.missed.items():
+        add(label, Count(0, 0, count))
+    return dict(sorted(sums.items()))
+
+
+def relation_scores(counts: RelationCounts) -> dict[str, Any]:
+    """The JSON form of counts; every rate is a fraction from 0 to 1.
+
+    `f1`, `precision`, `recall` (micro-averaged over all relations but `NO_RELATION`), `support`
+    (gold relations, the missed ones included), `true`, `predicted`; `macro`: the means over the
+    relations that occur; `relations`: the same figures by relation; `examples`, `confusion` and
+    `missed` as `RelationCounts` has them.
+    """
+    relations = counts.relations
+    return {**_rates(relations, list(relations)), "examples": counts.examples, **counts.to_json()}
+
+
+def directed_scores(counts: RelationCounts) -> dict[str, Any]:
+    """As `relation_scores`, with the two directions of a relation taken together.
+
+    That is the official score of SemEval-2010 task 8, "(9+1)-way evaluation with directionality
+    taken into account", whose number is `["macro"]["f1"]`: ``R(e1,e2)`` and ``R(e2,e1)`` are the
+    one relation R in precision's and recall's denominators, and a prediction is true only with
+    the right direction. As there, `macro` is the mean over the relations that are in the gold.
+    """
+    labels = {label for pair in counts.confusion for label in pair} | counts.missed.keys()
+    base = {label: match[1] for label in labels if (match := _DIRECTED.fullmatch(label))}
+    found = _by_relation(counts, base)
+    in_gold = [name for name, count in found.items() if count.gold]
+    return {**_rates(found, in_gold), "examples": counts.examples, **counts.to_json()}
+
+
+def _rates(relations: Mapping[str, Count], averaged: Sequence[str]) -> dict[str, Any]:
+    """All rates; `averaged` are the relations of the macro-average."""
+    by_relation = {name: _rate(count) for name, count in relations.items()}
+    many = max(len(averaged), 1)
+    macro = {
+        rate: sum(by_relation[name][rate] for name in averaged) / many
+        for rate in ("f1", "precision", "recall")
+    }
+    return {**_rate(micro(relations)), "macro": macro, "relations": by_relation}
+
+
+def _rate(count: Count) -> dict[str, float | int]:
+    return {
+        "f1": f1(count),
+        "precision": precision(count),
+        "recall": recall(count),
+        "support": count.gold,
+        "true": count.true,
+        "predicted": count.predicted,
+    }
+
+
+def relation_table(
+    gold: Sequence[str],
+    predicted: Sequence[str],
+    *,
+    units: Sequence[Hashable] | None = None,
+    missed: int = 0,
+) -> Table:
+    """(true, predicted, gold) over all relations, for `bootstrap_interval` and `paired_bootstrap`.
+
+    Args:
+        gold: the label of each pair.
+        predicted: the predicted label of each, in the same order.
+        units: what each pair belongs to and is drawn with (its sentence or document); None: each
+            pair is drawn by itself.
+        missed: gold relations whose pair was never looked at; each is a unit of its own.
+
+    Returns:
+        int64, shape (units, 3), units in the order in which they first come.
+
+    Raises:
+        DataError: the arguments are not equally many.
+    """
+    _must_pair(gold, predicted)
+    places = range(len(gold)) if units is None else units
+    if len(places) != len(gold):
+        raise DataError("units do not fit the pairs", expected=str(len(gold)), got=str(len(places)))
+    sums: dict[Hashable, list[int]] = {}
+    for unit, one, other in zip(places, gold, predicted, strict=True):
+        row = sums.setdefault(unit, [0, 0, 0])
+        row[0] += one == other != NO_RELATION
+        row[1] += other != NO_RELATION
+        row[2] += one != NO_RELATION
+    rows = [*sums.values(), *([0, 0, 1] for _ in range(missed))]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _must_pair(gold: Sequence[str], predicted: Sequence[str]) -> None:
+    if len(gold) != len(predicted):
+        raise DataError(
+            "gold and predicted are not labels of the same pairs",
+            expected=f"{len(gold)} labels",
+            got=str(len(predicted)),
+        )
