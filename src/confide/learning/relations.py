@@ -1,0 +1,168 @@
+"""Relation classifiers: made from an encoder's files, trained, and asked for logits.
+
+Shapes: S examples, R relations.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from confide.data.relation_pieces import (
+    EncodedRelations,
+    Marking,
+    RelationBatch,
+    encode_relations,
+    predict_relation_batches,
+    train_relation_batches,
+)
+from confide.data.relations import RelationExample
+from confide.errors import SettingsError
+from confide.learning.encoder import FrozenEncoder
+from confide.learning.fit import FitReport, train
+from confide.learning.optimisers import Optimiser
+from confide.learning.seeds import seeded
+from confide.models import relation
+from confide.models.relation import Pool, RelationClassifier, RelationSizes
+
+_CHUNK = 4096  # texts that are cut into pieces at once
+
+
+@dataclass(frozen=True)
+class RelationForm:
+    """All that a relation classifier is, but for its weights.
+
+    `relations` are its classes in order, the one of no relation included. `types`: entity types
+    that have marks of their own; none: all have the same.
+    """
+
+    relations: tuple[str, ...]
+    types: tuple[str, ...] = ()
+    blind: bool = True
+    pool: Pool = "sum"
+    dropout: float = 0.1
+    longest: int = 128
+
+
+@dataclass(frozen=True)
+class RelationModeller:
+    """Makes classifiers of one form out of one encoder, and turns examples into its pieces."""
+
+    encoder: FrozenEncoder
+    form: RelationForm
+
+    @cached_property
+    def marking(self) -> Marking:
+        """How examples are marked. Raises SettingsError where the encoder reads too few pieces."""
+        loaded = self.encoder.loaded
+        most = loaded.room + len(loaded.before) + len(loaded.after)
+        if self.form.longest > most:
+            raise SettingsError(
+                "the encoder does not read so many pieces at once",
+                expected=f"at most {most}",
+                got=str(self.form.longest),
+                where=str(self.encoder.folder),
+            )
+        return Marking(
+            first=loaded.model.get_input_embeddings().num_embeddings,
+            before=tuple(loaded.before),
+            after=tuple(loaded.after),
+            longest=self.form.longest,
+            blind=self.form.blind,
+            types=self.form.types,
+            padding=loaded.padding,
+        )
+
+    def initial(self, seed: int) -> RelationClassifier:
+        """The encoder with rows for the marks and a new linear layer, drawn by the seed."""
+        sizes = RelationSizes(
+            dim=self.encoder.dim,
+            relations=len(self.form.relations),
+            pool=self.form.pool,
+            dropout=self.form.dropout,
+        )
+        body = copy.deepcopy(self.encoder.loaded.model)
+        with seeded(seed):
+            _add_rows(body, self.marking.count)
+            model = RelationClassifier(body, sizes)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None  # nobody asks it
+        return model.requires_grad_(True).eval()
+
+    def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
+        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        return encode_relations(
+            examples,
+            relations=self.form.relations,
+            marking=self.marking,
+            tokenise=self._tokenise,
+        )
+
+    def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
+        backend = self.encoder.loaded.tokenizer
+        found: list[list[int]] = []
+        for start in range(0, len(texts), _CHUNK):
+            chunk = [
+                text.encode(errors="replace").decode() for text in texts[start : start + _CHUNK]
+            ]
+            found += [one.ids for one in backend.encode_batch(chunk, add_special_tokens=False)]
+        return found
+
+
+def _add_rows(body: Any, count: int) -> None:
+    """Rows for new pieces behind those of the vocabulary, drawn as the encoder's own were."""
+    old = body.get_input_embeddings()
+    new = nn.Embedding(old.num_embeddings + count, old.embedding_dim, padding_idx=old.padding_idx)
+    with torch.no_grad():
+        new.weight[: old.num_embeddings] = old.weight
+        spread = getattr(body.config, "initializer_range", None) or 0.02
+        nn.init.normal_(new.weight[old.num_embeddings :], std=spread)
+    body.set_input_embeddings(new)
+
+
+def fit_relations(
+    model: RelationClassifier,
+    encoded: EncodedRelations,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+    on_batch: Callable[[int, float], None] | None = None,
+) -> FitReport:
+    """Trains in place, from a fresh optimiser. Raises DataError where there is no example."""
+
+    def batches(seed: int) -> Iterator[RelationBatch]:
+        return train_relation_batches(encoded, batch_size=batch_size, seed=seed)
+
+    return train(
+        model,
+        batches,
+        lambda batch: relation.loss(model, batch),
+        epochs=epochs,
+        optimiser=optimiser,
+        seed=seed,
+        on_batch=on_batch,
+    )
+
+
+def relation_logits(
+    model: RelationClassifier, encoded: EncodedRelations, *, pieces_per_batch: int = 2048
+) -> NDArray[np.float32]:
+    """logits_SR of every example, in order."""
+    logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
+            logits_SR[batch.rows_B] = model(batch).numpy()
+    model.train(was_training)
+    return logits_SR

@@ -1,0 +1,144 @@
+"""Relation classifiers out of encoder files: drawn by a seed, trained, asked for logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
+
+from confide.data.relations import RelationExample
+from confide.errors import DataError, SettingsError
+from confide.learning.encoder import load_encoder
+from confide.learning.optimisers import Optimiser
+from confide.learning.relations import (
+    RelationForm,
+    RelationModeller,
+    fit_relations,
+    relation_logits,
+)
+from confide.learning.weights import arrays, load
+from learning.encoders import LIMIT, tiny_bert, tiny_roberta
+
+FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert") / "encoder", initializer_range=0.1)
+
+
+def example(number: int, *, causes: bool) -> RelationExample:
+    """The word before the tail decides."""
+    verb = "took" if causes else "the"
+    text = f"{'pain ' * (number % 5)}ab {verb} cd ."
+    head, tail = text.index("ab"), text.index("cd")
+    return RelationExample(
+        id=str(number),
+        text=text,
+        head=((head, head + 2),),
+        tail=((tail, tail + 2),),
+        head_type="head",
+        tail_type="pain",
+        relation="causes" if causes else "none",
+    )
+
+
+EXAMPLES = [example(number, causes=number % 3 == 0) for number in range(40)]
+
+
+def modeller(folder: Path, **changes: Any) -> RelationModeller:
+    return RelationModeller(load_encoder(str(folder)), RelationForm(**{**vars(FORM), **changes}))
+
+
+def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -> None:
+    made = modeller(bert)
+    one, same, other = (arrays(made.initial(seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert [name for name in one if not np.array_equal(one[name], other[name])] == [
+        "encoder.embeddings.word_embeddings.weight",
+        "relation.weight",
+        "relation.bias",
+    ]
+    own = made.encoder.loaded.model.get_input_embeddings()
+    table = one["encoder.embeddings.word_embeddings.weight"]
+    assert len(table) == own.num_embeddings + 4 == made.marking.first + 4
+    assert np.array_equal(table[:-4], own.weight.numpy())
+    assert not any(name.startswith("encoder.pooler") for name in one)
+    assert not any(p.requires_grad for p in made.encoder.loaded.model.parameters())
+
+
+@pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
+@pytest.mark.parametrize("changes", [{}, {"pool": "start", "blind": False}], ids=["sum", "start"])
+def test_a_rule_is_learnt(kind: Any, changes: dict[str, Any], tmp_path: Path) -> None:
+    made = modeller(kind(tmp_path / "encoder"), **changes)
+    model, encoded = made.initial(1), made.encoded(EXAMPLES)
+    report = fit_relations(
+        model,
+        encoded,
+        epochs=25,
+        batch_size=4,
+        optimiser=Optimiser("adamw", learning_rate=5e-3),
+        seed=1,
+    )
+    assert report.sentences == 25 * 40
+    assert report.steps == 250
+    predicted = relation_logits(model, encoded).argmax(1)
+    assert (predicted == encoded.relations_S).mean() > 0.95
+
+
+def test_types_with_marks_of_their_own(bert: Path) -> None:
+    made = modeller(bert, types=("head", "pain"))
+    assert made.marking.count == 8
+    assert relation_logits(made.initial(1), made.encoded(EXAMPLES)).shape == (40, 2)
+
+
+def test_logits_are_in_order_whatever_the_batches(bert: Path) -> None:
+    made = modeller(bert)
+    model, encoded = made.initial(1), made.encoded(EXAMPLES)
+    model.train()
+    logits = relation_logits(model, encoded)
+    assert model.training
+    one_by_one = relation_logits(model, encoded, pieces_per_batch=1)
+    np.testing.assert_allclose(logits, one_by_one, atol=1e-5)
+    alone = relation_logits(model, made.encoded(EXAMPLES[7:8]))
+    np.testing.assert_allclose(logits[7:8], alone, atol=1e-5)
+    assert len(relation_logits(model, made.encoded([]))) == 0
+
+
+def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
+    made = modeller(bert)
+    encoded, found = made.encoded(EXAMPLES[:12]), []
+    for seed in (1, 1, 2):
+        model = made.initial(1)
+        fit_relations(
+            model,
+            encoded,
+            epochs=1,
+            batch_size=4,
+            optimiser=Optimiser("adamw", learning_rate=1e-3),
+            seed=seed,
+        )
+        found.append(arrays(model))
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+    assert any(not np.array_equal(found[0][name], found[2][name]) for name in found[0])
+    fresh = made.initial(9)
+    load(fresh, found[0])
+    logits = [relation_logits(one, encoded) for one in (fresh, model)]
+    assert not torch.allclose(*map(torch.from_numpy, logits))
+
+
+def test_what_cannot_be_is_refused(bert: Path) -> None:
+    with pytest.raises(SettingsError, match="does not read so many pieces"):
+        modeller(bert, longest=LIMIT + 1).encoded(EXAMPLES)
+    with pytest.raises(DataError, match="outside the declared set"):
+        modeller(bert, relations=("none",)).encoded(EXAMPLES)
+    made = modeller(bert)
+    with pytest.raises(DataError, match="no sentence to train on"):
+        fit_relations(
+            made.initial(1), made.encoded([]), epochs=1, batch_size=4, optimiser=Optimiser(), seed=1
+        )
