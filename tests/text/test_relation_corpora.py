@@ -1,0 +1,135 @@
+"""Relation corpora, read with the counts that their SOURCE.md states ($CONFIDE_DATA)."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections import Counter
+
+import pytest
+
+from confide.text.formats import read
+from confide.text.pairs import stated_pairs
+from confide.text.parts import grouped
+
+pytestmark = pytest.mark.data
+
+
+def relations(reading):
+    return Counter(
+        relation.type for document in reading.documents for relation in document.relations
+    )
+
+
+def fold_sizes(corpora, corpus, usual, others):
+    """All folds of a cross-validation: rows of train and test, positives, distinct texts."""
+    texts = set()
+    for fold in range(1, 11):
+        train = read(corpora / corpus / str(fold) / "train.tsv")
+        test = read(corpora / corpus / str(fold) / "test.tsv")
+        assert (train.format, test.format) == ("biobert", "biobert")
+        assert (train.details["header"], test.details["header"]) == ("no", "yes")
+        assert train.problems + test.problems == []
+        documents = [*train.documents, *test.documents]
+        assert (len(train.documents), len(test.documents)) == others.get(fold, usual)
+        assert all(stated_pairs(document) == [("T1", "T2")] for document in documents)
+        assert {frozenset(e.type for e in document.entities) for document in documents} == {
+            frozenset(("GENE", "DISEASE"))
+        }
+        yield len(documents), sum(relations(train).values()) + sum(relations(test).values())
+        texts |= {document.text for document in documents}
+    yield len(texts), 0
+
+
+def test_gad(corpora):
+    *folds, (distinct, _) = fold_sizes(
+        corpora, "gad_re", (4797, 533), {1: (4796, 534), 10: (4798, 532)}
+    )
+    assert set(folds) == {(5330, 2801)}
+    assert distinct == 5122
+
+
+def test_euadr(corpora):
+    *folds, (distinct, _) = fold_sizes(
+        corpora, "euadr_re", (320, 35), {1: (318, 37), 2: (318, 37), 3: (319, 36)}
+    )
+    assert set(folds) == {(355, 262)}
+    assert distinct == 355
+
+
+def test_chemprot(corpora):
+    readings = {p: read(corpora / "chemprot_re" / f"{p}.txt") for p in ("train", "dev", "test")}
+    sizes = {part: len(reading.documents) for part, reading in readings.items()}
+    assert sizes == {"train": 4169, "dev": 2427, "test": 3469}
+    assert all(r.format == "chemprot" and r.problems == [] for r in readings.values())
+    found = {part: relations(reading) for part, reading in readings.items()}
+    assert len(sum(found.values(), Counter())) == 13
+    assert "AGONIST-INHIBITOR" not in found["dev"]
+    assert "SUBSTRATE_PRODUCT-OF" not in found["test"]
+    for document in (document for reading in readings.values() for document in reading.documents):
+        first, second = document.entities
+        assert first.end <= second.start
+        assert not {"<<", "[[", "]]"} & set(document.text.split())
+
+
+def test_ddi(corpora, tmp_path):
+    with zipfile.ZipFile(corpora / "ddi2013" / "DDICorpus-2013.zip") as archive:
+        archive.extractall(tmp_path)
+    train, test = (
+        {name: read(tmp_path / "DDICorpus" / part / name) for name in ("DrugBank", "MedLine")}
+        for part in ("Train", "Test/Test for DDI Extraction task")
+    )
+    whole = read(tmp_path / "DDICorpus" / "Train")
+    assert whole.format == "ddi"
+    assert relations(whole) == {"effect": 1687, "mechanism": 1319, "advise": 826, "int": 188}
+    assert sum(len(document.entities) for document in whole.documents) == 14765
+    assert Counter(problem.kind for problem in whole.problems) == {
+        "text-mismatch": 4, "relation-without-type": 1,
+    }  # fmt: skip
+    sentences = [sum(len(d.sentences) for d in train[n].documents) for n in ("DrugBank", "MedLine")]
+    assert sentences == [5675 - 71, 1301]  # 71 sentences of DrugBank are empty
+    found = relations(test["DrugBank"]) + relations(test["MedLine"])
+    assert found == {"effect": 360, "mechanism": 302, "advise": 221, "int": 96}
+    assert [sum(len(d.sentences) for d in r.documents) for r in test.values()] == [973, 326]
+    ner = read(tmp_path / "DDICorpus" / "Test" / "Test for DrugNER task")
+    everything = [
+        entity
+        for reading in (whole, *test.values(), ner)
+        for document in reading.documents
+        for entity in document.entities
+    ]
+    assert sum(len(entity.fragments) > 1 for entity in everything) == 49
+    assert {entity.type for entity in everything} == {"drug", "brand", "group", "drug_n"}
+    assert set(grouped([tmp_path / "DDICorpus" / "Train"])) == {"DrugBank", "MedLine"}
+
+
+def test_semeval(corpora, tmp_path):
+    archive = corpora / "semeval2010_task8" / "SemEval2010_task8_all_data.tar.gz"
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    train = read(folder / "SemEval2010_task8_training" / "TRAIN_FILE.TXT")
+    test = read(folder / "SemEval2010_task8_testing_keys" / "TEST_FILE_FULL.TXT")
+    for reading, size, other in ((train, 8000, 1410), (test, 2717, 454)):
+        found = relations(reading)
+        assert (reading.format, reading.problems) == ("semeval", [])
+        assert (len(reading.documents), size - sum(found.values())) == (size, other)
+        assert len(found) == 18
+        assert found["Entity-Destination(e2,e1)"] == 1
+    bare = read(folder / "SemEval2010_task8_testing" / "TEST_FILE.txt")
+    assert [d.text for d in bare.documents] == [d.text for d in test.documents]
+    assert [problem.kind for problem in bare.problems] == ["no-label"]
+
+
+def test_bioc_and_pubtator_of_biored_are_the_same(corpora):
+    bioc = read(corpora / "biored" / "Test.BioC.XML")
+    pubtator = read(corpora / "biored" / "Test.PubTator")
+    assert (bioc.format, bioc.problems, len(bioc.documents)) == ("bioc", [], 100)
+    assert sum(relations(bioc).values()) == 1163
+
+    def content(document):
+        links = [(r.type, r.head, r.tail, r.level, r.attributes) for r in document.relations]
+        mentions = [(e.type, e.fragments, e.concepts) for e in document.entities]
+        return document.id, document.text, mentions, links
+
+    assert list(map(content, bioc.documents)) == list(map(content, pubtator.documents))
