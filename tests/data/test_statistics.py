@@ -3,7 +3,7 @@ import json
 import pytest
 
 from confide.data.statistics import count_documents, stats
-from confide.text.document import Document, Entity
+from confide.text.document import Document, Entity, Relation
 from confide.text.formats import write
 from confide.text.segment import segmented
 
@@ -82,6 +82,12 @@ class TestFiles:
         plain = json.loads(json.dumps(stats(paths).to_json()))
         assert plain["total"]["entities"] == {"Sign": 4}
         assert plain["shared"] == [{"files": [str(path) for path in paths], "sentences": 1}]
+
+    def test_relations_by_type(self, tmp_path):
+        entities = (Entity("T1", "A", ((0, 1),)), Entity("T2", "B", ((2, 3),)))
+        links = tuple(Relation(f"R{n}", kind, "T1", "T2") for n, kind in enumerate("yxy"))
+        write([Document("d", "a b", entities, links)], tmp_path / "a.jsonl", "jsonl")
+        assert stats(tmp_path / "a.jsonl").total.relations == {"x": 1, "y": 2}
 
     def test_one_path_is_enough(self, paths):
         assert stats(str(paths[0])).shared == {}

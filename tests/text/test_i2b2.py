@@ -109,6 +109,12 @@ def test_lines_of_another_form_are_errors(tmp_path, parts, where):
     assert caught.value.where == f"{tmp_path}/n1.{where}"
 
 
+def test_a_readme_is_no_note(tmp_path):
+    put(note(tmp_path), "README.txt", "about")
+    put(tmp_path, "n2.txt", "No annotation .")
+    assert [found.id for found in read(tmp_path).documents] == ["n1", "n2"]
+
+
 def test_surfaces_may_hold_quotation_marks(tmp_path):
     text = 'He said " no " to x||y .'
     con = 'c="" no "" 1:2 1:4||t="problem"\nc="x||y" 1:6 1:6||t="test"\n'

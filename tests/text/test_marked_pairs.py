@@ -77,9 +77,10 @@ class TestBioBert:
         assert [entity.type for entity in second.entities] == ["DRUG", "DRUG"]
 
     def test_a_sentence_without_one_pair_is_named(self, tmp_path):
-        path = put(
-            tmp_path, "a.tsv", TABLE + "@GENE$ and @GENE$ and @DISEASE$ \t1\n@CHEM-GENE$ x\t1"
-        )
+        more = "@GENE$ and @GENE$ and @DISEASE$ \t1\n@CHEM-GENE$ x\t1"
+        path = put(tmp_path, "a.tsv", TABLE * 2 + more)
+        assert read(path).format == "biobert"  # most sentences have a pair
+        path = put(tmp_path, "a.tsv", TABLE + more)
         reading = read(path, "biobert")
         assert [(p.kind, p.where, p.lost) for p in reading.problems] == [
             ("not-one-pair", f"{path}:3", True),

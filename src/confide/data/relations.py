@@ -175,6 +175,8 @@ class _Pairs:
         ordered = sorted(self.places.values(), key=lambda place: place.entity.fragments)
         for position, one in enumerate(ordered):
             for other in ordered[position + 1 :]:
+                if self._beyond(one, other):
+                    break  # and so is all that begins later
                 if self.near(one, other):
                     yield from self._orders(one.entity, other.entity)
 
@@ -196,11 +198,14 @@ class _Pairs:
 
     def near(self, one: _Place, other: _Place) -> bool:
         """Whether no more sentences and tokens are between the two than the rules allow."""
-        if self.rules.max_sentences is not None:
-            borders = max(0, other.first - one.last, one.first - other.last)
-            if borders > self.rules.max_sentences:
-                return False
+        if self._beyond(one, other) or self._beyond(other, one):
+            return False
         return self.rules.max_tokens is None or self._between(one, other) <= self.rules.max_tokens
+
+    def _beyond(self, one: _Place, other: _Place) -> bool:
+        """Whether the second begins too many sentences after the end of the first."""
+        limit = self.rules.max_sentences
+        return limit is not None and other.first - one.last > limit
 
     def _between(self, one: _Place, other: _Place) -> int:
         """Whole tokens between two entities."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confide.errors import DataError
 from confide.text.document import Document, Problem, Span
+
+NO_DATA = re.compile(r"(?i)^(readme|license|licence|source|notice|changelog)|\.(md|html?|pdf|png)$")
+"""Names of files that lie beside data and are none."""
 
 
 @dataclass(frozen=True, slots=True)

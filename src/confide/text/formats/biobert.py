@@ -53,14 +53,15 @@ def read(path: Path, options: Options) -> Reading:
 
 
 def is_biobert(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are such a table: two blinded entities in each sentence."""
+    """Whether the first lines of a file are such a table: most sentences have a blinded pair."""
     rows = [line.split("\t") for line in lines if line.strip()][:_SAMPLE]
     headed = bool(rows) and rows[0] == HEADER
     rows = rows[headed:]
     width = 3 if headed else 2
-    return bool(rows) and all(
-        len(row) == width and " " in row[-2] and len(_BLINDED.findall(row[-2])) >= 2 for row in rows
-    )
+    if any(len(row) != width for row in rows):
+        return False
+    paired = sum(" " in row[-2] and len(_BLINDED.findall(row[-2])) == 2 for row in rows)
+    return 2 * paired > len(rows)
 
 
 def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:

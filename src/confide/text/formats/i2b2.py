@@ -21,7 +21,7 @@ from typing import NamedTuple
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.base import NO_DATA, Options, Reading, shown
 
 CONCEPTS, ASSERTIONS, RELATIONS = ".con", ".ast", ".rel"
 ENDINGS = (".txt", CONCEPTS, ASSERTIONS, RELATIONS)
@@ -129,7 +129,11 @@ def _notes(folder: Path) -> dict[str, dict[str, Path]]:
             raise MissingDataError(
                 "the text of the annotations is missing", expected=f"{name}.txt", where=str(where)
             )
-    return notes
+    return {
+        name: parts
+        for name, parts in notes.items()
+        if name in annotated or not NO_DATA.search(parts[".txt"].name)
+    }
 
 
 def _document(

@@ -9,6 +9,7 @@ from confide.errors import ConfideError, DataError, FormatError, MissingDataErro
 from confide.text.files import decode, lines_of, read_bytes
 from confide.text.formats import bioc, ddi, i2b2
 from confide.text.formats.ade import corpus_file, is_ade
+from confide.text.formats.base import NO_DATA
 from confide.text.formats.biobert import is_biobert
 from confide.text.formats.chemprot import is_chemprot
 from confide.text.formats.columns import find_layout
@@ -18,9 +19,6 @@ from confide.text.formats.semeval import is_semeval
 
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
-_IGNORED = re.compile(
-    r"(?i)^(readme|license|licence|source|notice|changelog)|\.(md|html?|pdf|png)$"
-)
 _JSON = re.compile(r'\[\s*[{\]]|\{\s*("[^"\t]*"\s*:|\}|$)')
 _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
 _XML = {bioc.ROOT: "bioc", ddi.ROOT: "ddi"}
@@ -141,7 +139,7 @@ def files_in(folder: Path) -> list[Path]:
     files = [
         file
         for file in inside
-        if file.is_file() and not file.name.startswith(".") and not _IGNORED.search(file.name)
+        if file.is_file() and not file.name.startswith(".") and not NO_DATA.search(file.name)
     ]
     return [folder] if files and all(map(corpus_file, files)) else files
 
