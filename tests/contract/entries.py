@@ -51,7 +51,7 @@ ENTRIES: dict[str, Entry] = {
         reaches=0.9,
         variants=(
             ("select.every=2", "rounds=5"),
-            ("options.local_steps=2", "options.wire_dtype=float16"),
+            ("options.local_steps=2", "options.wire_dtype=float16", "options.sparse=true"),
             ('options.private=["crf"]', "model.cnn_filters=6", "model.cnn_widths=[1,3]"),
             ('options.private=["word","character","cnn","bilstm","crf"]',),
             ("options.private=[]",),

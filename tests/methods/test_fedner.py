@@ -246,6 +246,24 @@ def test_half_the_bytes_for_half_the_precision(tmp_path: Path) -> None:
     assert 0 < far < 0.05
 
 
+@pytest.mark.parametrize("more", [(), ("options.local_steps=2", "options.wire_dtype=float16")])
+def test_rows_of_zeros_may_stay_at_the_site(tmp_path: Path, more: tuple[str, ...]) -> None:
+    sent, states = {}, {}
+    for sparse in ("false", "true"):
+        options = ("training.batch_size=3", "select.every=2", f"options.sparse={sparse}", *more)
+        method, federation, engine = started(tmp_path, fedner(tmp_path, *options))
+        state = method.start(federation)
+        for number in (1, 2, 3):
+            state, _ = method.round(state, federation, number)
+        states[sparse] = encode(state)
+        update = engine.updates["site-1"].update
+        sent[sparse] = {name: value.nbytes for name, value in update.items()}
+    assert states["true"] == states["false"]
+    assert sent["true"].keys() - sent["false"].keys() >= {"word.weight?"}
+    words, all_words = sent["true"]["word.weight"], sent["false"]["word.weight"]
+    assert 0 < words + sent["true"]["word.weight?"] < all_words
+
+
 def test_several_steps_in_a_round_send_how_far_the_shared_parts_moved(tmp_path: Path) -> None:
     settings = fedner(tmp_path, "options.local_steps=3")
     method, federation, engine = started(tmp_path, settings)

@@ -28,9 +28,10 @@ def shortened(step: Step, ask: Any, reply: Any) -> Any:
     sent: Arrays = {}
     for name, table_VD in getattr(reply, field).items():
         sent[name] = table_VD
-        if table_VD.ndim != 2:
+        start_VD = step.start(ask, reply, name) if table_VD.ndim == 2 else None
+        if start_VD is None:
             continue
-        changed_V = _unlike(table_VD, step.start(ask, reply, name))
+        changed_V = _unlike(table_VD, start_VD)
         bits = np.packbits(changed_V)
         if bits.nbytes < (~changed_V).sum() * table_VD[:1].nbytes:
             sent |= {name: table_VD[changed_V], name + ROWS: bits}

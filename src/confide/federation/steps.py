@@ -41,7 +41,7 @@ class Step:
     most)` is the reply with no larger a change than the site's own `max_norm` (`guards.bounded`);
     every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
     reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
-    other fields; of such arrays only what changed travels (`confide.federation.changes`).
+    other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
     """
 
     name: str

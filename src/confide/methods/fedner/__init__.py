@@ -24,6 +24,8 @@ Where we differ from the paper or decide what it leaves open:
 - `local_steps = s` (1 is the paper): a site takes s steps of Adam on all parts, with moments of its
   own, and sends how far the shared parts moved; the server adds the weighted mean of that;
 - `wire_dtype = "float16"` halves what travels; gradients are multiplied by 1024 on the way;
+- `sparse = true` leaves rows of the update that are zero at the site, which are those of words that
+  the batch does not have: the same numbers, fewer bytes;
 - `types = "common"` gives every site the union of all tag sets, so that the CRF can be shared too;
 - word vectors from a file are laid at each site under the shared table, which then holds what is
   learnt on top of them: vectors never travel, and all sites must have the same file;
@@ -86,6 +88,7 @@ class FedNERSettings(Table):
     types: Literal["own", "common"] = "own"
     local_steps: Annotated[int, Field(ge=1)] = 1
     wire_dtype: Literal["float32", "float16"] = "float32"
+    sparse: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class FedNER:
             clip=training.clip,
             word_dropout=training.word_dropout,
             local_steps=own.local_steps,
+            sparse=own.sparse,
         )
         total = federation.sum(IMPROVE, ask, round=n, sites=sites)
         scale = total.share * (HALF if own.wire_dtype == "float16" else 1.0)

@@ -88,6 +88,7 @@ class Improve:
     clip: float = carries("largest norm of a gradient")
     word_dropout: float = carries("share of words that are read as the unknown one")
     local_steps: int = carries("steps in a round; more than one: changes are sent, not gradients")
+    sparse: bool = carries("whether rows of an update that are zero stay at the site")
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,11 @@ def check_improved(ask: Improve, reply: Improved) -> None:
         raise GuardError("the share is not one")
 
 
+def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
+    """An update that says nothing, where only the rows that say something are to travel."""
+    return np.zeros_like(ask.weights[name]) if ask.sparse else None
+
+
 def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
     """The reply with an update that is, before it is multiplied by the share, at most `most`."""
     change = {name: _meant(array) for name, array in reply.update.items()}
@@ -230,6 +236,7 @@ IMPROVE = Step.of(
     like=(("weights", "update"),),
     check=check_improved,
     bound=bounded_improved,
+    start=start_of_improved,
 )
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)
