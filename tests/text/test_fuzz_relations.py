@@ -79,3 +79,56 @@ def test_xml_inside_its_root(tmp_path_factory, text, format):
 def test_bioc_json(tmp_path_factory, row):
     row = {"id": "x", "passages": [{"offset": 0, "text": "ab cd", **row}], **row}
     survives(put(folder(tmp_path_factory), "a.json", json.dumps(row)), "bioc")
+
+
+OFFSETS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 9)).map("{0[0]}-{0[1]}".format),
+    min_size=1,
+    max_size=3,
+).map(";".join)
+IDS = st.sampled_from(["e0", "e1", "e 2", ""])
+ENTITY = st.tuples(IDS, OFFSETS, st.sampled_from(["drug", "brand"])).map(
+    '<entity id="{0[0]}" charOffset="{0[1]}" type="{0[2]}" text="x"/>'.format
+)
+LINK = st.tuples(IDS, IDS, st.sampled_from(["true", "false"]), st.sampled_from(["", "int"])).map(
+    '<pair e1="{0[0]}" e2="{0[1]}" ddi="{0[2]}" type="{0[3]}"/>'.format
+)
+SENTENCE = st.tuples(
+    st.sampled_from(["", "ab cd", "\u00e9 &#10; x. Y z"]), st.lists(ENTITY | LINK)
+).map(lambda parts: f'<sentence text="{parts[0]}">{"".join(parts[1])}</sentence>')
+
+
+@given(st.lists(SENTENCE, max_size=4).map("".join))
+def test_ddi_whose_parts_do_not_fit(tmp_path_factory, sentences):
+    survives(put(folder(tmp_path_factory), "a.xml", f"<document>{sentences}</document>"), "ddi")
+
+
+PLACES = st.integers(0, 12)
+MENTION = st.fixed_dictionaries(
+    {
+        "id": st.sampled_from(["1", "2", 3]),
+        "infons": st.dictionaries(KEYS, st.sampled_from(["X", "D1,D2", "-", ""]), max_size=2),
+        "locations": st.lists(st.fixed_dictionaries({"offset": PLACES, "length": PLACES})),
+    }
+)
+BOND = st.fixed_dictionaries(
+    {
+        "infons": st.dictionaries(KEYS, st.sampled_from(["X", "D1", ""]), max_size=4),
+        "nodes": st.lists(st.fixed_dictionaries({"refid": st.sampled_from(["1", "2", "9"])})),
+    }
+)
+PASSAGE = st.fixed_dictionaries(
+    {
+        "offset": PLACES,
+        "text": st.sampled_from(["ab cd", "", "a", "\ud800 x"]),
+        "annotations": st.lists(MENTION, max_size=3),
+        "relations": st.lists(BOND, max_size=3),
+    }
+)
+
+
+@given(st.lists(PASSAGE, max_size=3), st.booleans())
+def test_bioc_whose_parts_do_not_fit(tmp_path_factory, passages, cut):
+    inside = [{"offset": 0, "sentences": passages}] if cut else passages
+    row = json.dumps({"documents": [{"passages": inside}]})
+    survives(put(folder(tmp_path_factory), "a.json", row), "bioc")
