@@ -296,6 +296,30 @@ def test_what_a_site_refuses_ends_the_run_with_its_name(tmp_path: Path, quick: N
     assert len(server.jobs) == 1
 
 
+def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
+    tmp_path: Path, quick: None
+) -> None:
+    settings, files = setting(tmp_path)
+    text = files["site-2"].read_text()
+    server = Server(tmp_path / "server", engines(files))
+    files["site-2"].write_text(text[: text.index("[consent")])
+    with pytest.raises(EngineError, match="site-2"):
+        lead(server, settings, tmp_path / "lead")
+    files["site-2"].write_text(text)
+    looks: list[str] = []
+
+    def status(job: str) -> str:
+        looks.append(job)
+        return "RUNNING" if len(looks) < 4 else Server.status(server, job)
+
+    def told(job: str, since: int) -> dict[str, Any] | None:
+        return None if len(looks) < 4 else Server.told(server, job, since)
+
+    server.status, server.told = status, told  # type: ignore[method-assign]
+    assert lead(server, settings, tmp_path / "lead", resume=True)["rounds"] == 2
+    assert len(server.jobs) == 2
+
+
 def test_who_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files))

@@ -230,10 +230,16 @@ class _Following:
         if not self._notes.submissions:
             return self._submit()
         last = self._notes.submissions[-1]
-        if self._session.status(last).startswith(FINISHED):
-            return last if self._collect(last).get("state") == "finished" else self._submit()
-        said = self._session.told(last, 0)
-        return self._submit() if said and said.get("state") == "failed" else last
+        while True:
+            status = self._session.status(last)
+            if status.startswith(FINISHED):
+                return last if self._collect(last).get("state") == "finished" else self._submit()
+            said = self._session.told(last, 0)
+            if said is not None:
+                return self._submit() if said.get("state") == "failed" else last
+            if status != RUNNING:
+                return last  # it waits for a site
+            time.sleep(0.3)  # it is just beginning, or has failed and is being cleared up
 
     def _wait_for(self, since: float) -> None:
         """Say who keeps a submission waiting, when it has waited for a while."""
