@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint format clean help
+.PHONY: demo test test-real test-slow lint format clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -18,7 +18,10 @@ demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sit
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
 	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/.installed-dev  ## the slow tests
+test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (two minutes)
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k numbers
+
+test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports

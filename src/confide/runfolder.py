@@ -28,6 +28,7 @@ from confide.federation.messages import decode
 from confide.methods import Method
 from confide.settings import SIMULATED, Settings, dump, leaves, load
 
+CHECKPOINTS = "checkpoints"
 SCHEMA = 1
 
 
@@ -48,7 +49,7 @@ class RunFolder:
 
     def store(self, part: str = "") -> CheckpointStore:
         """The checkpoints of one federation of the run."""
-        return CheckpointStore(self.part(part) / "checkpoints")
+        return CheckpointStore(self.part(part) / CHECKPOINTS)
 
     def is_taken(self) -> bool:
         """Whether a run was begun here."""

@@ -217,8 +217,10 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("result.json", "settings.toml", "checkpoints/7/state", "zz/last"):
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_text(name)
-    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "checkpoints").mkdir(parents=True)
     (tmp_path / "home" / "settings.toml").write_text("older")
+    (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
+    (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
     with monkeypatch.context() as dying:
         dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(3))
         with pytest.raises(KeyboardInterrupt):
@@ -226,7 +228,7 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "home" / "result.json").exists()
     bring_home(tmp_path / "there", tmp_path / "home")
     home = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*.*")}
-    assert home == {"result.json", "settings.toml"}
+    assert home == {"result.json", "settings.toml", "coordinate.json"}
     assert (tmp_path / "home" / "zz" / "last").read_text() == "zz/last"
 
 

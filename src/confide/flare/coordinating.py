@@ -20,7 +20,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.flare.events import OUTCOME
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
 from confide.methods import method_named
-from confide.runfolder import RunFolder
+from confide.runfolder import CHECKPOINTS, RunFolder
 from confide.settings import Settings, dump
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
@@ -306,7 +306,14 @@ class _Following:
 
 
 def bring_home(source: Path, target: Path) -> None:
-    """Copy a run's folder, each file whole or not at all, and result.json last of all."""
+    """Copy a run's folder, each file whole or not at all, and result.json last of all.
+
+    Checkpoints that came earlier and are no more go: the run keeps its last and its best.
+    """
+    for kept in source.rglob(CHECKPOINTS):
+        for old in (target / kept.relative_to(source)).glob("*"):
+            if old.is_file() and not (kept / old.name).exists():
+                old.unlink()
     files = sorted(path for path in source.rglob("*") if path.is_file())
     for path in sorted(files, key=lambda file: file.name == RESULT):
         place = target / path.relative_to(source)
