@@ -117,7 +117,7 @@ def improved(times: float = 1.0, *, share: float = 0.25, kinds: tuple[type, ...]
 def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
     """Whatever travels; a server may ask in two types of number."""
     weights = {n: way.astype(kind) for (n, way), kind in zip(WAY.items(), kinds, strict=True)}
-    ask = Improve(weights, 0.1, 0.0, 5.0, 0.0, 1)
+    ask = Improve(weights, 0.1, 0.0, 5.0, 0.0, 1, False)
     for scale in (1.0, 0.5):
         reply = improved(scale, kinds=kinds)
         assert bounded_improved(ask, reply, 13.0 * scale) is reply
@@ -135,7 +135,7 @@ def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
 def test_rounding_to_half_the_digits_adds_no_more_than_rounding() -> None:
     draws = np.random.default_rng(2).normal(size=(50, 20)).astype(np.float32)
     sent = (draws * np.float32(0.1 * HALF)).astype(np.float16)
-    ask = Improve({"word.weight": sent}, 0.1, 0.0, 5.0, 0.0, 1)
+    ask = Improve({"word.weight": sent}, 0.1, 0.0, 5.0, 0.0, 1, False)
     found = bounded_improved(ask, Improved({"word.weight": sent}, 0.1, 0.5, 6), 0.7)
     meant = found.update["word.weight"].astype(np.float64) / HALF / 0.1
     assert np.linalg.norm(meant) == pytest.approx(0.7, rel=1e-3)

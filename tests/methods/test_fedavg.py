@@ -12,13 +12,21 @@ import pytest
 
 from confide.data.vocabulary import UNK, KeyedVocabulary, normalise
 from confide.errors import FederationError, GuardError, KeyFileError, QuorumError, SettingsError
+from confide.federation.changes import restored
 from confide.federation.federation import Delivery, Federation
 from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
 from confide.gathering import gather
-from confide.methods.fedavg import FedAvg, FedAvgState, Train, Trained, check_trained
+from confide.methods.fedavg import (
+    TRAIN,
+    FedAvg,
+    FedAvgState,
+    Train,
+    Trained,
+    check_trained,
+)
 from confide.settings import Settings
 from contract.corpus import KEY, tiny, write_sites
 
@@ -36,8 +44,9 @@ class Seen(SequentialEngine):
     ) -> Iterator[Delivery]:
         for found in super().deliver(step, round, asks=asks, timeout=timeout):
             if peek(found.reply)["message"] == "Trained":
-                self.asks.append(decode(Train, asks[found.site]))
-                self.replies[found.site] = decode(Trained, found.reply)
+                ask = decode(Train, asks[found.site])
+                self.asks.append(ask)
+                self.replies[found.site] = restored(TRAIN, ask, decode(Trained, found.reply))
             yield found
 
 
