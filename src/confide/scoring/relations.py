@@ -18,7 +18,7 @@ import numpy as np
 from confide.errors import DataError
 from confide.scoring.bootstrap import Table
 from confide.scoring.counts import Count
-from confide.scoring.scores import f1, micro, precision, recall
+from confide.scoring.scores import micro, rate_of
 from confide.text.pairs import NO_RELATION
 
 Labels = tuple[str, str]
@@ -140,24 +140,13 @@ def directed_scores(counts: RelationCounts) -> dict[str, Any]:
 
 def _rates(relations: Mapping[str, Count], averaged: Sequence[str]) -> dict[str, Any]:
     """All rates; `averaged` are the relations of the macro-average."""
-    by_relation = {name: _rate(count) for name, count in relations.items()}
+    by_relation = {name: rate_of(count) for name, count in relations.items()}
     many = max(len(averaged), 1)
     macro = {
         rate: sum(by_relation[name][rate] for name in averaged) / many
         for rate in ("f1", "precision", "recall")
     }
-    return {**_rate(micro(relations)), "macro": macro, "relations": by_relation}
-
-
-def _rate(count: Count) -> dict[str, float | int]:
-    return {
-        "f1": f1(count),
-        "precision": precision(count),
-        "recall": recall(count),
-        "support": count.gold,
-        "true": count.true,
-        "predicted": count.predicted,
-    }
+    return {**rate_of(micro(relations)), "macro": macro, "relations": by_relation}
 
 
 def relation_table(

@@ -48,11 +48,12 @@ def scores(counts: EntityCounts) -> dict[str, Any]:
 
 
 def _rates(counts: Mapping[str, Count]) -> dict[str, Any]:
-    types = {type_: _rate(count) for type_, count in sorted(counts.items())}
-    return {**_rate(micro(counts)), "types": types}
+    types = {type_: rate_of(count) for type_, count in sorted(counts.items())}
+    return {**rate_of(micro(counts)), "types": types}
 
 
-def _rate(count: Count) -> dict[str, float | int]:
+def rate_of(count: Count) -> dict[str, float | int]:
+    """F1, precision, recall and the counts they are of, as result.json has them."""
     return {
         "f1": f1(count),
         "precision": precision(count),
