@@ -82,7 +82,7 @@ def shuffled(
         rows = order[begin : begin + pool]
         rows = rows[np.argsort(lengths_S[rows], kind="stable")]
         for start in range(0, len(rows), batch_size):
-            cuts.extend(bounded(rows[start : start + batch_size], lengths_S, max_tokens))
+            cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
     for index in random.permutation(len(cuts)):
         yield cuts[index]
 
@@ -105,10 +105,13 @@ def drawn_batch(
 
 def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterator[TaggerBatch]:
     """Every window once, longest first, at most `tokens_per_batch` padded tokens in a batch."""
-    lengths_S = encoded.lengths_S
-    order = np.argsort(-lengths_S, kind="stable")
-    for rows in bounded(order, lengths_S, tokens_per_batch):
+    for rows in longest_first(encoded.lengths_S, tokens_per_batch):
         yield batch_of(encoded, rows)
+
+
+def longest_first(lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
+    """The rows of each batch, as `predict_batches` says."""
+    return _bounded(np.argsort(-lengths_S, kind="stable"), lengths_S, max_tokens)
 
 
 def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
@@ -153,7 +156,7 @@ def _lose_words(batch: TaggerBatch, random: np.random.Generator, share: float) -
         batch.words_BL[torch.from_numpy(lost_BL) & batch.mask_BL] = UNK
 
 
-def bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
+def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
     """The rows cut where rows times their longest would be more than `max_tokens`."""
     start, longest = 0, 0
     for place, length in enumerate(lengths_S[rows].tolist()):

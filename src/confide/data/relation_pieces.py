@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from confide.data.batches import Rows, bounded, shuffled
+from confide.data.batches import Rows, longest_first, shuffled
 from confide.data.relations import RelationExample
 from confide.errors import DataError
 from confide.text.document import Span
@@ -177,9 +177,7 @@ def predict_relation_batches(
     encoded: EncodedRelations, *, pieces_per_batch: int = 2048
 ) -> Iterator[RelationBatch]:
     """Every example once, longest first, at most `pieces_per_batch` padded pieces in a batch."""
-    lengths_S = encoded.lengths_S
-    order = np.argsort(-lengths_S, kind="stable")
-    for rows in bounded(order, lengths_S, pieces_per_batch):
+    for rows in longest_first(encoded.lengths_S, pieces_per_batch):
         yield relation_batch(encoded, rows)
 
 

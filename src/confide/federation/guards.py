@@ -1,8 +1,8 @@
 """Guards between a method and the wire, on both sides of the wall.
 
 At the site, before a reply leaves: no larger a change than the site lets out, finite values, shapes
-as declared. At the server, before a
-reply is used: the same again, since a site may not be what it says it is.
+as declared. At the server, before a reply is used: values and shapes again, since a site may not be
+what it says it is.
 """
 
 from __future__ import annotations

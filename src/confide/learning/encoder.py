@@ -44,7 +44,8 @@ _LONGEST = 512  # pieces that are read at once; a longer sentence is cut into wi
 _CHUNK = 1024  # sentences that are cut into pieces at once
 _HOW = {"version": 1, "layer": "last", "pool": "mean", "no piece": 0, "longest": _LONGEST}
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
+SURROGATES = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which no tokenizer takes."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,7 @@ def _pieces(
     ids: list[NDArray[np.int32]] = []
     words: list[NDArray[np.int32]] = []
     for start in range(0, len(sentences), _CHUNK):
-        chunk = [[_SURROGATES.sub("�", w) for w in s] for s in sentences[start : start + _CHUNK]]
+        chunk = [[SURROGATES.sub("�", w) for w in s] for s in sentences[start : start + _CHUNK]]
         for pieces in tokenizer.encode_batch(chunk, is_pretokenized=True, add_special_tokens=False):
             ids.append(np.array(pieces.ids, np.int32))
             words.append(np.array(pieces.word_ids, np.int32))

@@ -26,7 +26,7 @@ from confide.data.relation_pieces import (
 )
 from confide.data.relations import RelationExample
 from confide.errors import SettingsError
-from confide.learning.encoder import FrozenEncoder
+from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
 from confide.learning.seeds import seeded
@@ -110,9 +110,7 @@ class RelationModeller:
         backend = self.encoder.loaded.tokenizer
         found: list[list[int]] = []
         for start in range(0, len(texts), _CHUNK):
-            chunk = [
-                text.encode(errors="replace").decode() for text in texts[start : start + _CHUNK]
-            ]
+            chunk = [SURROGATES.sub("�", text) for text in texts[start : start + _CHUNK]]
             found += [one.ids for one in backend.encode_batch(chunk, add_special_tokens=False)]
         return found
 
