@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from confide.data.relation_pieces import RelationBatch
 from confide.data.relations import RelationExample
 from confide.errors import DataError, SettingsError
 from confide.learning.encoder import load_encoder
@@ -22,6 +24,7 @@ from confide.learning.relations import (
     relation_logits,
 )
 from confide.learning.weights import arrays, load
+from confide.models.relation import RelationClassifier
 from learning.encoders import LIMIT, tiny_bert, tiny_roberta
 
 FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)
@@ -130,6 +133,22 @@ def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
     load(fresh, found[0])
     logits = [relation_logits(one, encoded) for one in (fresh, model)]
     assert not torch.allclose(*map(torch.from_numpy, logits))
+
+
+def test_a_loss_of_ones_own_sees_which_examples_it_is_of(bert: Path) -> None:
+    made = modeller(bert)
+    model, encoded = made.initial(1), made.encoded(EXAMPLES)
+    seen: list[int] = []
+
+    def other(model: RelationClassifier, batch: RelationBatch) -> torch.Tensor:
+        seen.extend(batch.rows_B.tolist())
+        wanted_B = torch.ones_like(batch.relations_B)
+        return functional.cross_entropy(model(batch), wanted_B, reduction="none")
+
+    settings = Optimiser("adamw", learning_rate=5e-3)
+    fit_relations(model, encoded, epochs=2, batch_size=4, optimiser=settings, seed=1, loss=other)
+    assert sorted(seen) == sorted([*range(40), *range(40)])
+    assert (relation_logits(model, encoded).argmax(1) == 1).all()
 
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:

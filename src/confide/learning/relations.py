@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from confide.data.relation_pieces import (
     EncodedRelations,
@@ -32,6 +32,9 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.seeds import seeded
 from confide.models import relation
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
+
+Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
+"""loss_B: what each example of a batch costs."""
 
 _CHUNK = 4096  # texts that are cut into pieces at once
 
@@ -134,9 +137,17 @@ def fit_relations(
     batch_size: int,
     optimiser: Optimiser,
     seed: int,
+    loss: Loss | None = None,
     on_batch: Callable[[int, float], None] | None = None,
 ) -> FitReport:
-    """Trains in place, from a fresh optimiser. Raises DataError where there is no example."""
+    """Trains in place, from a fresh optimiser: the mean loss of each batch's examples goes down.
+
+    `loss`: the cross entropy (`models.relation.loss`) if none is given; one of your own finds with
+    `batch.rows_B` what else it knows of each example.
+    Raises DataError where there is no example.
+    """
+
+    of_batch = loss or relation.loss
 
     def batches(seed: int) -> Iterator[RelationBatch]:
         return train_relation_batches(encoded, batch_size=batch_size, seed=seed)
@@ -144,7 +155,7 @@ def fit_relations(
     return train(
         model,
         batches,
-        lambda batch: relation.loss(model, batch),
+        lambda batch: of_batch(model, batch),
         epochs=epochs,
         optimiser=optimiser,
         seed=seed,
