@@ -146,7 +146,6 @@ def fit_relations(
     `batch.rows_B` what else it knows of each example.
     Raises DataError where there is no example.
     """
-
     of_batch = loss or relation.loss
 
     def batches(seed: int) -> Iterator[RelationBatch]:
