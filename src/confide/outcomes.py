@@ -20,7 +20,7 @@ from confide.federation.ledger import Ledger
 from confide.methods import Method, method_named
 from confide.runfolder import SCHEMA, RunFolder, decisive
 from confide.running import Rounds, Trained, checkpointed_ledger_length
-from confide.scoring import EntityCounts, scores, sum_counts
+from confide.scoring import SCORING, Counts
 from confide.settings import Settings
 
 
@@ -46,7 +46,7 @@ class Outcome:
     name: str
     sites: tuple[str, ...]
     trained: Trained
-    counts: dict[str, EntityCounts]
+    counts: dict[str, Counts]
     ledger: Ledger
 
 
@@ -104,7 +104,7 @@ def result_of(
     *,
     name: str,
     data: dict[str, Any],
-    counts: Mapping[str, EntityCounts] | None = None,
+    counts: Mapping[str, Counts] | None = None,
 ) -> dict[str, Any]:
     """What result.json says: docs/result.md describes every key.
 
@@ -118,11 +118,12 @@ def result_of(
     done = sum(round.get("sentences", 0) for one in progress for round in one.history)
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
-    usage = resource.getrusage
+    usage, scoring = resource.getrusage, SCORING[settings.task]
     return {
         "schema": SCHEMA,
         "confide": __version__,
         "name": name,
+        "task": settings.task,
         "method": settings.method,
         "seed": settings.seed,
         "rounds": len(history),
@@ -130,8 +131,8 @@ def result_of(
         "best_round": progress[0].best_round if len(outcomes) == 1 else None,
         "best_rounds": {o.name: o.trained.progress.best_round for o in outcomes},
         "scores": {
-            "overall": scores(sum_counts(counts.values())),
-            "sites": {site: scores(count) for site, count in sorted(counts.items())},
+            "overall": scoring.scores(scoring.sum(counts.values())),
+            "sites": {site: scoring.scores(count) for site, count in sorted(counts.items())},
         },
         "dev": progress[0].best_dev if len(outcomes) == 1 else None,
         "history": history,
@@ -177,7 +178,7 @@ def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "bytes": {way: sum(one["bytes"][way] for one in at) for way in ("up", "down")},
         }
         if scored:
-            record["dev"] = {k: _mean([one[k] for one in scored]) for k in ("strict", "relaxed")}
+            record["dev"] = {kind: _mean([one[kind] for one in scored]) for kind in scored[0]}
             record["dev_sites"] = {s: f for one in at for s, f in one.get("dev_sites", {}).items()}
         joined.append(record)
     return joined

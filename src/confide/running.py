@@ -14,7 +14,7 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from confide.methods import Method
-from confide.scoring import EntityCounts, scores, sum_counts
+from confide.scoring import SCORING, Counts
 from confide.settings import Settings
 
 
@@ -90,7 +90,7 @@ class Rounds:
             return Trained(state, progress)
         return Trained(self._restore(progress.best_round)[1], progress)
 
-    def score(self, state: Any, part: str, round: int) -> dict[str, EntityCounts]:
+    def score(self, state: Any, part: str, round: int) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
         return self._method.score(state, self._federation, part=part, round=round)
 
@@ -133,13 +133,14 @@ class Rounds:
     def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:
         """Score development text and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
-        overall = scores(sum_counts(counts.values()))
-        record["dev"] = {kind: overall[kind]["f1"] for kind in ("strict", "relaxed")}
+        scoring, by = SCORING[self._settings.task], self._settings.select.by
+        overall = scoring.scores(scoring.sum(counts.values()))
+        record["dev"] = scoring.f1(overall)
+        first = scoring.kinds[0]
         record["dev_sites"] = {
-            site: scores(count)["strict"]["f1"] for site, count in counts.items()
+            site: scoring.scores(count)[first]["f1"] for site, count in counts.items()
         }
-        has_text = overall["sentences"] > 0
-        by = self._settings.select.by
+        has_text = overall[scoring.unit] > 0
         later = -1 / number  # grows from round to round, and is under every F1
         value = later if by == "last" or not has_text else record["dev"][by]
         if value > progress.best_score:
@@ -156,7 +157,7 @@ class Rounds:
                 rounds=self._settings.rounds,
                 site=self._federation.sites[0] if len(self._federation.sites) == 1 else None,
                 loss=record.get("loss"),
-                dev_f1=record.get("dev", {}).get("strict"),
+                dev_f1=next(iter(record.get("dev", {}).values()), None),
                 bytes_up=sum(self._ledger.totals["up"].values()),
                 bytes_down=sum(self._ledger.totals["down"].values()),
                 seconds=record["seconds"],

@@ -42,11 +42,12 @@ def test_by_hand():
     assert counts.relations == {"binds": Count(1, 3, 2), "inhibits": Count(0, 0, 3)}
     assert (counts.examples, counts.missed) == (5, {"inhibits": 2})
     found = relation_scores(counts)
-    assert (found["precision"], found["recall"]) == (1 / 3, 1 / 5)
-    assert found["f1"] == pytest.approx(2 / 8)
-    assert (found["true"], found["predicted"], found["support"]) == (1, 3, 5)
+    rates = found["micro"]
+    assert (rates["precision"], rates["recall"]) == (1 / 3, 1 / 5)
+    assert rates["f1"] == pytest.approx(2 / 8)
+    assert (rates["true"], rates["predicted"], rates["support"]) == (1, 3, 5)
     assert found["macro"] == pytest.approx({"f1": 0.2, "precision": 1 / 6, "recall": 0.25})
-    assert found["relations"]["binds"]["f1"] == pytest.approx(0.4)
+    assert rates["types"]["binds"]["f1"] == pytest.approx(0.4)
     assert found["confusion"]["binds"] == {"binds": 1, NO_RELATION: 1}
     assert found["confusion"][NO_RELATION] == {"binds": 1, NO_RELATION: 1}
     assert (found["missed"], found["examples"]) == ({"inhibits": 2}, 5)
@@ -57,18 +58,20 @@ def test_as_scikit_learn(pairs):
     gold, seen = split(pairs)
     labels = sorted({label for pair in pairs for label in pair} - {NO_RELATION})
     found = relation_scores(count_relations(gold, seen))
-    assert sorted(found["relations"]) == labels
+    assert sorted(found["micro"]["types"]) == labels
     if not labels:
-        assert (found["f1"], found["macro"]["f1"]) == (0, 0)
+        assert (found["micro"]["f1"], found["macro"]["f1"]) == (0, 0)
         return
     names = ("precision", "recall", "f1")
     options = {"labels": labels, "zero_division": 0}
-    for ours, average in ((found, "micro"), (found["macro"], "macro")):
+    for ours, average in ((found["micro"], "micro"), (found["macro"], "macro")):
         theirs = precision_recall_fscore_support(gold, seen, average=average, **options)
         assert [ours[name] for name in names] == pytest.approx(list(theirs[:3]))
     each = precision_recall_fscore_support(gold, seen, average=None, **options)
     for name, theirs in zip((*names, "support"), each, strict=True):
-        assert [found["relations"][label][name] for label in labels] == pytest.approx(list(theirs))
+        assert [found["micro"]["types"][label][name] for label in labels] == pytest.approx(
+            list(theirs)
+        )
 
 
 @given(LABELS, LABELS, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3)))
@@ -82,7 +85,7 @@ def test_counts_add_up(first, second, missed):
 def test_nothing():
     assert sum_relation_counts([]) == RelationCounts()
     found = relation_scores(RelationCounts())
-    assert (found["f1"], found["macro"], found["relations"]) == (
+    assert (found["micro"]["f1"], found["macro"], found["micro"]["types"]) == (
         0, {"f1": 0, "precision": 0, "recall": 0}, {},
     )  # fmt: skip
 
@@ -104,9 +107,9 @@ class TestDirection:
         gold = ["R(e1,e2)", "R(e2,e1)", NO_RELATION, "S(e1,e2)"]
         seen = ["R(e1,e2)", "R(e1,e2)", "S(e2,e1)", NO_RELATION]
         found = directed_scores(count_relations(gold, seen))
-        assert found["relations"]["R"]["true"] == 1
-        assert (found["relations"]["R"]["predicted"], found["relations"]["R"]["support"]) == (2, 2)
-        assert found["relations"]["S"]["f1"] == 0
+        types = found["micro"]["types"]
+        assert (types["R"]["true"], types["R"]["predicted"], types["R"]["support"]) == (1, 2, 2)
+        assert types["S"]["f1"] == 0
         assert found["macro"]["f1"] == pytest.approx(0.25)
         assert relation_scores(count_relations(gold, seen))["macro"]["f1"] == pytest.approx(
             (2 / 3 + 0 + 0 + 0) / 4
@@ -114,8 +117,9 @@ class TestDirection:
 
     def test_a_label_without_direction_stays_by_itself(self):
         counts = count_relations(["R", "R(e1,e2)"], ["R", "R"])
-        assert directed_scores(counts)["relations"]["R"]["true"] == 1
-        assert list(directed_scores(counts)["relations"]) == ["R"]
+        types = directed_scores(counts)["micro"]["types"]
+        assert types["R"]["true"] == 1
+        assert list(types) == ["R"]
 
     @pytest.mark.data
     def test_as_the_official_scorer(self, corpora, tmp_path):
@@ -141,7 +145,7 @@ class TestDirection:
             assert official in result
             if macro:
                 assert round(100 * found["macro"]["f1"], 2) == macro
-                assert round(100 * found["f1"], 2) == micro
+                assert round(100 * found["micro"]["f1"], 2) == micro
                 assert round(100 * relation_scores(counts)["macro"]["f1"], 2) == 54.49
 
 
@@ -158,7 +162,7 @@ class TestBootstrap:
         table = relation_table(GOLD * 20, SEEN * 20, missed=3)
         interval = bootstrap_interval(table, samples=50)
         counts = count_relations(GOLD * 20, SEEN * 20, missed={"binds": 3})
-        assert interval.point == pytest.approx(relation_scores(counts)["f1"])
+        assert interval.point == pytest.approx(relation_scores(counts)["micro"]["f1"])
         assert interval.low <= interval.point <= interval.high
         better = relation_table(GOLD * 20, GOLD * 20, missed=3)
         assert paired_bootstrap(table, better, samples=50).low > 0

@@ -27,15 +27,19 @@ from confide.scoring.relations import (
     sum_relation_counts,
 )
 from confide.scoring.scores import f1, micro, precision, recall, scores
+from confide.scoring.tasks import SCORING, Counts, Scoring
 
 __all__ = [
+    "SCORING",
     "Comparison",
     "Confusion",
     "Count",
+    "Counts",
     "EntityCounts",
     "ErrorCase",
     "Interval",
     "RelationCounts",
+    "Scoring",
     "bootstrap_interval",
     "confusion",
     "count_entities",

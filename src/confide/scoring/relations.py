@@ -114,13 +114,14 @@ def _by_relation(counts: RelationCounts, base: Mapping[str, str]) -> dict[str, C
 def relation_scores(counts: RelationCounts) -> dict[str, Any]:
     """The JSON form of counts; every rate is a fraction from 0 to 1.
 
-    `f1`, `precision`, `recall` (micro-averaged over all relations but `NO_RELATION`), `support`
-    (gold relations, the missed ones included), `true`, `predicted`; `macro`: the means over the
-    relations that occur; `relations`: the same figures by relation; `examples`, `confusion` and
-    `missed` as `RelationCounts` has them.
+    `{"micro": rates, "macro": rates, "examples": n, "confusion": ..., "missed": ...}`. The rates of
+    `micro`: `f1`, `precision`, `recall` over all relations but `NO_RELATION`, `support` (gold
+    relations, the missed ones included), `true`, `predicted` and, by relation, the same under
+    `types`. Those of `macro` are `f1`, `precision` and `recall`: the means over the relations that
+    occur. The rest is as `RelationCounts` has it.
     """
     relations = counts.relations
-    return {**_rates(relations, list(relations)), "examples": counts.examples, **counts.to_json()}
+    return _scores(counts, relations, list(relations))
 
 
 def directed_scores(counts: RelationCounts) -> dict[str, Any]:
@@ -134,19 +135,25 @@ def directed_scores(counts: RelationCounts) -> dict[str, Any]:
     labels = {label for pair in counts.confusion for label in pair} | counts.missed.keys()
     base = {label: match[1] for label in labels if (match := _DIRECTED.fullmatch(label))}
     found = _by_relation(counts, base)
-    in_gold = [name for name, count in found.items() if count.gold]
-    return {**_rates(found, in_gold), "examples": counts.examples, **counts.to_json()}
+    return _scores(counts, found, [name for name, count in found.items() if count.gold])
 
 
-def _rates(relations: Mapping[str, Count], averaged: Sequence[str]) -> dict[str, Any]:
+def _scores(
+    counts: RelationCounts, relations: Mapping[str, Count], averaged: Sequence[str]
+) -> dict[str, Any]:
     """All rates; `averaged` are the relations of the macro-average."""
-    by_relation = {name: rate_of(count) for name, count in relations.items()}
+    types = {name: rate_of(count) for name, count in relations.items()}
     many = max(len(averaged), 1)
     macro = {
-        rate: sum(by_relation[name][rate] for name in averaged) / many
+        rate: sum(types[name][rate] for name in averaged) / many
         for rate in ("f1", "precision", "recall")
     }
-    return {**rate_of(micro(relations)), "macro": macro, "relations": by_relation}
+    return {
+        "micro": {**rate_of(micro(relations)), "types": types},
+        "macro": macro,
+        "examples": counts.examples,
+        **counts.to_json(),
+    }
 
 
 def relation_table(

@@ -12,9 +12,11 @@ from confide.settings.reading import (
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, dump_site, load_site
 from confide.settings.tables import (
+    RATES,
     REFERENCES,
     SCHEMA,
     SIMULATED,
+    PublicTable,
     Settings,
     SiteTable,
     SplitTable,
@@ -22,10 +24,12 @@ from confide.settings.tables import (
 )
 
 __all__ = [
+    "RATES",
     "REFERENCES",
     "SCHEMA",
     "SIMULATED",
     "ConsentTable",
+    "PublicTable",
     "Settings",
     "SiteFile",
     "SiteTable",

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from confide.errors import MissingDataError, SettingsError
 from confide.settings.tables import (
     DEFAULTS,
-    REFERENCES,
     SIMULATED,
     TABLES,
     Settings,
     Table,
+    trained_by,
 )
 
 T = TypeVar("T", bound=Table)
@@ -88,14 +88,19 @@ def parse(
         _put(plain, key, value)
     for key, value in given:
         _put(plain, key, value)
-    trained_by = plain.get("base") if plain.get("method") in REFERENCES else plain.get("method")
-    for key, value in leaves(DEFAULTS.get(str(trained_by), {})):
+    for key, value in leaves(DEFAULTS.get(_trained_by(plain), {})):
         _put(plain, key, value, unless_there=True)
     try:
         settings = Settings.model_validate(plain)
     except ValidationError as error:
         raise explained(error) from error
     return settings if folder is None else anchored(settings, folder)
+
+
+def _trained_by(plain: Mapping[str, Any]) -> str:
+    values = {name: field.default for name, field in Settings.model_fields.items()}
+    task, method, base = (str(plain.get(k, values[k])) for k in ("task", "method", "base"))
+    return trained_by(task, method, base)
 
 
 def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
@@ -190,6 +195,10 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     update: dict[str, Any] = {
         "site": tuple(anchored_table(site, folder) for site in settings.site),
         "split": settings.split and anchored_table(settings.split, folder),
+        "public": anchored_table(settings.public, folder),
+        "classifier": settings.classifier.model_copy(
+            update={"encoder": _encoder(settings.classifier.encoder, folder)}
+        ),
     }
     if settings.key and settings.key != SIMULATED:
         update["key"] = _anchor(settings.key, folder)
@@ -204,7 +213,8 @@ def anchored_table(table: D, folder: Path) -> D:
     """The same with the paths of a site, or of a corpus that is dealt to sites."""
     update: dict[str, Any] = {
         name: tuple(_anchor(path, folder) for path in getattr(table, name))
-        for name in ("train", "dev", "test")
+        for name in ("train", "dev", "test", "files")
+        if hasattr(table, name)
     }
     for name in ("vectors", "key", "memory", "context"):
         value = getattr(table, name, None)

@@ -16,13 +16,24 @@ from pydantic import (
 
 SCHEMA = 1
 SIMULATED = "simulated"
-REFERENCES = ("pooled", "alone")
-"""Baselines that are federations of one site: all text in one place, and each site by itself."""
+REFERENCES = ("pooled", "alone", "public-only")
+"""Baselines that are federations of one site.
+
+All text in one place, each site by itself, and the public set alone.
+"""
+OF_THE_TASK = {("re", "fedavg"): "fedavg-re", ("re", "fedatt"): "fedatt-re"}
+"""What a method is called where another task has one of the same name."""
 
 
 def _odd(number: int) -> int:
     if number % 2 == 0:
         raise ValueError("a width is odd, so that a word has as many neighbours on either side")
+    return number
+
+
+def _whole(number: float) -> float:
+    if number != math.inf and number != int(number):
+        raise ValueError("a count is a whole number, or inf for any")
     return number
 
 
@@ -37,13 +48,14 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
+Most = Annotated[float, Field(ge=0), AfterValidator(_whole)]
 TagScheme = Literal["iobes", "iob2"]
 
 
 class Table(BaseModel):
     """A table of settings: frozen, and strict about its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class DataTable(Table):
@@ -68,8 +80,9 @@ class DataTable(Table):
 class SiteTable(Table):
     """One site: its files, their format, and how its tags are called here (`tags`, "" drops).
 
-    `context` is where this site has the frozen encoder, `tag_scheme` the scheme that its own tagger
-    learns, where the method leaves each site a tagger of its own.
+    `context` is where this site has the encoder, `tag_scheme` the scheme of its own tagger, where
+    the method leaves each site one. `relations` are for relations what `tags` are for entities;
+    `knows` are the common relations that it annotates, if these are not all.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -80,6 +93,8 @@ class SiteTable(Table):
     scheme: str | None = None
     encoding: str | None = None
     tags: dict[str, str] = {}
+    relations: dict[str, str] = {}
+    knows: tuple[str, ...] = ()
     tag_scheme: TagScheme | None = None
     context: str | None = None
     vectors: str | None = None
@@ -87,7 +102,11 @@ class SiteTable(Table):
 
 
 class SplitTable(Table):
-    """One corpus dealt to `sites` simulated sites."""
+    """One corpus dealt to `sites` simulated sites.
+
+    `hold_out` is where text is held out, if no file is named: of each "site", or of the "corpus"
+    before it is dealt.
+    """
 
     sites: Positive
     train: Paths
@@ -95,8 +114,55 @@ class SplitTable(Table):
     test: Paths = ()
     by: Literal["iid", "file", "domain", "dirichlet", "quantity"] = "iid"
     alpha: Annotated[float, Field(gt=0)] | None = None
+    hold_out: Literal["site", "corpus"] = "site"
     tags: dict[str, str] = {}
+    relations: dict[str, str] = {}
     seed: int = 1
+
+
+class PairsTable(Table):
+    """Which pairs of entities are looked at for a relation (`confide.data.relations.Rules`).
+
+    `types`: pairs of entity types, head first; none: those of the relations in training text. What
+    may lie between the two: ends of sentences, and tokens (inf: any).
+    """
+
+    types: tuple[tuple[str, str], ...] = ()
+    direction: Literal["directed", "undirected"] = "directed"
+    max_sentences: Most = 0
+    max_tokens: Most = math.inf
+
+
+class PublicTable(Table):
+    """The public set: text that the server and all sites may read.
+
+    Its own `files`; or, of one corpus that is dealt to sites, this `share` of the training
+    documents. `labelled = false`: nobody looks at its relations.
+    """
+
+    files: Paths = ()
+    share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    labelled: bool = True
+    format: str | None = None
+    scheme: str | None = None
+    encoding: str | None = None
+    tags: dict[str, str] = {}
+    relations: dict[str, str] = {}
+
+
+class ClassifierTable(Table):
+    """The relation classifier: an encoder by folder or name, and a linear layer.
+
+    `blind`: entities are replaced by their types; `typed`: each type has marks of its own; `pool`:
+    what stands for an entity, the sum of its pieces or its opening mark; `longest`: pieces.
+    """
+
+    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    blind: bool = True
+    typed: bool = False
+    pool: Literal["sum", "start"] = "sum"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    longest: Annotated[int, Field(ge=24)] = 128
 
 
 class ModelTable(Table):
@@ -162,7 +228,7 @@ class SelectTable(Table):
     written, from which `--resume` goes on.
     """
 
-    by: Literal["strict", "relaxed", "last"] = "strict"
+    by: Literal["strict", "relaxed", "micro", "macro", "last"] = "strict"
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
 
@@ -193,7 +259,7 @@ class Settings(Table):
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     name: str = ""
-    task: Literal["ner"] = "ner"
+    task: Literal["ner", "re"] = "ner"
     method: str = "fedavg"
     base: str = "fedavg"
     seed: int = 1
@@ -204,7 +270,10 @@ class Settings(Table):
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
     split: SplitTable | None = None
+    pairs: PairsTable = PairsTable()
+    public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
+    classifier: ClassifierTable = ClassifierTable()
     training: TrainingTable = TrainingTable()
     vocabulary: VocabularyTable = VocabularyTable()
     federation: FederationTable = FederationTable()
@@ -225,12 +294,32 @@ class Settings(Table):
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise ValueError(f"two sites are called {sorted(twice)[0]!r}")
+        rates = RATES[self.task]
+        if self.select.by not in (*rates, "last"):
+            raise ValueError(
+                f"select.by of task {self.task!r} is {', '.join(rates)} or last,"
+                f" not {self.select.by!r}"
+            )
+        if self.public.files and self.public.share:
+            raise ValueError("the public set has files of its own, or a share of the corpus")
+        if self.public.share and self.split is None:
+            raise ValueError("public.share needs a corpus that is dealt: [split]")
         return self
 
     @property
     def trained_by(self) -> str:
         """The method that runs: `method`, or `base` where `method` is a reference."""
-        return self.base if self.method in REFERENCES else self.method
+        return trained_by(self.task, self.method, self.base)
+
+
+RATES = {"ner": ("strict", "relaxed"), "re": ("micro", "macro")}
+"""The kinds of scores of each task; the first is the one that is meant where none is named."""
+
+
+def trained_by(task: str, method: str, base: str) -> str:
+    """The full name of the method that these settings run."""
+    named = base if method in REFERENCES else method
+    return OF_THE_TASK.get((task, named), named)
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -247,13 +336,28 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "select": {"every": 50},
     },
 }
+_ENCODERS: dict[str, Any] = {  # Sui et al. 2020, 4.1
+    "training": {
+        "optimiser": "adamw",
+        "learning_rate": 2.5e-5,
+        "decay": 1.0,
+        "batch_size": 4,
+        "local_epochs": 2,
+        "clip": 1.0,
+    },
+    "select": {"by": "micro"},
+}
+DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
 """What settings are for a method where it differs from the tables' own defaults."""
 
 TABLES: dict[str, type[Table]] = {
     "data": DataTable,
     "site": SiteTable,
     "split": SplitTable,
+    "pairs": PairsTable,
+    "public": PublicTable,
     "model": ModelTable,
+    "classifier": ClassifierTable,
     "training": TrainingTable,
     "vocabulary": VocabularyTable,
     "federation": FederationTable,
