@@ -208,8 +208,9 @@ def compare(
     ],
     *,
     matching: Annotated[
-        Literal["strict", "relaxed"], typer.Option(help="Which F1 is compared.")
-    ] = "strict",
+        Literal["strict", "relaxed", "micro"] | None,
+        typer.Option(help="Which F1 is compared: strict if not given, micro of relations."),
+    ] = None,
     level: Annotated[float, typer.Option(help="How sure the interval is.")] = 0.95,
     samples: Annotated[int, typer.Option(metavar="N", help="How many resamples.")] = 2000,
     seed: Annotated[int, typer.Option(help="Another seed draws other resamples.")] = 0,

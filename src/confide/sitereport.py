@@ -1,38 +1,58 @@
-"""What a site can see of its own errors: confusion and the worst sentences, with their text.
+"""What a site can see of its own errors: confusion and the worst cases, with their text.
 
-And what each of its sentences counted, in numbers. Both are written into the folder that the site
-owns, by whoever holds the site's text; never sent.
+And what each of its sentences counted (of relations: each of its documents), in numbers. Both are
+written into the folder that the site owns, by whoever holds the site's text; never sent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Literal
 
+from confide.data.relations import (
+    NO_RELATION,
+    RelationExample,
+    Rules,
+    candidates,
+    predicted_labels,
+)
 from confide.errors import KeyFileError
 from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.methods import Method
 from confide.scoring import (
+    SCORING,
     Confusion,
+    Counts,
     EntityCounts,
     ErrorCase,
+    RelationCounts,
     confusion,
     count_entities,
+    count_relations,
     micro,
+    sum_relation_counts,
     worst_errors,
 )
 from confide.scoring.counts import match_documents
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
+from confide.text.pairs import stated_pairs
 
 WORST = 20
 SENTENCES = "sentences.json"
 SENTENCES_SCHEMA = 1
+Counted = Literal["strict", "relaxed", "micro"]
+COUNTED: Mapping[str, tuple[Counted, ...]] = MappingProxyType(
+    {"ner": ("strict", "relaxed"), "re": ("micro",)}
+)
+"""By task, the kinds of scores of which sentences.json holds counts."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +64,29 @@ class Home:
     memory: Any = None
 
 
-def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, EntityCounts]:
+def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     """Every site's report.
 
     Neighbours with one model and one key share the extractor; no more than one is held at a time.
     """
-    counts: dict[str, EntityCounts] = {}
-    made: tuple[Any, Any, bytes, Any] = (None, None, b"", None)
+    counts: dict[str, Counts] = {}
+    made: tuple[Any, Any, bytes | None, Any] = (None, None, None, None)
     for home in homes:
-        spec, key = home.spec, _key_of(home.spec)
-        if key is None or (method.personal and home.memory is None):
-            counts[spec.name] = EntityCounts({}, {})
+        spec, key = home.spec, _key_of(home.spec) if method.keyed else None
+        no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
+        if no_model or not spec.test:
+            counts[spec.name] = SCORING[method.task].nothing
             continue
-        same = made[0] is home.state and made[1] is home.memory and made[2] == key
-        if not same:
+        if made[3] is None or not (
+            made[0] is home.state and made[1] is home.memory and made[2] == key
+        ):
             extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
             made = (home.state, home.memory, key, extract)
-        counts[spec.name] = site_report(made[3](spec.test), spec)
+        predicted = made[3](spec.test)
+        if method.task == "re":
+            counts[spec.name] = relation_report(predicted, spec, made[3].rules)
+        else:
+            counts[spec.name] = site_report(predicted, spec)
     return counts
 
 
@@ -68,13 +94,58 @@ def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
     """Keep a site's errors on its test text, and its sentences' counts, there; give the counts."""
     report = {
         "site": spec.name,
+        "task": "ner",
         "confusion": _rows(confusion(spec.test, predicted)),
         "worst": [_case(case) for case in worst_errors(spec.test, predicted, WORST)],
     }
-    write_of_run(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
-    counted = json.dumps(_sentences(predicted, spec), separators=(",", ":"))
-    write_of_run(spec.folder / SENTENCES, counted.encode())
+    matches = list(match_documents(*by_sentence(spec.test, predicted)))
+    counted = {
+        "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
+        "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+    }
+    _keep(spec, report, {"fingerprint": _fingerprint(spec.test), **counted})
     return count_entities(spec.test, predicted)
+
+
+def relation_report(predicted: Sequence[Document], spec: SiteSpec, rules: Rules) -> RelationCounts:
+    """As `site_report`, for documents with predicted relations.
+
+    `rules` say which pairs the extractor looks at. What is counted by itself is a document: pairs
+    of one text are not independent of each other.
+    """
+    counts: list[RelationCounts] = []
+    wrong: list[dict[str, Any]] = []
+    for document, found in zip(spec.test, predicted, strict=True):
+        pairs = candidates([document], rules)
+        labels = predicted_labels(pairs, [found])
+        gold = [example.relation for example in pairs.examples]
+        counts.append(count_relations(gold, labels, missed=pairs.missed))
+        sure = {(one.head, one.tail): one.confidence for one in found.relations}
+        wrong += [
+            _wrong_pair(example, label, sure.get(example.pair))
+            for example, label in zip(pairs.examples, labels, strict=True)
+            if label != example.relation
+        ]
+    whole = sum_relation_counts(counts)
+    rows = whole.to_json()["confusion"]
+    for relation, count in whole.missed.items():
+        rows.setdefault(relation, {})[""] = count
+    report = {"site": spec.name, "task": "re", "confusion": rows, "worst": _worst(wrong)}
+    counted = {"micro": [micro(one.relations) for one in counts]}
+    fingerprint = _fingerprint(spec.test, relations=True)
+    _keep(spec, report, {"fingerprint": fingerprint, **counted})
+    return whole
+
+
+def _keep(spec: SiteSpec, report: dict[str, Any], counted: dict[str, Any]) -> None:
+    """Write both into the site's folder.
+
+    (true, predicted, gold) of every sentence are numbers only; still the site's own, since they say
+    of each sentence whether it was understood.
+    """
+    write_of_run(spec.folder / "errors.json", json.dumps(report, indent=1).encode())
+    body = {"schema": SENTENCES_SCHEMA, "site": spec.name, **counted}
+    write_of_run(spec.folder / SENTENCES, json.dumps(body, separators=(",", ":")).encode())
 
 
 def _key_of(spec: SiteSpec) -> bytes | None:
@@ -85,28 +156,17 @@ def _key_of(spec: SiteSpec) -> bytes | None:
         return None  # the history says so
 
 
-def _sentences(predicted: Sequence[Document], spec: SiteSpec) -> dict[str, Any]:
-    """(true, predicted, gold) of every sentence, as `scoring.sentence_counts` has them, both ways.
-
-    Numbers only; still the site's own, since they say of each sentence whether it was understood.
-    """
-    matches = list(match_documents(*by_sentence(spec.test, predicted)))
-    return {
-        "schema": SENTENCES_SCHEMA,
-        "site": spec.name,
-        "fingerprint": _fingerprint(spec.test),
-        "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
-        "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
-    }
-
-
-def _fingerprint(documents: Sequence[Document]) -> str:
+def _fingerprint(documents: Sequence[Document], *, relations: bool = False) -> str:
     """A digest of text and annotation, by which `compare` knows the same test text."""
     digest = hashlib.sha256()
     for document in documents:
         text = document.text.encode("utf-8", "surrogatepass")
         marks = [(entity.type, entity.fragments) for entity in document.entities]
         digest.update(f"{len(text)}\0{marks!r}\0".encode() + text)
+        if relations:
+            names = [(entity.id, entity.concepts) for entity in document.entities]
+            links = [(one.type, one.head, one.tail, one.level) for one in document.relations]
+            digest.update(f"{names!r}\0{links!r}\0{stated_pairs(document)!r}\0".encode())
     return digest.hexdigest()
 
 
@@ -132,3 +192,29 @@ def _case(case: ErrorCase) -> dict[str, Any]:
             for mark in case.predicted
         ],
     }
+
+
+def _wrong_pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, Any]:
+    return {
+        "where": example.id,
+        "text": example.text,
+        "head": [*example.head],
+        "tail": [*example.tail],
+        "head_type": example.head_type,
+        "tail_type": example.tail_type,
+        "gold": example.relation,
+        "predicted": label,
+        "confidence": confidence,
+    }
+
+
+def _worst(wrong: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The wrong relations of which the model is surest, and relations that it did not find.
+
+    As many of both, as far as there are.
+    """
+    found = [case for case in wrong if case["predicted"] != NO_RELATION]
+    found.sort(key=lambda case: -(case["confidence"] or 0.0))
+    unseen = [case for case in wrong if case["predicted"] == NO_RELATION]
+    few = min(len(unseen), max(WORST // 2, WORST - len(found)))
+    return [*islice(found, WORST - few), *islice(unseen, few)]

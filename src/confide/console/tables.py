@@ -53,42 +53,50 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
 
 
 def scores(values: Mapping[str, Any], *, title: str = "") -> Table:
-    """Precision, recall and F1 per type and over all, strict and relaxed, in percent."""
-    table = _table(
-        title, caption="in percent; strict: same type, same characters; relaxed: overlap"
-    )
-    table.add_column("type")
-    for how in ("strict", "relaxed"):
+    """Precision, recall and F1 in percent: of entities by type, or of relations one by one.
+
+    Over all, entities are counted strict and relaxed; relations have a micro- and a macro-average.
+    """
+    kinds = _kinds(values)
+    typed = [kind for kind in kinds if "types" in values[kind]]
+    one, many, told = _SCORED.get(kinds[0], _SCORED["strict"])
+    table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
+    table.add_column(one)
+    for kind in typed:
         for name in ("P", "R", "F1"):
-            table.add_column(f"{how} {name}" if name == "P" else name, justify="right")
-    table.add_column("entities", justify="right")
-    kinds: Iterable[str] = values["strict"].get("types", {})
-    for kind in kinds:
-        parts = [values[how].get("types", {}).get(kind, {}) for how in ("strict", "relaxed")]
-        table.add_row(kind, *_precision_recall_f1(parts), str(parts[0].get("support", 0)))
+            first = f"{kind} P" if name == "P" and len(typed) > 1 else name
+            table.add_column(first, justify="right")
+    table.add_column(many, justify="right")
+    support = values[kinds[0]].get("support", 0)
+    for name, rates in values[kinds[0]].get("types", {}).items():
+        parts = [values[kind].get("types", {}).get(name, {}) for kind in typed]
+        table.add_row(name, *_precision_recall_f1(parts), str(rates.get("support", 0)))
     table.add_section()
-    parts = [values[how] for how in ("strict", "relaxed")]
-    table.add_row(
-        "all", *_precision_recall_f1(parts), str(parts[0].get("support", 0)), style="bold"
-    )
+    if typed == list(kinds):
+        whole = _precision_recall_f1(values[kind] for kind in kinds)
+        table.add_row("all", *whole, str(support), style="bold")
+    else:
+        for kind in kinds:
+            shown = str(support) if kind in typed else ""
+            table.add_row(kind, *_precision_recall_f1([values[kind]]), shown, style="bold")
     return table
 
 
 def sites(result: Mapping[str, Any]) -> Table:
     """A run's F1 on test text, per site and over all, with what each site sent and received."""
+    overall = result["scores"]["overall"]
+    kinds, unit = _kinds(overall), _unit(overall)
     table = _table(f"{result['method']}: F1 on test text, in percent")
     table.add_column("site")
-    for name in ("strict", "relaxed", "sentences", "sent", "received"):
+    for name in (*kinds, unit, "sent", "received"):
         table.add_column(name, justify="right")
     traffic = result.get("bytes", {})
     for site, values in result["scores"]["sites"].items():
         moved = [traffic.get(way, {}).get(site) for way in ("up", "down")]
-        table.add_row(site, *_two_f1(values), *("–" if n is None else size(n) for n in moved))
+        table.add_row(site, *_each_f1(values), *("–" if n is None else size(n) for n in moved))
     table.add_section()
     total = [sum(traffic.get(way, {}).values()) for way in ("up", "down")]
-    table.add_row(
-        "all", *_two_f1(result["scores"]["overall"]), *(size(n) for n in total), style="bold"
-    )
+    table.add_row("all", *_each_f1(overall), *(size(n) for n in total), style="bold")
     return table
 
 
@@ -96,7 +104,9 @@ def compared(found: RunComparison) -> Table:
     """Two sides' F1 in percent, their difference with its interval, and what that says, by site."""
     first, second = shortened([found.first, found.second])
     repeats = len(found.pairs)
-    caption = f"difference: {second} minus {first}; {count(found.samples)} resamples of sentences"
+    caption = (
+        f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
+    )
     if repeats > 1:
         caption += (
             f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
@@ -105,7 +115,7 @@ def compared(found: RunComparison) -> Table:
     table = _table(f"{found.matching} F1 on test text, in percent", caption=caption)
     table.add_column("site")
     interval = f"{100 * found.level:g}% interval"
-    for name in ("sentences", first, second, "difference", interval, "p"):
+    for name in (found.unit, first, second, "difference", interval, "p"):
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for site, row in found.sites.items():
@@ -200,6 +210,17 @@ _SIZES = (
 )  # fmt: skip
 
 
+_SCORED = {
+    "strict": ("type", "entities", "strict: same type, same characters; relaxed: overlap"),
+    "micro": (
+        "relation",
+        "relations",
+        "micro: all relations together; macro: the mean over the relations",
+    ),
+}
+"""By first kind of score: what one row is, what is counted, and what the kinds mean."""
+
+
 def two_ledgers(found: LedgerDifference) -> str:
     """Whether the server's ledger and a site's say the same, in words."""
     lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them sent again"]
@@ -263,9 +284,26 @@ def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
     return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
 
 
-def _two_f1(values: Mapping[str, Any]) -> list[str]:
-    return [
-        points(values["strict"]["f1"]),
-        points(values["relaxed"]["f1"]),
-        str(values.get("sentences", "")),
-    ]
+def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of scores that these are."""
+    from confide.scoring import scoring_of
+
+    return scoring_of(values).kinds
+
+
+def _unit(values: Mapping[str, Any]) -> str:
+    from confide.scoring import scoring_of
+
+    return scoring_of(values).unit
+
+
+def _overlooked(values: Mapping[str, Any]) -> str:
+    """What relations no pair covers, in words."""
+    missed = sum(values.get("missed", {}).values())
+    return f"\nnot found because no such pair was looked at: {count(missed)}" if missed else ""
+
+
+def _each_f1(values: Mapping[str, Any]) -> list[str]:
+    """The F1 of each kind, and how much was scored."""
+    f1 = [points(values[kind]["f1"]) for kind in _kinds(values)]
+    return [*f1, str(values.get(_unit(values), ""))]

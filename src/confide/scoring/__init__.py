@@ -27,7 +27,7 @@ from confide.scoring.relations import (
     sum_relation_counts,
 )
 from confide.scoring.scores import f1, micro, precision, recall, scores
-from confide.scoring.tasks import SCORING, Counts, Scoring
+from confide.scoring.tasks import SCORING, Counts, Scoring, scoring_of
 
 __all__ = [
     "SCORING",
@@ -53,6 +53,7 @@ __all__ = [
     "relation_scores",
     "relation_table",
     "scores",
+    "scoring_of",
     "sentence_counts",
     "sum_counts",
     "sum_relation_counts",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -45,3 +45,9 @@ SCORING = MappingProxyType(
     }
 )
 """By task."""
+
+
+def scoring_of(found: Mapping[str, Any]) -> Scoring:
+    """How scores of this form are made: as those of the task whose kinds they have."""
+    known = (one for one in SCORING.values() if one.kinds[0] in found)
+    return next(known, SCORING["ner"])
