@@ -1,14 +1,14 @@
 """From settings to sites: reading every site's files, dealing one corpus to sites, holding out.
 
-In process all sites are gathered on one machine; a real site gathers only itself.
+What is held out of a whole corpus, and its public set, are taken off before the rest is dealt. In
+process all sites are gathered on one machine; a real site gathers only itself, and the server
+only the public set.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,36 +16,59 @@ from typing import Any
 import numpy as np
 
 from confide.data.corpora import locate
-from confide.data.examples import examples_from
+from confide.data.facts import count_relations, fingerprint, kinds_of, part_facts
 from confide.data.masking import masked
-from confide.data.partitions import partition
+from confide.data.partitions import group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
 from confide.learning.seeds import derive_seed
-from confide.settings import Settings, SiteTable, SplitTable
+from confide.settings import PublicTable, Settings, SiteTable, SplitTable
 from confide.text.document import Document, Problem
 from confide.text.formats import read
+from confide.text.pairs import stated_pairs
 from confide.text.retag import check_types, retag
-from confide.text.segment import segmented
 
 PARTS = ("train", "dev", "test")
+Parts = dict[str, list[Document]]
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Sites as specs, what did not fit, and a fingerprint of all text and annotations."""
+    """Sites as specs, what did not fit, and a fingerprint of all text and annotations.
+
+    `public` is the public set, `labelled` whether it says what holds, and `public_problems` what
+    did not fit in it.
+    """
 
     specs: tuple[SiteSpec, ...]
     problems: dict[str, list[Problem]]
     fingerprint: str
+    task: str = "ner"
+    public: tuple[Document, ...] = ()
+    labelled: bool = True
+    public_problems: list[Problem] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        """Counts per site, for result.json. No text."""
-        return {
+        """Counts per site and of the public set, for result.json. No text."""
+        facts: dict[str, Any] = {
             "fingerprint": self.fingerprint,
-            "sites": {spec.name: _facts(spec, self.problems[spec.name]) for spec in self.specs},
+            "sites": {
+                spec.name: part_facts(
+                    {part: getattr(spec, part) for part in PARTS},
+                    self.problems[spec.name],
+                    relations=self.task == "re",
+                )
+                for spec in self.specs
+            },
         }
+        if self.public:
+            facts["public"] = {
+                "documents": len(self.public),
+                "relations": count_relations(self.public),
+                "problems": kinds_of(self.public_problems),
+            }
+        return facts
 
 
 def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gathered:
@@ -55,50 +78,88 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     """
     if not settings.site and settings.split is None:
         raise SettingsError("the settings name no text; give [[site]] tables, or one [split] table")
+    public_problems: list[Problem] = []
+    public = list(public_set(settings, public_problems))
     problems: dict[str, list[Problem]] = {}
-    dealt = _dealt(settings, problems) if settings.split else _read_sites(settings, problems)
-    held = {name: _held_out(parts, settings, name) for name, parts in dealt.items()}
-    trained = {name: _shared(train, settings, name) for name, (train, _, _) in held.items()}
+    if settings.split:
+        held, drawn = _dealt(settings, problems)
+        public += _public(drawn, settings)
+    else:
+        held = _read_sites(settings, problems)
+    trained = {name: _shared(parts["train"], settings, name) for name, parts in held.items()}
     if settings.data.mask_common:
         seed = derive_seed(settings.seed, "mask")
         trained = masked(trained, settings.data.mask_common, seed=seed)
     specs = []
-    for name, (_, dev, test) in held.items():
-        train = trained[name]
-        if not any(document.text.strip() for document in train):
-            raise DataError(
-                f"site {name} has no training text",
-                fix="check its `train` files with `confide data check`",
-            )
-        own = next((site for site in settings.site if site.name == name), None)
-        vectors = (own.vectors if own else None) or settings.model.vectors
-        specs.append(
-            SiteSpec(
-                name=name,
-                train=train,
-                dev=dev,
-                test=test,
-                folder=folder / name,
-                key_file=Path(own.key) if own and own.key else key_file,
-                vectors=locate(vectors) if vectors else None,
-                context=own.context if own else None,
-                tag_scheme=own.tag_scheme if own else None,
-                guards=Guards(**settings.guards.model_dump()),
-            )
+    for name in sorted(held):
+        parts = {**held[name], "train": trained[name]}
+        specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
+    if settings.task == "re":
+        _check_relations(specs)
+    texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
+    texts += [("", "public", public)] if public else []
+    return Gathered(
+        tuple(specs),
+        {spec.name: problems.get(spec.name, []) for spec in specs},
+        fingerprint(texts, relations=settings.task == "re"),
+        task=settings.task,
+        public=tuple(public),
+        labelled=settings.public.labelled,
+        public_problems=public_problems,
+    )
+
+
+def public_set(settings: Settings, problems: list[Problem] | None = None) -> tuple[Document, ...]:
+    """The documents of the files of `[public]`, which the server reads; none where none is named.
+
+    What did not fit is added to `problems`. Raises SettingsError, MissingDataError, FormatError,
+    DataError.
+    """
+    if settings.task != "re" and (settings.public.files or settings.public.share):
+        raise SettingsError(
+            "nothing uses a public set here", expected='task = "re"', got=f'"{settings.task}"'
         )
-    specs.sort(key=lambda spec: spec.name)
-    return Gathered(tuple(specs), {s.name: problems.get(s.name, []) for s in specs}, _print(specs))
+    if not settings.public.files:
+        return ()
+    found: list[Problem] = [] if problems is None else problems
+    documents = _read(settings.public, settings, found, parts=("files",))["files"]
+    return tuple(_public(documents, settings))
 
 
 def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
-    """One site that holds the text of all: a reference, and only possible where text may move."""
+    """One site that holds the text of all: a reference, and only possible where text may move.
+
+    It trains on the public set as well, if that is labelled.
+    """
+    train = [document for spec in gathered.specs for document in spec.train]
+    train += gathered.public if gathered.labelled else ()
+    return _everybody("pooled", train, gathered, folder)
+
+
+def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
+    """One site that trains on the public set alone, tested on everybody's text: a reference.
+
+    Raises SettingsError where there is no public set, or nothing is known of it.
+    """
+    if not gathered.public or not gathered.labelled:
+        what = "not labelled" if gathered.public else "no public set"
+        raise SettingsError(
+            "public-only has nothing to learn from",
+            expected="a public set whose relations are annotated",
+            got=what,
+            fix="name files, or a share of the corpus, in [public]",
+        )
+    return _everybody("public-only", list(gathered.public), gathered, folder)
+
+
+def _everybody(name: str, train: list[Document], gathered: Gathered, folder: Path) -> SiteSpec:
     specs = gathered.specs
     return SiteSpec(
-        name="pooled",
-        train=[document for spec in specs for document in spec.train],
+        name=name,
+        train=train,
         dev=[document for spec in specs for document in spec.dev],
         test=[document for spec in specs for document in spec.test],
-        folder=folder / "pooled",
+        folder=folder / name,
         key_file=specs[0].key_file,
         vectors=specs[0].vectors,
         context=specs[0].context,
@@ -106,26 +167,57 @@ def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
     )
 
 
-def _read_sites(
-    settings: Settings, problems: dict[str, list[Problem]]
-) -> dict[str, dict[str, list[Document]]]:
+def _spec(
+    name: str, parts: Parts, settings: Settings, *, folder: Path, key_file: Path | None
+) -> SiteSpec:
+    """A site's documents, with what its table says of it."""
+    if not any(document.text.strip() for document in parts["train"]):
+        raise DataError(
+            f"site {name} has no training text",
+            fix="check its `train` files with `confide data check`",
+        )
+    own = next((site for site in settings.site if site.name == name), None)
+    vectors = (own.vectors if own else None) or settings.model.vectors
+    return SiteSpec(
+        name=name,
+        train=parts["train"],
+        dev=parts["dev"],
+        test=parts["test"],
+        folder=folder / name,
+        key_file=Path(own.key) if own and own.key else key_file,
+        vectors=locate(vectors) if vectors else None,
+        context=own.context if own else None,
+        tag_scheme=own.tag_scheme if own else None,
+        knows=own.knows if own else (),
+        guards=Guards(**settings.guards.model_dump()),
+    )
+
+
+# --- reading, dealing and holding out -------------------------------------------------
+
+
+def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[str, Parts]:
     sites = {}
     for site in settings.site:
         found: list[Problem] = []
-        sites[site.name] = _read(site, settings, found)
+        sites[site.name] = _held_out(_read(site, settings, found), settings, site.name)
         problems[site.name] = found
     return sites
 
 
 def _dealt(
     settings: Settings, problems: dict[str, list[Problem]]
-) -> dict[str, dict[str, list[Document]]]:
-    """One corpus, each part dealt by itself to the same sites."""
+) -> tuple[dict[str, Parts], list[Document]]:
+    """One corpus, each part dealt by itself to the same sites; and its share that is public."""
     split = settings.split
     assert split is not None
-    sites: dict[str, dict[str, list[Document]]] = {}
     found: list[Problem] = []
-    for part, documents in _read(split, settings, found).items():
+    whole = _read(split, settings, found)
+    corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
+    corpus["train"], drawn = _drawn(corpus["train"], settings)
+    _check_groups(whole, corpus, split)
+    sites: dict[str, Parts] = {}
+    for part, documents in corpus.items():
         if not documents:
             continue
         shares = partition(
@@ -134,66 +226,110 @@ def _dealt(
             by=split.by,
             seed=split.seed,
             alpha=split.alpha,
+            classes="relations" if settings.task == "re" else "entities",
+            everybody=part == "train",
         )
         for name, share in shares.items():
             sites.setdefault(name, {p: [] for p in PARTS})[part] = share
+    given = [part for part in PARTS if corpus[part]]
     for name in sites:
+        sites[name] = _held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    return sites
+    return sites, drawn
 
 
 def _read(
-    table: SiteTable | SplitTable, settings: Settings, problems: list[Problem]
-) -> dict[str, list[Document]]:
-    """Each part's documents under their common tag names; what did not fit is added."""
-    own, data = table if isinstance(table, SiteTable) else None, settings.data
-    parts: dict[str, list[Document]] = {}
-    for part in PARTS:
-        parts[part] = []
+    table: SiteTable | SplitTable | PublicTable,
+    settings: Settings,
+    problems: list[Problem],
+    *,
+    parts: Sequence[str] = PARTS,
+) -> Parts:
+    """Each part's documents under their common names; what did not fit is added."""
+
+    def how(key: str) -> str | None:
+        stated: str | None = getattr(table, key, None) or getattr(settings.data, key)
+        return stated
+
+    read_parts: Parts = {part: [] for part in parts}
+    for part, documents in read_parts.items():
         for path in getattr(table, part):
             reading = read(
-                locate(path),
-                (own and own.format) or data.format,
-                scheme=(own and own.scheme) or data.scheme,
-                encoding=(own and own.encoding) or data.encoding,
+                locate(path), how("format"), scheme=how("scheme"), encoding=how("encoding")
             )
-            parts[part] += reading.documents
+            documents += reading.documents
             problems += reading.problems
-    renamed, changed = retag([one for documents in parts.values() for one in documents], table.tags)
-    if data.types:
-        check_types(renamed, data.types)
+    everything = [one for documents in read_parts.values() for one in documents]
+    renamed, changed = retag(everything, table.tags, relations=table.relations)
+    if settings.data.types:
+        check_types(renamed, settings.data.types)
     problems += changed
     left = iter(renamed)
-    return {part: list(islice(left, len(documents))) for part, documents in parts.items()}
+    return {part: list(islice(left, len(found))) for part, found in read_parts.items()}
 
 
-def _held_out(
-    parts: dict[str, list[Document]], settings: Settings, name: str
-) -> tuple[list[Document], list[Document], list[Document]]:
-    """A site without dev or test files holds out a share of its training documents.
+def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
+    """A site (or corpus, "") without dev or test files holds out a share of its training documents.
 
-    At least one document stays for training; a site of one document holds out nothing.
+    At least one document stays for training; a site of one document holds out nothing. Parts that
+    are `given` stay as they are, even where none of it is here.
     """
-    train, dev, test = (parts[part] for part in PARTS)
     wanted = [
         (held, share)
-        for held, share, given in (
-            ("test", settings.data.test_share, test),
-            ("dev", settings.data.dev_share, dev),
+        for held, share in (
+            ("test", settings.data.test_share),
+            ("dev", settings.data.dev_share),
         )
-        if not given
+        if not parts[held] and held not in given
     ]
     if not wanted:
-        return train, dev, test
+        return parts
+    train = parts["train"]
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
     shuffled = [train[place] for place in order.permutation(len(train))]
-    total = len(shuffled)
-    held_out: dict[str, list[Document]] = {"dev": dev, "test": test}
+    held_out = dict(parts)
     for held, share in wanted:
-        count = min(int(share * total + 0.5), len(shuffled) - 1)
+        count = min(int(share * len(train) + 0.5), len(shuffled) - 1)
         held_out[held], shuffled = shuffled[:count], shuffled[count:]
-    return shuffled, held_out["dev"], held_out["test"]
+    return {**held_out, "train": shuffled}
+
+
+def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], list[Document]]:
+    """What of a corpus's training documents is dealt, and what is public, each in their order.
+
+    A larger share has all that a smaller one has.
+    """
+    share = settings.public.share
+    if not share or len(train) < 2:
+        return train, []
+    order = np.random.default_rng(derive_seed(settings.seed, "public")).permutation(len(train))
+    count = min(max(1, int(share * len(train) + 0.5)), len(train) - 1)
+    return [train[n] for n in sorted(order[count:])], [train[n] for n in sorted(order[:count])]
+
+
+def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
+    """Public documents, without their relations where nobody shall look at these."""
+    if settings.public.labelled:
+        return list(documents)
+    return [replace(document, relations=()) for document in documents]
+
+
+def _check_groups(whole: Parts, corpus: Parts, split: SplitTable) -> None:
+    """Files or domains go to the same sites in each part only if each part drawn has all of them.
+
+    Raises DataError.
+    """
+    if split.by not in ("file", "domain"):
+        return
+    there = {group_of(document, split.by) for document in whole["train"]}
+    for part in ("train", *(part for part in PARTS if not whole[part] and corpus[part])):
+        missing = there - {group_of(document, split.by) for document in corpus[part]}
+        if missing:
+            raise DataError(
+                f"no document of the {split.by} {min(missing)!r} is left for {part}",
+                fix='deal by "iid" or another way, or hold_out = "site" and a smaller public set',
+            )
 
 
 def _shared(train: list[Document], settings: Settings, name: str) -> list[Document]:
@@ -209,29 +345,18 @@ def _shared(train: list[Document], settings: Settings, name: str) -> list[Docume
     return [train[place] for place in sorted(order.permutation(len(train))[:count])]
 
 
-def _facts(spec: SiteSpec, problems: Sequence[Problem]) -> dict[str, Any]:
-    _, left_out = examples_from(spec.train)
-    return {
-        **{part: _sentences(getattr(spec, part)) for part in PARTS},
-        "entities": dict(
-            sorted(Counter(e.type for document in spec.train for e in document.entities).items())
-        ),
-        "problems": dict(sorted(Counter(p.kind for p in [*problems, *left_out]).items())),
-    }
+def _check_relations(specs: Sequence[SiteSpec]) -> None:
+    """Raise DataError where relations shall be learned and nobody has any.
 
-
-def _sentences(documents: Sequence[Document]) -> int:
-    return sum(bool(s.tokens) for document in documents for s in segmented(document).sentences)
-
-
-def _print(specs: Sequence[SiteSpec]) -> str:
-    """A digest of every site's text and annotations, in order."""
-    digest = hashlib.sha256()
-    for spec in specs:
-        for part in PARTS:
-            digest.update(f"\0{spec.name}\0{part}".encode())
-            for document in getattr(spec, part):
-                digest.update(document.text.encode("utf-8", "surrogatepass"))
-                marks = [(entity.type, entity.fragments) for entity in document.entities]
-                digest.update(repr(marks).encode())
-    return digest.hexdigest()
+    A real site by itself may have pairs without a relation only.
+    """
+    train = [document for spec in specs for document in spec.train]
+    if count_relations(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
+        return
+    raise DataError(
+        "no training document has a relation",
+        expected='annotated relations, because task = "re"',
+        got=f"{len(train)} documents without any",
+        fix="see what is in the files with `confide data stats`; relations are read from brat, "
+        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus",
+    )

@@ -2,9 +2,10 @@
 
 - `iid`: shuffled and cut into equal parts (sizes differ by at most one).
 - `file`, `domain`: whole groups. The groups, sorted by name, are dealt round robin.
-- `dirichlet`: skewed labels. A document's class is the entity type it mentions most (its own class
-  if it has none); for each class the sites' shares are drawn from Dirichlet(alpha, ..., alpha)
-  (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha` gives sites that hardly share types.
+- `dirichlet`: skewed labels. A document's class is the entity type it mentions most, or the
+  relation it has most (its own class if it has none); for each class the sites' shares are drawn
+  from Dirichlet(alpha, ..., alpha) (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha` gives
+  sites that hardly share classes.
 - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha, or the `shares` given.
 
 Each draw has its own seed, from `seed` and a name: so train, dev and test of one corpus, dealt one
@@ -24,9 +25,11 @@ from numpy.typing import NDArray
 
 from confide.errors import DataError
 from confide.text.document import Document
+from confide.text.pairs import NO_RELATION, stated_pairs
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity"]
 KINDS: tuple[By, ...] = get_args(By)
+Classes = Literal["entities", "relations"]
 ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
 """What `alpha` is where nobody says."""
 DOMAIN_KEYS = ("domain", "genre")
@@ -40,11 +43,15 @@ def partition(
     seed: int = 1,
     alpha: float | None = None,
     shares: Sequence[float] | None = None,
+    classes: Classes = "entities",
+    everybody: bool = True,
 ) -> dict[str, list[Document]]:
     """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
 
     Within a site documents keep their order. `alpha` belongs to `dirichlet` (default 0.5) and
-    `quantity` (default 1), `shares` (one positive number per site) to `quantity`.
+    `quantity` (default 1), `shares` (one positive number per site) to `quantity`. `classes` says by
+    what `dirichlet` skews. Unless `everybody` must get one, fewer documents than sites are dealt
+    one each to the first sites.
 
     Raises DataError where there are fewer documents, files or domains than sites, where a document
     has no domain, or where `alpha` or `shares` make no sense.
@@ -53,7 +60,8 @@ def partition(
         raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
     if sites < 1:
         raise DataError("there must be a site", expected="at least 1", got=str(sites))
-    if len(documents) < sites:
+    few = len(documents) < sites
+    if few and everybody:
         raise DataError(
             "there are fewer documents than sites",
             expected=f"at least {sites}",
@@ -62,12 +70,16 @@ def partition(
         )
     if by in ("file", "domain"):
         owner = _dealt_by_group([group_of(document, by) for document in documents], sites, by)
+    elif few:
+        owner = np.arange(len(documents), dtype=np.int64)
     elif by == "dirichlet":
-        owner = _dealt_by_class(documents, sites, seed, _positive(alpha, by))
+        kinds = [class_of(document, classes) for document in documents]
+        owner = _dealt_by_class(kinds, sites, seed, _positive(alpha, by))
     else:
         wanted = [1.0] * sites if by == "iid" else _sizes(sites, _positive(alpha, by), shares)
         owner = _dealt(len(documents), np.array(wanted), _generator(seed, by))
-    _leave_no_site_empty(owner, sites)
+    if not few:
+        _leave_no_site_empty(owner, sites)
     dealt: dict[str, list[Document]] = {name: [] for name in site_names(sites)}
     names = list(dealt)
     for document, site in zip(documents, owner, strict=True):
@@ -102,10 +114,19 @@ def group_of(document: Document, by: Literal["file", "domain"]) -> str:
     return group
 
 
-def class_of(document: Document) -> str:
-    """The entity type that a document mentions most (of several the first by name), or ""."""
-    counts = Counter(entity.type for entity in document.entities)
-    return min(counts, key=lambda type_: (-counts[type_], type_), default="")
+def class_of(document: Document, classes: Classes = "entities") -> str:
+    """The type that most entities, or relations, of a document have (of several the first by name).
+
+    "" if there is none; a document that states pairs of which none is related is of the class
+    `NO_RELATION`.
+    """
+    if classes == "entities":
+        counts, none = Counter(entity.type for entity in document.entities), ""
+    else:
+        types = (relation.type for relation in document.relations)
+        counts = Counter(type_ for type_ in types if type_ != NO_RELATION)
+        none = NO_RELATION if stated_pairs(document) else ""
+    return min(counts, key=lambda type_: (-counts[type_], type_), default=none)
 
 
 Owner = NDArray[np.int64]
@@ -124,13 +145,13 @@ def _dealt_by_group(groups: Sequence[str], sites: int, by: str) -> Owner:
     return np.array([site[group] for group in groups])
 
 
-def _dealt_by_class(documents: Sequence[Document], sites: int, seed: int, alpha: float) -> Owner:
-    classes = np.array([class_of(document) for document in documents], dtype=object)
-    owner = np.zeros(len(documents), dtype=np.int64)
-    for name in sorted(set(classes)):
+def _dealt_by_class(kinds: Sequence[str], sites: int, seed: int, alpha: float) -> Owner:
+    kind = np.array(kinds, dtype=object)
+    owner = np.zeros(len(kinds), dtype=np.int64)
+    for name in sorted(set(kinds)):
         generator = _generator(seed, "dirichlet", name)
         shares = generator.dirichlet(np.full(sites, alpha))
-        members = np.flatnonzero(classes == name)
+        members = np.flatnonzero(kind == name)
         owner[members] = _dealt(len(members), shares, generator)
     return owner
 

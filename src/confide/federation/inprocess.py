@@ -22,7 +22,10 @@ from confide.text.document import Document
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """A site as plain data, before any process holds it. `folder` is what the site owns."""
+    """A site as plain data, before any process holds it. `folder` is what the site owns.
+
+    `knows` are the relations that it annotates; none: all of them.
+    """
 
     name: str
     train: Sequence[Document]
@@ -33,6 +36,7 @@ class SiteSpec:
     vectors: Path | None = None
     context: str | None = None
     tag_scheme: str | None = None
+    knows: tuple[str, ...] = ()
     guards: Guards = Guards()
 
     @property
@@ -65,6 +69,7 @@ class Hosting:
             vectors=spec.vectors,
             context=spec.context,
             tag_scheme=spec.tag_scheme,
+            knows=spec.knows,
             guards=spec.guards,
             scratch=scratch,
         )

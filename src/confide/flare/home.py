@@ -118,7 +118,10 @@ class SiteHome:
             raise Refusal("few-sites")
         os.environ["HF_HUB_OFFLINE"] = "1"  # an encoder is what lies here; nothing is fetched
         folder = RunFolder(Path(file.memory) / _safe(ask.run))
-        mine = settings.model_copy(update={"site": (_table(file),), "split": None})
+        public = settings.public.model_copy(update={"files": ()})  # it lies at the server
+        mine = settings.model_copy(
+            update={"site": (_table(file),), "split": None, "public": public}
+        )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         gathered = gather(mine, folder.sites, key_file=None)
         self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))

@@ -1,34 +1,63 @@
-"""One tag set out of several: rename entity types, or drop them, and check what is left."""
+"""One tag set out of several: rename types of entities and relations, or drop them, and check."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from confide.errors import DataError
 from confide.text.document import Document, Problem
 from confide.text.formats.base import place
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
 
 def retag(
-    documents: Sequence[Document], tag_map: Mapping[str, str]
+    documents: Sequence[Document],
+    tag_map: Mapping[str, str],
+    *,
+    relations: Mapping[str, str] = _NONE,
 ) -> tuple[list[Document], list[Problem]]:
     """Documents whose entity types are renamed by `tag_map`; ``""`` drops a type.
 
-    Types that are not in the map keep their names. A relation of an entity that was dropped goes
-    with it and is named ("relation-dropped"), as is a key of the map that no entity has
-    ("tag-not-found": often a spelling mistake).
+    Types that are not in the map keep their names. `relations` does the same for the types of
+    relations; a pair whose relation was dropped is one without a relation. A relation that was
+    dropped, by its own type or with an entity, is named ("relation-dropped"), as is a key of a map
+    that nothing has ("tag-not-found", "relation-not-found": often a spelling mistake).
     """
     problems: list[Problem] = []
-    if not tag_map:
-        return list(documents), problems
-    renamed = [_renamed(document, tag_map, problems) for document in documents]
-    seen = {entity.type for document in documents for entity in document.entities}
+    changed = list(documents)
     source = documents[0].source.rpartition(":")[0] or documents[0].id if documents else ""
-    for kind in sorted(tag_map.keys() - seen):
-        what = f"the tag map names {kind!r}, which no entity has"
-        problems.append(Problem("tag-not-found", source, what))
-    return renamed, problems
+    if tag_map:
+        seen = {entity.type for document in documents for entity in document.entities}
+        changed = [_renamed(document, tag_map, problems) for document in changed]
+        for kind in sorted(tag_map.keys() - seen):
+            what = f"the tag map names {kind!r}, which no entity has"
+            problems.append(Problem("tag-not-found", source, what))
+    if relations:
+        seen = {relation.type for document in documents for relation in document.relations}
+        changed = [_related(document, relations, problems) for document in changed]
+        for kind in sorted(relations.keys() - seen):
+            what = f"the map of relations names {kind!r}, which no relation has"
+            problems.append(Problem("relation-not-found", source, what))
+    return changed, problems
+
+
+def _related(document: Document, names: Mapping[str, str], problems: list[Problem]) -> Document:
+    """A document whose relations have their common names."""
+    if not any(relation.type in names for relation in document.relations):
+        return document
+    kept = []
+    for relation in document.relations:
+        name = names.get(relation.type, relation.type)
+        if name:
+            kept.append(replace(relation, type=name))
+        else:
+            what = f"{relation.type} {relation.id} is of a type that the map of relations drops"
+            where = document.source or document.id
+            problems.append(Problem("relation-dropped", where, what, lost=True))
+    return replace(document, relations=tuple(kept))
 
 
 def _renamed(document: Document, tag_map: Mapping[str, str], problems: list[Problem]) -> Document:
