@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from confide.data.examples import examples_from
+from confide.data.facts import count_relations
 from confide.errors import (
     ConfideError,
     DataError,
@@ -17,7 +18,7 @@ from confide.errors import (
     SchemeError,
     SettingsError,
 )
-from confide.gathering import Gathered, gather, pooled
+from confide.gathering import Gathered, gather, pooled, public_only, public_set
 from confide.settings import Settings, parse
 from contract.corpus import sentences, tiny, write_conll, write_sites
 
@@ -265,3 +266,194 @@ def test_common_entities_are_hidden_in_training_text_only(tmp_path: Path) -> Non
             assert len(one.text) == len(other.text) and one.entities == other.entities
             for entity in one.entities:
                 assert set(one.text[entity.start : entity.end]) <= {"x", " "}
+
+
+# --- relations: the public set, held out of the corpus ---------------------------------------
+
+
+def table(folder: Path, name: str, size: int, *, of: int = 3) -> str:
+    """A file of BioBERT's: one of `of` pairs is not related."""
+    lines = [f"{name} {n} : @GENE$ and @DISEASE$ .\t{int(n % of != 0)}" for n in range(size)]
+    path = folder / f"{name}.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def related(folder: Path, split: dict[str, Any] | None = None, **tables: Any) -> Gathered:
+    """A corpus of 100 pairs dealt to 4 sites."""
+    dealing = {"sites": 4, "train": table(folder, "train", 100), **(split or {})}
+    return gathered(folder, parse({"task": "re", "split": dealing, **tables}))
+
+
+def everything(found: Gathered) -> list[str]:
+    every = [text for spec in found.specs for part in (spec.train, spec.dev, spec.test)
+             for text in texts(part)]  # fmt: skip
+    return sorted([*every, *texts(found.public)])
+
+
+def test_a_share_of_the_corpus_is_public_and_nothing_is_twice(tmp_path: Path) -> None:
+    found = related(tmp_path, public={"share": 0.2})
+    assert len(found.public) == 20
+    assert [sum(map(len, (s.train, s.dev, s.test))) for s in found.specs] == [20] * 4
+    assert everything(found) == sorted(f"train {n} : @GENE$ and @DISEASE$ ." for n in range(100))
+    assert related(tmp_path, public={"share": 0.2}).public == found.public
+    assert related(tmp_path, public={"share": 0.2}, seed=2).public != found.public
+    more = set(texts(related(tmp_path, public={"share": 0.5}).public))
+    assert len(more) == 50 and more > set(texts(found.public))
+
+
+def test_what_is_held_out_of_the_corpus_does_not_hang_on_sites_or_the_public_set(
+    tmp_path: Path,
+) -> None:
+    corpus = {"hold_out": "corpus"}
+    plain, shared, many = (
+        related(tmp_path, corpus),
+        related(tmp_path, corpus, public={"share": 0.3}),
+        related(tmp_path, {**corpus, "sites": 30}),
+    )
+    assert [len(spec.train) for spec in plain.specs] == [18, 18, 17, 17]
+    assert [len(spec.dev) for spec in many.specs] == [1] * 10 + [0] * 20
+    assert [len(spec.test) for spec in many.specs] == [1] * 20 + [0] * 10
+    assert all(spec.train for spec in many.specs)
+    assert len(shared.public) == 21  # of the 70 that are for training
+    for part in ("dev", "test"):
+        held = [
+            sorted(t for spec in found.specs for t in texts(getattr(spec, part)))
+            for found in (plain, shared, many)
+        ]
+        assert held[0] == held[1] == held[2]
+    for found in (plain, shared, many):
+        assert len(everything(found)) == len(set(everything(found))) == 100
+
+
+def test_a_test_file_of_fewer_documents_than_sites(tmp_path: Path) -> None:
+    found = related(tmp_path, {"test": table(tmp_path, "test", 3), "hold_out": "corpus"})
+    assert [texts(spec.test) for spec in found.specs] == [
+        *([f"test {n} : @GENE$ and @DISEASE$ ."] for n in range(3)), [],
+    ]  # fmt: skip
+    assert [len(spec.dev) for spec in found.specs] == [3, 3, 2, 2]
+    assert sum(len(spec.train) for spec in found.specs) == 90
+    at_home = related(tmp_path, {"test": table(tmp_path, "test", 3)})
+    assert [len(spec.test) for spec in at_home.specs] == [1, 1, 1, 0]
+    assert [len(spec.train) + len(spec.dev) for spec in at_home.specs] == [25] * 4
+    with pytest.raises(DataError, match="fewer documents than sites"):
+        related(tmp_path, {"sites": 101})
+
+
+def test_a_public_set_of_its_own_files(tmp_path: Path) -> None:
+    files = {"files": [table(tmp_path, "known", 9)], "relations": {"related": "linked"}}
+    found = related(tmp_path, public=files)
+    assert texts(found.public) == [f"known {n} : @GENE$ and @DISEASE$ ." for n in range(9)]
+    assert count_relations(found.public) == {"linked": 6}
+    assert sum(len(s.train) + len(s.dev) + len(s.test) for s in found.specs) == 100
+    settings = parse({"task": "re", "public": {**files, "labelled": False}})
+    (*_, last) = unlabelled = public_set(settings)
+    assert (len(unlabelled), count_relations(unlabelled)) == (9, {})
+    assert last.entities and dict(last.attributes) == {"pair": "T1 T2"}
+    assert public_set(parse({"task": "re"})) == ()
+    problems: list[Any] = []
+    public_set(parse({"task": "re", "public": {**files, "relations": {"relatd": "x"}}}), problems)
+    assert [problem.kind for problem in problems] == ["relation-not-found"]
+
+
+def test_the_public_set_as_a_reference(tmp_path: Path) -> None:
+    found = related(tmp_path, public={"share": 0.2})
+    alone, whole = public_only(found, tmp_path), pooled(found, tmp_path)
+    assert (alone.name, alone.folder) == ("public-only", tmp_path / "public-only")
+    assert texts(alone.train) == texts(found.public)
+    assert texts(alone.test) == texts(whole.test)
+    assert len(whole.test) == 16
+    assert sorted(texts([*whole.train, *whole.dev, *whole.test])) == everything(found)
+    hidden = related(tmp_path, public={"share": 0.2, "labelled": False})
+    assert texts(hidden.public) == texts(found.public)
+    assert not set(texts(pooled(hidden, tmp_path).train)) & set(texts(hidden.public))
+    for given in (hidden, related(tmp_path)):
+        with pytest.raises(SettingsError, match="public-only has nothing to learn from"):
+            public_only(given, tmp_path)
+
+
+def test_facts_of_relations(tmp_path: Path) -> None:
+    found = related(tmp_path, {"sites": 1, "hold_out": "corpus"}, public={"share": 0.2})
+    facts = found.facts()
+    train = found.specs[0].train
+    assert facts["sites"]["site-01"]["relations"] == count_relations(train)
+    assert facts["sites"]["site-01"]["entities"] == {"DISEASE": len(train), "GENE": len(train)}
+    assert facts["public"] == {
+        "documents": len(found.public),
+        "relations": count_relations(found.public),
+        "problems": {},
+    }
+    assert "public" not in related(tmp_path).facts()
+
+
+def test_the_fingerprint_covers_relations_and_the_public_set(tmp_path: Path) -> None:
+    prints = [
+        related(tmp_path, public={"files": [table(tmp_path, name, size)], "labelled": labelled})
+        for name, size, labelled in (
+            ("p", 3, True),
+            ("p", 4, True),
+            ("q", 3, True),
+            ("q", 3, False),
+        )
+    ]
+    plain = related(tmp_path)
+    path = tmp_path / "train.tsv"
+    path.write_text(path.read_text().replace("\t1", "\t0", 1))
+    split = {"sites": 4, "train": str(path)}
+    other = gathered(tmp_path, parse({"task": "re", "split": split}))
+    assert texts(plain.specs[0].train) == texts(other.specs[0].train)
+    assert len({one.fingerprint for one in (*prints, plain, other)}) == 6
+
+
+def test_sites_say_how_their_relations_are_called_and_which_they_know(tmp_path: Path) -> None:
+    north = {"name": "north", "train": table(tmp_path, "n", 20), "knows": ["linked"]}
+    south = {"name": "south", "train": table(tmp_path, "s", 20), "relations": {"related": ""}}
+    maps = {"relations": {"related": "linked"}}
+    found = gathered(tmp_path, parse({"task": "re", "site": [{**north, **maps}, south]}))
+    facts = found.facts()["sites"]
+    assert [spec.knows for spec in found.specs] == [("linked",), ()]
+    assert list(facts["north"]["relations"]) == ["linked"]
+    assert facts["south"]["relations"] == {}
+    assert facts["south"]["problems"] == {"relation-dropped": 13}
+
+
+def test_relations_are_dealt_by_relation(tmp_path: Path) -> None:
+    def spread(by: str) -> float:
+        """Between the sites with the largest and the smallest share of related pairs."""
+        facts = related(tmp_path, {"by": by, "hold_out": "corpus"}).facts()["sites"].values()
+        shares = [site["relations"].get("related", 0) / site["train"] for site in facts]
+        return max(shares) - min(shares)
+
+    assert spread("dirichlet") > 2 * spread("iid")
+
+
+def test_whole_domains_are_not_torn_between_parts(tmp_path: Path) -> None:
+    files = [table(tmp_path, name, size) for name, size in (("a", 40), ("b", 1))]
+    split = {"sites": 2, "by": "file", "train": files}
+    with pytest.raises(DataError, match=r"no document of the file '.*b\.tsv' is left for"):
+        related(tmp_path, {**split, "hold_out": "corpus"})
+    assert related(tmp_path, split).specs
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_text_without_any_relation_is_refused(tmp_path: Path, alone: bool) -> None:
+    nothing = write_conll(tmp_path / "n.conll", sentences("north", "train", 10))
+    tables = [{"name": "north", "train": str(nothing)}]
+    if not alone:
+        tables.append({"name": "south", "train": table(tmp_path, "s", 20, of=1)})
+    with pytest.raises(DataError, match=r"no training document has a relation.*confide data stats"):
+        gathered(tmp_path, parse({"task": "re", "site": tables}))
+
+
+def test_a_real_site_may_have_pairs_without_a_relation_only(tmp_path: Path) -> None:
+    tables = [{"name": "south", "train": table(tmp_path, "s", 20, of=1)}]
+    assert gathered(tmp_path, parse({"task": "re", "site": tables})).specs
+
+
+def test_a_tagger_has_no_use_for_a_public_set(tmp_path: Path) -> None:
+    settings = tiny(tmp_path).model_copy(
+        update={"public": parse({"public": {"files": ["a.conll"]}}).public}
+    )
+    with pytest.raises(SettingsError, match="nothing uses a public set"):
+        gathered(tmp_path, settings)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from confide.data.partitions import KINDS, class_of, group_of, partition, site_names
 from confide.errors import DataError
-from confide.text.document import Document, Entity
+from confide.text.document import Document, Entity, Relation
+from confide.text.pairs import NO_RELATION, pair_attributes
 
 TYPES = ("Drug", "Effect", "Test")
 
@@ -145,6 +146,57 @@ class TestDirichlet:
         assert class_of(document(1)) == ""
         assert class_of(document(1, ["Test", "Drug", "Test"])) == "Test"
         assert class_of(document(1, ["Test", "Drug"])) == "Drug"
+
+
+def linked(number, types, stated=True):
+    """A document with relations of these types, which may state its pair."""
+    links = tuple(Relation(f"R{n}", kind, "T0", "T1") for n, kind in enumerate(types))
+    attributes = pair_attributes([("T0", "T1")]) if stated else ()
+    return Document(f"d{number}", "ab", relations=links, attributes=attributes)
+
+
+class TestRelations:
+    def test_the_class_is_the_relation_that_a_document_has_most(self):
+        assert class_of(linked(1, ["b", "a", "b"]), "relations") == "b"
+        assert class_of(linked(1, ["b", "a"]), "relations") == "a"
+        assert class_of(linked(1, [NO_RELATION, NO_RELATION, "b"]), "relations") == "b"
+        assert class_of(linked(1, ["b"])) == ""
+
+    def test_pairs_without_a_relation_are_a_class(self):
+        assert class_of(linked(1, []), "relations") == NO_RELATION
+        assert class_of(linked(1, [], stated=False), "relations") == ""
+        empty = Document("d", "ab", attributes=pair_attributes([]))
+        assert class_of(empty, "relations") == ""
+
+    @pytest.mark.parametrize(("alpha", "low", "high"), [(0.05, 0.85, 1.0), (1000, 0.5, 0.6)])
+    def test_dirichlet_skews_relations(self, alpha, low, high):
+        documents = [linked(n, ["x"] if n % 2 else []) for n in range(2000)]
+        dealt = partition(
+            documents, 4, by="dirichlet", seed=3, alpha=alpha, classes="relations"
+        ).values()
+        assert sorted(d.id for part in dealt for d in part) == sorted(d.id for d in documents)
+        shares = [sum(bool(d.relations) for d in part) / len(part) for part in dealt]
+        assert low <= sum(max(share, 1 - share) for share in shares) / 4 <= high
+        by_entity = partition(documents, 4, by="dirichlet", seed=3, alpha=alpha).values()
+        large = [[bool(d.relations) for d in part] for part in by_entity if len(part) > 50]
+        assert all(0.3 < sum(one) / len(one) < 0.7 for one in large)
+
+
+class TestFew:
+    @given(
+        st.integers(0, 30), st.integers(1, 20), st.sampled_from(["iid", "dirichlet", "quantity"])
+    )
+    def test_fewer_documents_than_sites_go_to_the_first_ones(self, size, sites, by):
+        dealt = partition(many(size), sites, by=by, seed=1, everybody=False)
+        if size >= sites:
+            assert dealt == partition(many(size), sites, by=by, seed=1)
+        else:
+            wanted = [[f"d{n}"] if n < size else [] for n in range(sites)]
+            assert [[d.id for d in part] for part in dealt.values()] == wanted
+
+    def test_groups_are_not_torn(self):
+        with pytest.raises(DataError, match="fewer domains than sites"):
+            partition(many(2), 3, by="domain", everybody=False)
 
 
 class TestQuantity:
