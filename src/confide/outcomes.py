@@ -46,7 +46,7 @@ class Outcome:
     name: str
     sites: tuple[str, ...]
     trained: Trained
-    counts: dict[str, Counts]
+    counts: Mapping[str, Counts]
     ledger: Ledger
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +91,7 @@ class Rounds:
             return Trained(state, progress)
         return Trained(self._restore(progress.best_round)[1], progress)
 
-    def score(self, state: Any, part: str, round: int) -> dict[str, Counts]:
+    def score(self, state: Any, part: str, round: int) -> Mapping[str, Counts]:
         """Every site's counts on its own held-out text."""
         return self._method.score(state, self._federation, part=part, round=round)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from confide.text.document import Document, Entity, Problem, Relation, Span
@@ -23,7 +23,10 @@ __all__ = [
     "RelationExample",
     "Rules",
     "candidates",
+    "predicted_labels",
     "type_pairs",
+    "with_labels",
+    "with_relations",
 ]
 
 Types = tuple[str, str]
@@ -285,3 +288,48 @@ class _Pairs:
         end = self.ends[max(one.last, other.last)]
         entities = (one.entity, other.entity)
         return min(start, *(e.start for e in entities)), max(end, *(e.end for e in entities))
+
+
+# --- what a model says of examples ----------------------------------------------------------
+
+
+def with_labels(
+    examples: Iterable[RelationExample], known: Container[str]
+) -> list[RelationExample]:
+    """The examples, `NO_RELATION` in place of a relation that is not among the known."""
+    return [
+        one if one.relation in known else replace(one, relation=NO_RELATION) for one in examples
+    ]
+
+
+def with_relations(
+    documents: Sequence[Document],
+    examples: Sequence[RelationExample],
+    probabilities: Sequence[Mapping[str, float]],
+) -> list[Document]:
+    """The documents with the likeliest relation of each example's pair instead of their own.
+
+    `examples` are those that `candidates` makes of the documents, `probabilities` what a model says
+    of each relation; that of the likeliest is the confidence. Of several the first counts.
+    """
+    found: dict[int, list[Relation]] = {}
+    for example, likely in zip(examples, probabilities, strict=True):
+        best = max(likely, key=lambda name: likely[name])
+        if best != NO_RELATION:
+            own = found.setdefault(example.document, [])
+            head, tail = example.pair
+            own.append(Relation(f"R{len(own) + 1}", best, head, tail, confidence=likely[best]))
+    return [replace(one, relations=tuple(found.get(n, ()))) for n, one in enumerate(documents)]
+
+
+def predicted_labels(found: Candidates, documents: Sequence[Document]) -> list[str]:
+    """For each example, the relation that predicted documents have between its pair.
+
+    `documents` are in the order of those that the examples were made of.
+    """
+    labels = {
+        (number, relation.head, relation.tail): relation.type
+        for number, document in enumerate(documents)
+        for relation in document.relations
+    }
+    return [labels.get((one.document, *one.pair), NO_RELATION) for one in found.examples]

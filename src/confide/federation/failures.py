@@ -45,6 +45,14 @@ CODES = {
     "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",
     "encoder-missing": "the site cannot use the frozen encoder that the settings name; its own log"
     " says why",
+    "other-encoder": "the site's encoder is not the one that the run began with; bring its files"
+    " back, or start the run again",
+    "relation-outside-set": "the site's training text has a relation that it did not have when the"
+    " run began; start the run again",
+    "other-public-set": "the site was asked about another public set than the one that it was"
+    " given; start the run again",
+    "other-model": "the site does not have the model that a difference is to; the next round sends"
+    " it whole",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",

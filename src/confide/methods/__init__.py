@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
 
 from confide.errors import SettingsError
 from confide.federation.federation import Federation
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.methods.fedavg import FedAvg
+from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
-from confide.methods.taggers import TaggerModel
-from confide.scoring import EntityCounts
+from confide.methods.relation_averaging import FedAttRE, FedAvgRE
+from confide.scoring import Counts
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
+from confide.text.document import Document
 
 
 class Method(Protocol):
     """What a method is: steps, messages, and a start and a round that read like the paper.
 
     `personal`: every site ends with a model of its own, part of which is in its memory only.
+    `keyed`: who has no key of the sites cannot use the model. `public` is text that the server and
+    all sites may read, for a method that makes use of it.
     """
 
     name: ClassVar[str]
@@ -27,9 +32,11 @@ class Method(Protocol):
     Settings: ClassVar[type]
     State: ClassVar[type]
     Memory: ClassVar[type]
+    task: ClassVar[Literal["ner", "re"]]
     personal: ClassVar[bool]
+    keyed: ClassVar[bool]
 
-    def __init__(self, settings: RunSettings) -> None: ...
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
     def start(self, federation: Federation) -> Any:
         """The first state."""
@@ -41,20 +48,29 @@ class Method(Protocol):
 
     def score(
         self, state: Any, federation: Federation, *, part: str, round: int
-    ) -> dict[str, EntityCounts]:
+    ) -> Mapping[str, Counts]:
         """Every site's counts on its own `part` ("dev" or "test")."""
         ...
 
-    def model(self, state: Any, memory: Any) -> TaggerModel:
-        """The trained tagger; `memory` is a site's, where the method is personal."""
+    def model(self, state: Any, memory: Any) -> Any:
+        """What was trained, not yet built; `memory` is a site's, where the method is personal."""
         ...
 
-    def extractor(self, state: Any, memory: Any, *, key: bytes, encoder: str | None = None) -> Any:
+    def extractor(
+        self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
+    ) -> Any:
         """The thing that reads a document and returns it annotated."""
         ...
 
 
-METHODS: dict[str, type[Method]] = {"fedavg": FedAvg, "fedner": FedNER}
+METHODS: dict[str, type[Method]] = {
+    "fedavg": FedAvg,
+    "fedner": FedNER,
+    "feded": FedED,
+    "fedavg-re": FedAvgRE,
+    "fedatt-re": FedAttRE,
+}
+"""By the names that `Settings.trained_by` gives; of two tasks with a method, each has its own."""
 
 
 def method_named(name: str) -> type[Method]:

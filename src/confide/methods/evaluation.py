@@ -1,7 +1,8 @@
 """Evaluation is a step too: a site scores its own held-out text and replies with counts.
 
 What leaves a site: per entity type how many entities were right, predicted and gold, strict and
-relaxed, and the number of sentences. What never does: a prediction, a text.
+relaxed, and the number of sentences; of relations, how often which was predicted as which, and how
+many no pair covers. What never does: a prediction, a text.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.messages import carries
-from confide.scoring import Count, EntityCounts, count_entities
+from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
 from confide.text.document import Document
+
+HELD_OUT = ("dev", "test")
+"""The parts of a site's text that can be scored."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,50 @@ def _table(counts: dict[str, Count], types: list[str]) -> NDArray[np.int64]:
 
 def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
     return {name: Count(*(int(n) for n in row)) for name, row in zip(types, table_Y3, strict=True)}
+
+
+@dataclass(frozen=True)
+class RelationsScored:
+    """Counts of one site on one part of its held-out text. Y labels, no relation among them."""
+
+    labels: list[str] = carries("names of the relations (not text)")
+    confusion_YY: NDArray[np.int64] = carries("pairs of entities: by right, then predicted label")
+    missed_Y: NDArray[np.int64] = carries("relations between entities that are not looked at")
+
+
+def relations_scored(counts: RelationCounts) -> RelationsScored:
+    """The reply for these counts."""
+    labels = sorted({one for pair in counts.confusion for one in pair} | counts.missed.keys())
+    place = {label: number for number, label in enumerate(labels)}
+    confusion_YY = np.zeros((len(labels), len(labels)), np.int64)
+    for (gold, predicted), count in counts.confusion.items():
+        confusion_YY[place[gold], place[predicted]] = count
+    missed_Y = np.array([counts.missed.get(label, 0) for label in labels], np.int64)
+    return RelationsScored(labels, confusion_YY, missed_Y)
+
+
+def check_relations_scored(ask: object, reply: RelationsScored) -> None:
+    """Raise GuardError where the counts are of another shape, or fewer than none."""
+    many = len(reply.labels)
+    for name, table, shape in (
+        ("confusion_YY", reply.confusion_YY, (many, many)),
+        ("missed_Y", reply.missed_Y, (many,)),
+    ):
+        if table.dtype != np.int64 or table.shape != shape:
+            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+        if (table < 0).any():
+            raise GuardError(f"{name} holds counts that cannot be")
+    if len(set(reply.labels)) != many:
+        raise GuardError("labels cannot be")
+
+
+def relation_counts_of(reply: RelationsScored) -> RelationCounts:
+    """The counts in a reply."""
+    confusion = {
+        (gold, predicted): int(reply.confusion_YY[row, column])
+        for row, gold in enumerate(reply.labels)
+        for column, predicted in enumerate(reply.labels)
+        if reply.confusion_YY[row, column]
+    }
+    missed = dict(zip(reply.labels, reply.missed_Y.tolist(), strict=True))
+    return RelationCounts(confusion, {label: count for label, count in missed.items() if count})

@@ -30,6 +30,7 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -48,7 +49,13 @@ from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, initial, set_words
 from confide.methods.context import DESCRIBE_ENCODER
-from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
+from confide.methods.evaluation import (
+    HELD_OUT,
+    Scored,
+    check_scored,
+    counts_of,
+    score_documents,
+)
 from confide.methods.taggers import (
     CHARACTER_ROWS,
     Extractor,
@@ -76,6 +83,7 @@ from confide.methods.vocabulary import (
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
+from confide.text.document import Document
 
 
 class FedAvgSettings(Table):
@@ -260,8 +268,6 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     return mean
 
 
-HELD_OUT = ("dev", "test")
-
 TAKE_VOCABULARY = Step.of(take_vocabulary)
 TRAIN = Step.of(
     train,
@@ -289,9 +295,11 @@ class FedAvg:
     Settings: ClassVar[type] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
     Memory: ClassVar[type] = TaggerMemory
+    task: ClassVar[Literal["ner", "re"]] = "ner"
+    keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = False
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         self._run = settings
         self._own = own_settings(FedAvgSettings, settings.options)
 
@@ -344,7 +352,7 @@ class FedAvg:
         return TaggerModel(state, state.weights)
 
     def extractor(
-        self, state: FedAvgState, memory: object, *, key: bytes, encoder: str | None = None
+        self, state: FedAvgState, memory: object, *, key: bytes | None, encoder: str | None = None
     ) -> Extractor:
         """What reads documents and annotates them, for who holds the key."""
         return extractor_of(self.model(state, memory), key=key, encoder=encoder)

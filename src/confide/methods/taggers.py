@@ -92,13 +92,17 @@ class Extractor:
         return annotate(self.model, prepared)
 
 
-def extractor_of(trained: TaggerModel, *, key: bytes, encoder: str | None = None) -> Extractor:
+def extractor_of(
+    trained: TaggerModel, *, key: bytes | None, encoder: str | None = None
+) -> Extractor:
     """What a trained tagger is for who holds the key.
 
     `encoder` is where its frozen encoder lies, if not where the settings of the run say.
     Raises KeyFileError; and what `find_encoder` raises.
     """
     form, weights = trained
+    if key is None:
+        raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
     found = None if form.context == NONE else find_encoder(encoder or form.context)
     return Extractor(tagger_of(form, weights), vocabulary_for(form, key), found)
 

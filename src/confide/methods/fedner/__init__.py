@@ -34,7 +34,7 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -77,6 +77,7 @@ from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY, Agreed
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
+from confide.text.document import Document
 
 PartName = Literal["word", "character", "cnn", "bilstm", "crf"]
 
@@ -117,9 +118,11 @@ class FedNER:
     Settings: ClassVar[type] = FedNERSettings
     State: ClassVar[type] = FedNERState
     Memory: ClassVar[type] = FedNERMemory
+    task: ClassVar[Literal["ner", "re"]] = "ner"
+    keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         self._run = settings
         self._own = own_settings(FedNERSettings, settings.options)
         if settings.training.optimiser != "adam":
@@ -209,7 +212,12 @@ class FedNER:
         return TaggerModel(memory, memory.best or last)
 
     def extractor(
-        self, state: FedNERState, memory: FedNERMemory, *, key: bytes, encoder: str | None = None
+        self,
+        state: FedNERState,
+        memory: FedNERMemory,
+        *,
+        key: bytes | None,
+        encoder: str | None = None,
     ) -> Extractor:
         """What reads a site's documents and annotates them, for who holds the key."""
         return extractor_of(self.model(state, memory), key=key, encoder=encoder)

@@ -1,0 +1,77 @@
+"""What a trained relation classifier is for who has it: documents in, documents out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.relations import (
+    RelationExample,
+    Rules,
+    candidates,
+    with_labels,
+    with_relations,
+)
+from confide.errors import FederationError
+from confide.federation.messages import Arrays
+from confide.learning.relations import RelationModeller, relation_logits
+from confide.learning.weights import load
+from confide.methods.context import find_encoder
+from confide.methods.relation_form import RelationMemory, modeller_of, rules_of
+from confide.models.relation import RelationClassifier
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class RelationExtractor:
+    """A trained relation classifier, and which pairs it looks at."""
+
+    modeller: RelationModeller
+    model: RelationClassifier
+    rules: Rules
+    types: tuple[str, ...]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """Its classes, `NO_RELATION` among them."""
+        return self.modeller.form.relations
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the relations that the model finds between their entities.
+
+        A relation's confidence is its probability. Relations that were there are replaced.
+        """
+        found = candidates([replace(one, relations=()) for one in documents], self.rules)
+        return with_relations(documents, found.examples, self.probabilities(found.examples))
+
+    def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
+        """Of each example, the probability of every class."""
+        plain = with_labels(examples, set())
+        logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
+        logits_SR = logits_SR.astype(np.float64) - logits_SR.max(1, keepdims=True)
+        likely_SR: NDArray[np.float64] = np.exp(logits_SR)
+        likely_SR /= likely_SR.sum(1, keepdims=True)
+        return [dict(zip(self.relations, row, strict=True)) for row in likely_SR.tolist()]
+
+
+def extractor_of(
+    memory: RelationMemory, weights: Arrays, *, encoder: str | None = None
+) -> RelationExtractor:
+    """What a trained classifier is; `encoder` is where its files lie, if not as the settings say.
+
+    Raises FederationError where these are other files; and what `find_encoder` raises.
+    """
+    found = find_encoder(encoder or memory.encoder)
+    if found.digest != memory.digest:
+        raise FederationError(
+            "this is not the encoder that the relation model was trained with",
+            where=str(found.folder),
+            fix="name the folder of the same files",
+        )
+    modeller = modeller_of(memory, found)
+    model = modeller.initial(0)
+    load(model, weights)
+    return RelationExtractor(modeller, model, rules_of(memory), tuple(memory.known_types))
