@@ -4,6 +4,7 @@ import pytest
 
 from confide.data.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
+from confide.text.archives import exists
 from confide.text.formats import FORMATS
 from confide.text.schemes import SCHEMES
 
@@ -85,4 +86,4 @@ def test_the_files_are_what_the_entry_says(corpus, corpora):
         pytest.skip(f"{corpus.name} is not there")
     for files in corpus.files.values():
         for file in files:
-            assert (corpora / corpus.name / file).is_file()
+            assert exists(corpora / corpus.name / file)

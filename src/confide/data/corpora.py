@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from confide.errors import MissingDataError, SettingsError
+from confide.text.archives import exists
 
 VARIABLE = "CONFIDE_DATA"
 
@@ -90,7 +91,7 @@ def locate(path: str | Path) -> Path:
     if not root:
         raise _missing(inside, f"the variable {VARIABLE} is not set")
     found = Path(root).expanduser() / inside
-    if not found.exists():
+    if not exists(found):
         raise _missing(inside, f"{inside!r} does not lie under ${VARIABLE}")
     return found
 

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
+from confide.text.archives import read_member
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -19,15 +20,16 @@ _MARKS = (
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, unpacked if they are gzip.
+    """The bytes of a file, unpacked if they are gzip. It may be in an archive: `a.zip!/file`.
 
     Raises:
         MissingDataError: there is no such file.
-        FormatError: it is a folder, or damaged gzip.
+        FormatError: it is a folder, or damaged gzip, or in an archive that cannot be read.
         DataError: the system does not let us read it.
     """
     try:
-        raw = path.read_bytes()
+        member = read_member(path)
+        raw = path.read_bytes() if member is None else member
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             "there is no such file", where=str(path), fix="check the path"

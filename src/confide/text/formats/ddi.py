@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError
+from confide.text.archives import files_below, inside, is_folder
 from confide.text.document import Document, Entity, Problem, Relation, Span
 from confide.text.formats.base import Options, Reading, merged_fragments, shown
 from confide.text.formats.markup import Element, parse
@@ -36,7 +37,7 @@ class _Draft:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read one file, or all ``.xml`` files of a folder and of the folders in it.
+    """Read one file, or all ``.xml`` files below a folder, which may be one in an archive.
 
     Sentences stay as the file has them, a newline between two. A pair that interacts is a relation
     from its e1 to its e2, of the pair's type. A document asks about every pair of drugs of one
@@ -48,7 +49,7 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a file is not XML, or not of the corpus.
         DataError: a type of entity is not among the declared ones.
     """
-    files = xml_files(path) if path.is_dir() else [path]
+    files = xml_files(path) if is_folder(path) else [path]
     if not files:
         raise MissingDataError("the folder holds no .xml file", where=str(path))
     problems: list[Problem] = []
@@ -63,10 +64,13 @@ def read(path: Path, options: Options) -> Reading:
 def xml_files(folder: Path) -> list[Path]:
     """The XML files of a folder and of the folders in it, in the order of their names."""
     try:
+        packed = inside(folder) is not None and not folder.exists()
         return sorted(
             file
-            for file in folder.rglob("*")
-            if file.suffix.lower() == ".xml" and not file.name.startswith(".") and file.is_file()
+            for file in (files_below(folder) if packed else folder.rglob("*"))
+            if file.suffix.lower() == ".xml"
+            and not file.name.startswith(".")
+            and (packed or file.is_file())
         )
     except OSError as error:
         raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error

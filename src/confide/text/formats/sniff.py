@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
+from confide.text.archives import is_folder
 from confide.text.files import decode, lines_of, read_bytes
 from confide.text.formats import bioc, ddi, i2b2
 from confide.text.formats.ade import corpus_file, is_ade
@@ -36,7 +37,7 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
         FormatError: it is none of the formats, or a folder of several formats.
     """
     path = Path(path)
-    if path.is_dir():
+    if is_folder(path):
         return _of_folder(path, encoding)
     if path.suffix.lower() in BRAT:
         return "brat"
@@ -60,7 +61,9 @@ def _must_be_unpacked(raw: bytes, path: Path) -> None:
     zipped = raw.startswith(ZIP) and b"[Content_Types].xml" not in raw and b"xl/" not in raw
     if zipped or raw[257:262] == b"ustar":
         raise FormatError(
-            "an archive of several files", where=str(path), fix="unpack it and name what is in it"
+            "an archive of several files",
+            where=str(path),
+            fix=f"name what is in it: {path.name}!/folder/file",
         )
 
 
@@ -152,7 +155,7 @@ def _of_folder(folder: Path, encoding: str | None) -> str:
     trees = ddi.xml_files(folder)
     if trees and root_name(read_bytes(trees[0])) == ddi.ROOT:
         return "ddi"
-    files = files_in(folder)
+    files = files_in(folder) if folder.is_dir() else []
     if not files:
         raise MissingDataError("the folder holds no data file", where=str(folder))
     if files == [folder]:

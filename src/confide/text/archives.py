@@ -1,0 +1,158 @@
+"""Files inside an archive, named as `corpus.zip!/folder/file`: read into memory, never unpacked.
+
+A zip or tar file (`.zip`, `.tar`, `.tar.gz`, `.tgz`) is followed by an exclamation mark and the
+path inside. Only plain files count; names that lead out of the archive are no files of it.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from confide.errors import DataError, FormatError, MissingDataError
+
+MARK = "!"
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+MOST_BYTES = 1 << 29
+"""What all files of an archive may hold together."""
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,  # a zip file with a password
+    NotImplementedError,  # a way of packing that nobody here knows
+)
+
+
+def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
+    """The archive that a path leads into, and the way from its root; None where it leads into none.
+
+    >>> archive, way = inside(Path("ddi/corpus.zip!/Train/a.xml"))
+    >>> archive.as_posix(), str(way)
+    ('ddi/corpus.zip', 'Train/a.xml')
+    """
+    for place, part in enumerate(path.parts):
+        if part.endswith(MARK) and part[:-1].lower().endswith(SUFFIXES):
+            archive = Path(*path.parts[:place], part[:-1])
+            return archive, PurePosixPath(*path.parts[place + 1 :])
+    return None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, on disk or in an archive."""
+    place = inside(path)
+    if place is None or path.exists():
+        return path.is_dir()
+    archive, way = place
+    return any(way in file.parents for file in _files(archive))
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder, on disk or in an archive."""
+    place = inside(path)
+    if place is None or path.exists():
+        return path.exists()
+    archive, way = place
+    return archive.is_file() and (is_folder(path) or way in _files(archive))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files of a folder in an archive and of the folders in it; nothing where it is in none."""
+    place = inside(folder)
+    if place is None:
+        return
+    archive, way = place
+    for file in _files(archive):
+        if way in file.parents:
+            yield folder.joinpath(*file.relative_to(way).parts)
+
+
+def read_member(path: Path) -> bytes | None:
+    """The bytes of a file in an archive; None where the path leads into none.
+
+    Raises:
+        MissingDataError: there is no such archive, or no such file in it.
+        FormatError: it is a folder; or the archive is damaged, locked or far too large.
+        DataError: the system does not let us read it.
+    """
+    place = inside(path)
+    if place is None or path.exists():
+        return None
+    archive, way = place
+    files = _files(archive)
+    if way in files:
+        return files[way]
+    if is_folder(path):
+        raise FormatError("a folder in an archive, not a file", where=str(path))
+    raise MissingDataError(
+        "there is no such file in the archive", where=str(path), fix="check the path after the !"
+    )
+
+
+def _files(archive: Path) -> Mapping[PurePosixPath, bytes]:
+    """Every file of an archive by its way from the root."""
+    try:
+        stamp = archive.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingDataError(
+            "there is no such archive", where=str(archive), fix="check the path before the !"
+        ) from error
+    except OSError as error:
+        raise DataError(f"the archive cannot be read ({error})", where=str(archive)) from error
+    return _unpacked(archive, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPath, bytes]:
+    """The files of an archive that has not changed since it was last read."""
+    files: dict[PurePosixPath, bytes] = {}
+    left = MOST_BYTES
+    reader = _zipped if archive.suffix.lower() == ".zip" else _tarred
+    try:
+        for name, stream in reader(archive):
+            way = PurePosixPath(name)
+            if way.is_absolute() or ".." in way.parts:
+                continue
+            raw = stream.read(left + 1)
+            left -= len(raw)
+            if left < 0:
+                break
+            files[way] = raw
+    except _BROKEN as error:
+        raise FormatError(
+            f"the archive cannot be unpacked ({error})",
+            where=str(archive),
+            fix="unpack it yourself and name what is in it",
+        ) from error
+    if left < 0:
+        raise FormatError(
+            f"the archive holds more than {MOST_BYTES >> 20} MiB",
+            where=str(archive),
+            fix="unpack it yourself and name what is in it",
+        )
+    return files
+
+
+def _zipped(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as opened:
+        for item in opened.infolist():
+            if not item.is_dir():
+                with opened.open(item) as stream:
+                    yield item.filename, stream
+
+
+def _tarred(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(archive) as opened:
+        for item in opened:
+            stream = opened.extractfile(item) if item.isreg() else None
+            if stream is not None:
+                with stream:
+                    yield item.name, stream
