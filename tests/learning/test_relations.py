@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.data.relation_pieces import RelationBatch
 from confide.data.relations import RelationExample
 from confide.errors import DataError, SettingsError
+from confide.learning import relations
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
@@ -24,7 +26,7 @@ from confide.learning.relations import (
     relation_logits,
 )
 from confide.learning.weights import arrays, load
-from confide.models.relation import RelationClassifier
+from confide.models.relation import RelationClassifier, loss
 from learning.encoders import LIMIT, tiny_bert, tiny_roberta
 
 FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)
@@ -149,6 +151,38 @@ def test_a_loss_of_ones_own_sees_which_examples_it_is_of(bert: Path) -> None:
     fit_relations(model, encoded, epochs=2, batch_size=4, optimiser=settings, seed=1, loss=other)
     assert sorted(seen) == sorted([*range(40), *range(40)])
     assert (relation_logits(model, encoded).argmax(1) == 1).all()
+
+
+@pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
+    kind: Any, weight_decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = modeller(kind(tmp_path / "encoder"))
+    encoded, found, sizes = made.encoded(EXAMPLES[:12]), [], []
+    settings = Optimiser("adamw", learning_rate=1e-3, weight_decay=weight_decay, clip=0.5)
+
+    def seen(model: RelationClassifier, batch: RelationBatch) -> torch.Tensor:
+        sizes.append(len(table_of(model).weight))
+        return loss(model, batch)
+
+    for _ in range(2):
+        model = made.initial(1)
+        weight = table_of(model).weight
+        fit_relations(model, encoded, epochs=2, batch_size=4, optimiser=settings, seed=1, loss=seen)
+        assert table_of(model).weight is weight
+        found.append(arrays(model))
+        monkeypatch.setattr(relations, "only_rows", lambda *_: nullcontext())
+    assert list(found[0]) == list(found[1])
+    assert all(found[0][n].tobytes() == found[1][n].tobytes() for n in found[0])
+    rows = len(set(encoded.ids_N.tolist()) | {encoded.padding})
+    assert sizes == [rows if weight_decay == 0.0 else len(weight)] * 6 + [len(weight)] * 6
+
+
+def table_of(model: RelationClassifier) -> torch.nn.Embedding:
+    body: Any = model.encoder
+    table: torch.nn.Embedding = body.get_input_embeddings()
+    return table
 
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:

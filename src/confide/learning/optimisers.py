@@ -27,6 +27,11 @@ class Optimiser:
     weight_decay: float = 0.0
     clip: float = 5.0
 
+    @property
+    def keeps_still(self) -> bool:
+        """Whether a number whose gradient is always zero stays as it is, to the bit."""
+        return self.weight_decay == 0.0
+
 
 def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
     """The torch optimiser; raises `SettingsError` for a name that is not in `OPTIMISERS`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,8 +30,10 @@ from confide.errors import SettingsError
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
+from confide.learning.rows import only_rows
 from confide.learning.seeds import seeded
 from confide.models import relation
+from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
 
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
@@ -98,6 +101,7 @@ class RelationModeller:
             model = RelationClassifier(body, sizes)
         if getattr(body, "pooler", None) is not None:
             body.pooler = None  # nobody asks it
+        widen(model)
         return model.requires_grad_(True).eval()
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
@@ -144,22 +148,30 @@ def fit_relations(
 
     `loss`: the cross entropy (`models.relation.loss`) if none is given; one of your own finds with
     `batch.rows_B` what else it knows of each example.
-    Raises DataError where there is no example.
+    While it trains the word pieces' table holds only what these examples read, where that gives
+    the same numbers (`learning.rows`). Raises DataError where there is no example.
     """
     of_batch = loss or relation.loss
 
     def batches(seed: int) -> Iterator[RelationBatch]:
         return train_relation_batches(encoded, batch_size=batch_size, seed=seed)
 
-    return train(
-        model,
-        batches,
-        lambda batch: of_batch(model, batch),
-        epochs=epochs,
-        optimiser=optimiser,
-        seed=seed,
-        on_batch=on_batch,
-    )
+    with _table_of(model, encoded) if optimiser.keeps_still else nullcontext():
+        return train(
+            model,
+            batches,
+            lambda batch: of_batch(model, batch),
+            epochs=epochs,
+            optimiser=optimiser,
+            seed=seed,
+            on_batch=on_batch,
+        )
+
+
+def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractContextManager[None]:
+    """Only the rows of the encoder's table that these examples read."""
+    body: Any = model.encoder
+    return only_rows(model, body.get_input_embeddings(), np.append(encoded.ids_N, encoded.padding))
 
 
 def relation_logits(

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 _REGISTERS = "AVX512"
+_LEAST = 2**16  # numbers of a weight; calling the operator costs more than a smaller one saves
 
 
 @cache
@@ -48,6 +50,7 @@ class _WideLinear(torch.autograd.Function):
         return _product(values_ND, weight_HD, bias_H)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
         values_ND, weight_HD = ctx.saved_tensors
         wanted_values, wanted_weight, wanted_bias = ctx.needs_input_grad
@@ -73,10 +76,10 @@ class WideLinear(nn.Linear):
 
 
 def widen(model: nn.Module) -> None:
-    """Makes every linear layer below `model` a `WideLinear` of the same parameters and names."""
+    """Makes the linear layers below `model` that are large `WideLinear`, of the same parameters."""
     for module in list(model.modules()):
         for name, layer in module.named_children():
-            if type(layer) is nn.Linear:
+            if type(layer) is nn.Linear and layer.weight.numel() >= _LEAST:
                 wide = WideLinear(layer.in_features, layer.out_features, device="meta")
                 wide.weight, wide.bias = layer.weight, layer.bias
                 setattr(module, name, wide.train(layer.training))

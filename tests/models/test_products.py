@@ -1,0 +1,109 @@
+"""Wide products: the same numbers as PyTorch's own, forwards and backwards."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from confide.models import products
+from confide.models.products import WideLinear, has_wide_products, widen
+
+SHAPES = [(7, 5), (3, 7, 5), (2, 3, 7, 5)]
+
+
+@pytest.fixture(autouse=True)
+def small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_LEAST", 1)
+
+
+@pytest.fixture(params=["as it is here", "without"])
+def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without":
+        monkeypatch.setattr(products, "has_wide_products", lambda: False)
+
+
+def pair(*, bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
+    """The same layer in double precision, and wide."""
+    torch.manual_seed(1)
+    plain = nn.Linear(5, 4, bias=bias)
+    wide = nn.Sequential(copy.deepcopy(plain))
+    widen(wide)
+    found = wide[0]
+    assert isinstance(found, WideLinear)
+    return plain.double(), found
+
+
+@pytest.mark.usefixtures("processor")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients_are_those_of_double_precision(
+    shape: tuple[int, ...], bias: bool
+) -> None:
+    plain, wide = pair(bias=bias)
+    values = torch.randn(shape)
+    inputs = [values.double().requires_grad_(), values.clone().requires_grad_()]
+    outputs = [layer(given) for layer, given in zip((plain, wide), inputs, strict=True)]
+    assert outputs[1].shape == (*shape[:-1], 4)
+    weights = torch.randn(outputs[1].shape)
+    for output in outputs:
+        (output * weights).sum().backward()
+    found = [(outputs[1], outputs[0]), (inputs[1].grad, inputs[0].grad)]
+    found += [(w.grad, p.grad) for w, p in zip(wide.parameters(), plain.parameters(), strict=True)]
+    for one, other in found:
+        torch.testing.assert_close(one, other.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_views_are_read_as_they_are() -> None:
+    plain, wide = pair()
+    values = torch.randn(5, 3, 7).permute(2, 1, 0)
+    wide(values).transpose(0, 1).cumsum(0).sum().backward()
+    plain(values.double()).transpose(0, 1).cumsum(0).sum().backward()
+    assert plain.weight.grad is not None
+    torch.testing.assert_close(wide.weight.grad, plain.weight.grad.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_frozen_gets_no_gradient() -> None:
+    _, wide = pair()
+    wide.weight.requires_grad_(False)
+    values = torch.randn(3, 5, requires_grad=True)
+    wide(values).sum().backward()
+    assert wide.weight.grad is None
+    assert values.grad is not None
+    assert wide.bias.grad is not None
+
+
+@pytest.mark.parametrize("values", [torch.zeros(0, 5), torch.ones(2, 5).double()])
+def test_nothing_and_other_types_go_the_usual_way(values: torch.Tensor) -> None:
+    _, wide = pair()
+    assert wide.to(values.dtype)(values).shape == (len(values), 4)
+
+
+def test_parameters_keep_their_names_order_and_identity() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 1, bias=False)))
+    before = dict(model.eval().named_parameters())
+    widen(model)
+    after = dict(model.named_parameters())
+    assert list(before) == list(after)
+    assert all(before[name] is after[name] for name in before)
+    assert not any(module.training for module in model.modules())
+    assert sum(isinstance(module, WideLinear) for module in model.modules()) == 2
+
+
+def test_small_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_LEAST", 7)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
+    widen(model)
+    assert [type(layer) for layer in model] == [nn.Linear, WideLinear]
+
+
+def test_a_build_without_the_operator_goes_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> torch.Tensor:
+        raise AttributeError("no such operator")
+
+    monkeypatch.setattr(products, "_product", missing)
+    assert not has_wide_products.__wrapped__()
+    monkeypatch.setattr(products, "_product", lambda left, right: left @ right.t() + 1)
+    assert not has_wide_products.__wrapped__()
