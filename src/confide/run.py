@@ -1,7 +1,8 @@
 """A run: settings in, a folder with a model, scores, ledger and history out.
 
 `fedavg` and its like are one federation of all sites; `pooled` is a federation of one site that
-holds all text, `alone` is one federation for each site. All three walk the same path.
+holds all text, `public-only` of one that holds the public set, `alone` is one federation for each
+site. All walk the same path.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.workers import WorkerEngine
-from confide.gathering import Gathered, gather, pooled
-from confide.methods import Method, method_named
+from confide.gathering import Gathered, gather, pooled, public_only
+from confide.methods import Method, method_of
 from confide.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
 from confide.recipes import settings_file
 from confide.runfolder import RunFolder, environment, memory_of
@@ -28,6 +29,10 @@ __all__ = ["Event", "RunResult", "run"]
 
 ONE_AND_ALL = ""
 """The name of the part of a run that is one federation of everybody."""
+
+
+ONE_SITE = {"pooled": pooled, "public-only": public_only}
+"""References that are one site, and how it comes by its text."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,8 @@ def run(
     """
     watch = on_event or unwatched
     chosen = _chosen(settings, overrides)
-    kind = method_named(chosen.trained_by)
-    method = kind(chosen)
+    kind = method_of(chosen)
+    kind(chosen)  # wrong options are named before text is read
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
     folder.check(chosen, resume=resume)
@@ -78,6 +83,7 @@ def run(
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
+    method = kind(chosen, gathered.public)
     parts = _parts(chosen, gathered, folder)
     outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
@@ -88,7 +94,7 @@ def run(
         outcomes,
         name=name,
         data=gathered.facts(),
-        counts=by_site if chosen.method == "pooled" else None,
+        counts=by_site if chosen.method in ONE_SITE else None,
     )
     folder.write("result.json", result)
     watch(Event("end", message=str(folder.path)))
@@ -102,8 +108,8 @@ def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settin
 
 
 def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Part]:
-    if settings.method == "pooled":
-        return [Part(ONE_AND_ALL, (pooled(gathered, folder.sites),))]
+    if settings.method in ONE_SITE:
+        return [Part(ONE_AND_ALL, (ONE_SITE[settings.method](gathered, folder.sites),))]
     if settings.method == "alone":
         return [Part(spec.name, (spec,)) for spec in gathered.specs]
     return [Part(ONE_AND_ALL, gathered.specs)]

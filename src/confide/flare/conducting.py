@@ -28,7 +28,8 @@ from confide.flare.joining import (
     wire_digest,
     wire_of,
 )
-from confide.methods import method_named
+from confide.gathering import public_set
+from confide.methods import method_of
 from confide.outcomes import (
     Outcome,
     Plan,
@@ -102,7 +103,7 @@ class Conductor:
         federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined))
-        method = method_named(settings.trained_by)(settings)
+        method = method_of(settings)(settings, public_set(settings))
         plan = Plan(settings, method, self._engine, self._folder, binding, watch)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and look at their own errors"))

@@ -19,7 +19,7 @@ from confide.errors import EngineError, RunError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare.events import OUTCOME
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
-from confide.methods import method_named
+from confide.methods import method_of
 from confide.runfolder import CHECKPOINTS, RunFolder
 from confide.settings import Settings, dump
 
@@ -100,7 +100,7 @@ def follow(
 
     Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
     """
-    method_named(settings.trained_by)(settings)
+    method_of(settings)(settings)
     folder = RunFolder(out)
     folder.check(settings, resume=resume)
     watch = on_event or unwatched

@@ -77,9 +77,9 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
 
     `where` is the file that they are from.
     """
-    if settings.method == "pooled":
+    if settings.method in ("pooled", "public-only"):
         raise SettingsError(
-            "pooled puts all text in one place, and the text of real sites does not move",
+            f"{settings.method} tests on all text in one place, and that of real sites does not move",
             where=where,
             fix="use `confide run` for it, on text that may be in one place",
         )

@@ -14,7 +14,7 @@ from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.relation_averaging import FedAttRE, FedAvgRE
 from confide.scoring import Counts
-from confide.settings import REFERENCES, nearest
+from confide.settings import OF_THE_TASK, REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -79,6 +79,26 @@ def method_named(name: str) -> type[Method]:
         return METHODS[name]
     known = [*METHODS, *REFERENCES]
     raise SettingsError(f"there is no method {name!r}", fix=nearest(name, known))
+
+
+def method_of(settings: RunSettings) -> type[Method]:
+    """The method that these settings run.
+
+    Raises SettingsError: there is none of that name, or it is one of another task.
+    """
+    kind = method_named(settings.trained_by)
+    if kind.task != settings.task:
+        raise SettingsError(
+            f"{settings.method} is no method of task {settings.task!r}",
+            fix=f"set task = {kind.task!r}, or use one of {', '.join(methods_of(settings.task))}",
+        )
+    return kind
+
+
+def methods_of(task: str) -> list[str]:
+    """The names by which settings of a task call its methods."""
+    short = {full: name for (_, name), full in OF_THE_TASK.items()}
+    return [short.get(name, name) for name, kind in METHODS.items() if kind.task == task]
 
 
 def wire(method: str) -> list[WireRow]:
