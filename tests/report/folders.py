@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from confide.scoring import RelationCounts, relation_scores, sum_relation_counts
+from confide.text.pairs import NO_RELATION
+
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
+RELATIONS = ("causes", "prevents", "treats")
 SITES = ("cardiology", "oncology", "practice")
 
 
@@ -82,6 +86,53 @@ def errors(site: str, secret: str = "dry cough") -> dict:
         "worst": [{"text": text, "where": f"{site}-test-003:2",
                    "gold": [[start, end, "ADE"], [drug, drug + 8, "DRUG"]],
                    "predicted": [[start, end, "REASON", 0.81], [drug, drug + 8, "DRUG", 0.99]]}],
+    }  # fmt: skip
+
+
+def relation_counts(right: int, wrong: int = 4) -> RelationCounts:
+    """Of each relation `right` found, and three times `wrong` mistaken; of one, two overlooked."""
+    confusion = {(name, name): right for name in RELATIONS}
+    confusion |= {(name, NO_RELATION): wrong for name in RELATIONS}
+    confusion |= {(NO_RELATION, name): wrong for name in RELATIONS}
+    confusion |= {("causes", "treats"): wrong, (NO_RELATION, NO_RELATION): 900}
+    return RelationCounts(dict(sorted(confusion.items())), {"treats": 2})
+
+
+def relation_result(
+    method: str, right: int, *, rounds: int = 12, sites: tuple[str, ...] = SITES, up: int = 42_000
+) -> dict[str, Any]:
+    """Of a relation run: site by site one more relation is found; each round `up` bytes leave."""
+    counts = {site: relation_counts(right + n) for n, site in enumerate(sites)}
+    overall = relation_scores(sum_relation_counts(counts.values()))
+    micro, macro = overall["micro"]["f1"], overall["macro"]["f1"]
+    made = result(method, 0.0, rounds=rounds, sites=sites)
+    for n, turn in enumerate(made["history"], 1):
+        turn["dev"] = {"micro": micro * (1 - 0.6 / n), "macro": macro * (1 - 0.6 / n)}
+        turn["bytes"] = {"up": up, "down": 900_000}
+    scores = {site: relation_scores(count) for site, count in counts.items()}
+    made |= {"task": "re", "scores": {"overall": overall, "sites": scores}, "dev": overall}
+    made["bytes"]["up"] = dict.fromkeys(sites, up * rounds // len(sites))
+    for facts in made["data"]["sites"].values():
+        facts["relations"] = dict.fromkeys(RELATIONS, 70)
+    made["data"]["public"] = {"documents": 55, "relations": {"treats": 9}, "problems": {}}
+    return made
+
+
+def relation_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
+    """Two wrong pairs: one with a wrong relation, one that was not found."""
+    text = f"Ramopril 5 mg caused {secret}."
+    tail = text.index(secret)
+    pair = {"text": text, "head": [[0, 8]], "tail": [[tail, tail + len(secret)]],
+            "head_type": "DRUG", "tail_type": "ADE", "gold": "causes"}  # fmt: skip
+    return {
+        "site": site,
+        "task": "re",
+        "confusion": {"causes": {"causes": 9, "treats": 1, NO_RELATION: 2, "": 3},
+                      NO_RELATION: {"treats": 1, NO_RELATION: 40}, "treats": {"treats": 5}},
+        "worst": [
+            {**pair, "where": "n1:T1:T2", "predicted": "treats", "confidence": 0.93},
+            {**pair, "where": "n7:T1:T2", "predicted": NO_RELATION, "confidence": None},
+        ],
     }  # fmt: skip
 
 

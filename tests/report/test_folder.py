@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.report.folder import load_run, load_runs, totals
-from report.folders import SITES, errors, ledger, result, write_run
+from confide.report.folder import load_run, load_runs, task_of, totals
+from report.folders import SITES, errors, ledger, relation_result, result, write_run
 
 
 def test_a_run_is_read_whole(tmp_path: Path) -> None:
@@ -81,6 +81,7 @@ def test_text_is_left_unread(tmp_path: Path) -> None:
         ("result.json", "{", "cannot be read as JSON"),
         ("result.json", "[1]", "does not hold a JSON object"),
         ("result.json", "{}", "not a run's result"),
+        ("result.json", '{"schema": 1, "task": "qa"}', "ner or re; got 'qa'.*upgrade"),
         ("result.json", '{"schema": 2}', "newer confide.*schema 1.*schema 2.*upgrade"),
         ("ledger.jsonl", '{"round": 1}\n', r"ledger\.jsonl:1: a damaged line"),
         ("ledger.jsonl", "\n[]\n", r"ledger\.jsonl:2"),
@@ -112,3 +113,23 @@ def test_a_ledger_with_a_half_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").write_text(json.dumps(ledger()[0]) + '\n{"round": 1, "st')
     with pytest.raises(RunError, match=r"ledger\.jsonl:2"):
         load_run(tmp_path)
+
+
+def test_the_task_says_which_kinds_of_scores_there_are(tmp_path: Path) -> None:
+    entities = load_run(write_run(tmp_path / "e", result("fedavg", 0.8)))  # says no task: older
+    relations = load_run(write_run(tmp_path / "r", relation_result("feded", 30)))
+    assert (entities.task, entities.scoring.kinds) == ("ner", ("strict", "relaxed"))
+    assert (relations.task, relations.scoring.kinds) == ("re", ("micro", "macro"))
+    assert relations.overall["micro"]["support"] == 333
+    with pytest.raises(RunError, match=r"\(ner\) and .*\(re\): one run finds entities"):
+        load_runs([entities.path, relations.path])
+    assert task_of([]) == "ner"
+
+
+def test_bytes_of_a_round_are_the_mean(tmp_path: Path) -> None:
+    made = result("fedavg", 0.8, rounds=2)
+    made["history"][1]["bytes"] = {"up": 100_000, "down": 0}
+    run = load_run(write_run(tmp_path, made))
+    assert (run.bytes_per_round("up"), run.bytes_per_round("down")) == (500_000, 450_000)
+    made["history"] = []
+    assert load_run(write_run(tmp_path / "none", made)).bytes_per_round("up") is None

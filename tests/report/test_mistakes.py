@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from confide.report.mistakes import Piece, errors_view, pieces
-from report.folders import errors
+from confide.report.mistakes import Piece, errors_view, pieces, relation_confusion
+from confide.scoring import relation_scores
+from confide.text.pairs import NO_RELATION
+from report.folders import RELATIONS, errors, relation_counts, relation_errors
 
 
 def test_text_is_cut_at_its_spans() -> None:
@@ -23,11 +25,12 @@ def test_no_character_is_lost_or_doubled_where_spans_overlap() -> None:
 
 def test_the_confusion_is_a_whole_table_with_nothing_last() -> None:
     view = errors_view(errors("ward"))
-    assert view.types == ("ADE", "DRUG", "REASON", "")
-    assert view.confusion == (
+    assert view.confusion.columns == ("ADE", "DRUG", "REASON", "")
+    assert view.confusion.rows == (
         ("ADE", (30, 0, 4, 6)), ("DRUG", (0, 88, 0, 2)), ("REASON", (3, 0, 20, 0)),
         ("", (5, 1, 0, 0)),
     )  # fmt: skip
+    assert view.confusion.nothing == "nothing"
     (mistake,) = view.worst
     assert [piece.right for piece in mistake.gold if piece.type] == [False, True]
     assert [piece.confidence for piece in mistake.predicted if piece.type] == [0.81, 0.99]
@@ -35,4 +38,43 @@ def test_the_confusion_is_a_whole_table_with_nothing_last() -> None:
 
 def test_a_site_without_errors() -> None:
     view = errors_view({"site": "ward", "confusion": {}, "worst": []})
-    assert (view.types, view.confusion, view.worst) == (("",), (("", (0,)),), ())
+    assert (view.confusion.columns, view.confusion.rows) == (("",), (("", (0,)),))
+    assert (view.worst, view.pairs) == ((), ())
+
+
+def test_relations_come_first_then_none_then_what_was_not_looked_at() -> None:
+    view = errors_view(relation_errors("ward"))
+    assert view.confusion.columns == ("causes", "treats", NO_RELATION, "")
+    assert view.confusion.rows == (
+        ("causes", (9, 1, 2, 3)), ("treats", (0, 5, 0, 0)), (NO_RELATION, (0, 1, 40, 0)),
+    )  # fmt: skip
+    assert view.confusion.nothing == "not looked at" and view.worst == ()
+    wrong, unseen = view.pairs
+    assert (wrong.gold, wrong.predicted, wrong.confidence) == ("causes", "treats", 0.93)
+    assert (unseen.predicted, unseen.confidence) == (NO_RELATION, None)
+    assert [(piece.text, piece.type) for piece in wrong.text] == [
+        ("Ramopril", "head DRUG"), (" 5 mg caused ", ""), ("dry cough", "tail ADE"), (".", ""),
+    ]  # fmt: skip
+
+
+def test_head_and_tail_may_overlap_and_have_several_fragments() -> None:
+    text = "left and right hip pain"
+    case = {
+        "text": text, "head": [[0, 4], [15, 18]], "tail": [[9, 99]], "head_type": "",
+        "tail_type": "Sign", "gold": "a", "predicted": "b",
+    }  # fmt: skip
+    (pair,) = errors_view({"site": "s", "task": "re", "confusion": {}, "worst": [case]}).pairs
+    assert "".join(piece.text for piece in pair.text) == text
+    assert [(piece.text, piece.type) for piece in pair.text if piece.type] == [
+        ("left", "head"), ("right ", "tail Sign"), ("hip", "head, tail Sign"),
+        (" pain", "tail Sign"),
+    ]  # fmt: skip
+
+
+def test_missed_relations_have_a_column_only_where_there_are_some() -> None:
+    scores = relation_scores(relation_counts(5))
+    assert relation_confusion(scores).columns == (*RELATIONS, NO_RELATION, "")
+    assert relation_confusion(scores).rows[2] == ("treats", (0, 0, 5, 4, 2))
+    assert "" not in relation_confusion({**scores, "missed": {}}).columns
+    only = relation_confusion({"confusion": {}, "missed": {"treats": 2}})
+    assert (only.columns, only.rows) == (("treats", ""), (("treats", (0, 2)),))

@@ -13,7 +13,17 @@ import pytest
 
 from confide.errors import RunError
 from confide.report import report
-from report.folders import SITES, TYPES, errors, ledger, result, write_run
+from report.folders import (
+    RELATIONS,
+    SITES,
+    TYPES,
+    errors,
+    ledger,
+    relation_errors,
+    relation_result,
+    result,
+    write_run,
+)
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -127,10 +137,10 @@ def test_the_same_runs_give_the_same_page(runs: list[Path]) -> None:
 
 def test_the_ledger_is_shown_by_field(runs: list[Path]) -> None:
     words = words_of(report(runs[1:2]))
-    assert "count_words word_counts array one by one 3 61.4 kB" in words
+    assert "count_words word_counts array one by one 3 20.5 kB 61.4 kB" in words
     left, reached = words.split("What reached them")
-    assert "train weights arrays sum 6 1.8 MB" in left
-    assert "train weights arrays 6 1.8 MB" in reached
+    assert "train weights arrays sum 6 300.0 kB 1.8 MB" in left
+    assert "train weights arrays 6 300.0 kB 1.8 MB" in reached
 
 
 def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
@@ -201,6 +211,75 @@ def test_many_sites_are_all_in_the_table(tmp_path: Path) -> None:
     assert "site-099" in words
     assert "The first 30 of 100." in words
     assert "70 more sites are not drawn" in words
+
+
+# --- relations ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def relation_runs(tmp_path: Path) -> list[Path]:
+    made = [("feded", 30, 42_000), ("fedavg", 31, 4_200_000), ("public-only", 9, 0)]
+    return [
+        write_run(
+            tmp_path / "relations" / method,
+            relation_result(method, right, up=up),
+            ledger=ledger(),
+            errors=[relation_errors("oncology")] if method == "feded" else [],
+        )
+        for method, right, up in made
+    ]
+
+
+def test_a_page_of_relations_speaks_of_relations(relation_runs: list[Path]) -> None:
+    words = words_of(report(relation_runs))
+    for told in (
+        "F1, micro", "macro", "Each relation", "Which relation was found as which",
+        "trained on the public set alone", "feded, fedavg, public-only: 6 marked relations",
+        "55 documents with treats 9; lost or changed in reading: nothing.",
+        "causes 70, prevents 70, treats 70", *SITES, *RELATIONS,
+    ):  # fmt: skip
+        assert told in words, told
+    for other in ("strict", "relaxed", "Each type", "sentences/s", "marked entity"):
+        assert other not in words, other
+
+
+def test_relations_have_precision_recall_and_two_means(relation_runs: list[Path]) -> None:
+    words = words_of(report(relation_runs[:1]))
+    assert "relation F1 precision recall relations" in words
+    assert "treats 81.6 79.5 83.8 111" in words  # 93 right of 117 predicted and 111 marked
+    assert "micro 84.5 85.3 83.8 333" in words and "macro 84.6 85.5 83.9 –" in words
+    assert "cardiology 84.1 84.2 108" in words and "all 84.5 84.6 333" in words
+
+
+def test_the_confusion_of_relations_needs_no_text(relation_runs: list[Path]) -> None:
+    path = report(relation_runs, text=False)
+    words = words_of(path)
+    assert "marked causes prevents treats no-relation not looked at" in words
+    assert "treats 0 0 93 12 6 no-relation 12 12 12 2700 0" in words
+    assert "dry cough" not in path.read_text() and "0.93" not in words
+
+
+def test_wrong_pairs_are_shown_with_head_and_tail(relation_runs: list[Path]) -> None:
+    words = words_of(report(relation_runs))
+    assert "Ramoprilhead DRUG 5 mg caused dry coughtail ADE." in words
+    assert "marked causes model treats 0.93 n1:T1:T2" in words
+    assert "marked causes model no-relation n7:T1:T2" in words
+
+
+def test_runs_of_two_methods_are_compared_by_bytes(relation_runs: list[Path]) -> None:
+    labels = " ".join(page_of(report(relation_runs)).values("aria-label"))
+    assert "Micro F1 on development text by bytes that left the sites. feded: from" in labels
+    assert "by bytes" not in " ".join(page_of(report(relation_runs[::2])).values("aria-label"))
+
+
+def test_the_lede_of_one_federated_relation_run(relation_runs: list[Path]) -> None:
+    words = words_of(report(relation_runs[::2]))
+    assert "84.5 F1; the public set alone, 63.8." in words
+
+
+def test_runs_of_two_tasks_are_refused(runs: list[Path], relation_runs: list[Path]) -> None:
+    with pytest.raises(RunError, match=r"finds entities and another relations.*page for each task"):
+        report([runs[1], relation_runs[0]])
 
 
 def test_a_page_that_cannot_be_written_is_named(runs: list[Path]) -> None:

@@ -6,13 +6,15 @@ import doctest
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
+from confide.errors import RunError
 from confide.report import words
 from confide.report.folder import load_run
 from confide.report.tables import left, results
-from report.folders import ledger, result, write_run
+from report.folders import ledger, relation_result, result, write_run
 
 
 def lines(table: Table) -> list[str]:
@@ -30,6 +32,15 @@ def test_sites_are_compared_run_by_run(tmp_path: Path) -> None:
     assert "ward 57.0 (61.0) – (–)" in shown
     assert "cardiology – (–) 77.0 (81.0)" in shown
     assert "all 60.0 (64.0) 80.0 (84.0)" in shown
+
+
+def test_relations_are_shown_micro_and_macro_and_not_beside_entities(tmp_path: Path) -> None:
+    feded = load_run(write_run(tmp_path / "f", relation_result("feded", 30)))
+    shown = lines(results({"feded": feded}))
+    assert "all 84.5 (84.6)" in shown
+    assert "micro F1, and macro F1 in brackets; on test text" in " ".join(shown)
+    with pytest.raises(RunError, match="entities and another relations"):
+        results({"a": feded, "b": load_run(write_run(tmp_path / "n", result("fedavg", 0.8)))})
 
 
 def test_only_what_left_is_listed(tmp_path: Path) -> None:

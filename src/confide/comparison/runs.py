@@ -197,7 +197,7 @@ def check_texts(first: Sequence[Run], second: Sequence[Run]) -> None:
             path, before_N3 = known.setdefault(key, (run.path, found.counts_N3))
             if not np.array_equal(before_N3[:, 2], found.counts_N3[:, 2]):
                 raise RunError(
-                    "the runs were scored on the same text, cut into other sentences or other pairs",
+                    "the runs were scored on the same text, cut into other sentences or pairs",
                     where=f"site {name} of {path} and {run.path}",
                     fix="score one of them again with this confide: `confide run … --resume`",
                 )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
+from confide.scoring import SCORING, Scoring
 
 SCHEMA = 1
 
@@ -36,6 +37,16 @@ class RunFolder:
     def method(self) -> str:
         """The method's name."""
         return str(self.result.get("method", "?"))
+
+    @property
+    def task(self) -> str:
+        """What the model finds: "ner" entities, "re" relations."""
+        return str(self.result.get("task", "ner"))
+
+    @property
+    def scoring(self) -> Scoring:
+        """The kinds of its scores."""
+        return SCORING[self.task]
 
     @property
     def personal(self) -> bool:
@@ -73,6 +84,11 @@ class RunFolder:
         by_site: dict[str, int] = self.result.get("bytes", {}).get(direction) or {}
         return sum(by_site.values()) if site is None else by_site.get(site, 0)
 
+    def bytes_per_round(self, direction: str) -> float | None:
+        """Mean bytes of a round over all its sites; None where the history does not say."""
+        moved = [turn["bytes"][direction] for turn in self.history if "bytes" in turn]
+        return sum(moved) / len(moved) if moved else None
+
     @property
     def failed(self) -> dict[str, int]:
         """Sites that failed in some rounds, and in how many."""
@@ -87,12 +103,27 @@ def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
     """The runs in the order given, each with a label of its own.
 
     `text=False` leaves every file unread that holds a site's text. Raises RunError where a folder
-    holds no finished run, or one of a newer schema.
+    holds no finished run, or one of a newer schema; or where one run finds entities and another
+    relations.
     """
     runs = [load_run(Path(path), text=text) for path in paths]
     if not runs:
         raise RunError("there is no run to report on", expected="at least one run folder")
+    task_of(runs)
     return _told_apart(runs)
+
+
+def task_of(runs: Iterable[RunFolder]) -> str:
+    """What all these runs find; "ner" where there is none. Raises RunError: not the same."""
+    of_task = {run.task: run for run in runs}
+    if len(of_task) > 1:
+        raise RunError(
+            "one run finds entities and another relations: there is no score to compare them by",
+            where=" and ".join(f"{run.path} ({task})" for task, run in of_task.items()),
+            expected="runs of one `task`",
+            fix="make a page for each task",
+        )
+    return next(iter(of_task), "ner")
 
 
 def load_run(path: Path, *, text: bool = True) -> RunFolder:
@@ -160,6 +191,14 @@ def _result(path: Path) -> dict[str, Any]:
             "the run was written by a newer confide",
             expected=f"schema {SCHEMA} or older",
             got=f"schema {schema}",
+            where=str(file),
+            fix="upgrade confide",
+        )
+    if result.get("task", "ner") not in SCORING:
+        raise RunError(
+            "the run has a task that this confide does not know",
+            expected=" or ".join(SCORING),
+            got=repr(result["task"]),
             where=str(file),
             fix="upgrade confide",
         )

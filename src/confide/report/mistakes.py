@@ -1,16 +1,24 @@
-"""A site's own list of errors, which holds its text, made ready to be shown.
+"""A site's own list of errors, which holds its text, made ready to be shown; and confusions.
 
 It is read from sites/NAME/errors.json, which a run writes only where the site's text lay in the
 same process: {"site", "confusion": {gold type: {predicted type or "": n}}, "worst": [{"text",
 "gold": [[start, end, type]], "predicted": [[start, end, type, confidence]], "where"}]}. In the
 confusion the empty name stands for "no entity".
+
+Of relations ("task": "re"), the confusion is of labels, and the empty name of a prediction stands
+for a pair that was not looked at; "worst" are pairs: {"text", "head": [[start, end]], "tail",
+"head_type", "tail_type", "gold": label, "predicted": label, "confidence", "where"}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+from confide.report.words import CALLED
+from confide.text.pairs import NO_RELATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +41,104 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongPair:
+    """A text with head and tail marked, the relation between them, and what the model said.
+
+    `confidence` is the model's in what it said, where it says.
+    """
+
+    where: str
+    text: tuple[Piece, ...]
+    gold: str
+    predicted: str
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionView:
+    """Counts: a row for each gold name, columns predicted names; `nothing` is how "" is called."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    nothing: str
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorsView:
-    """One site's confusion (rows gold, columns predicted, "" for no entity) and worst sentences."""
+    """One site's confusion, and its worst sentences or its worst pairs."""
 
     site: str
-    types: tuple[str, ...]
-    confusion: tuple[tuple[str, tuple[int, ...]], ...]
-    worst: tuple[Mistake, ...]
+    confusion: ConfusionView
+    worst: tuple[Mistake, ...] = ()
+    pairs: tuple[WrongPair, ...] = ()
 
 
 def errors_view(found: dict[str, Any]) -> ErrorsView:
     """What the page shows of one errors.json."""
     table: dict[str, dict[str, int]] = found["confusion"]
+    site = str(found["site"])
+    if found.get("task") == "re":
+        pairs = tuple(_wrong_pair(case) for case in found["worst"])
+        return ErrorsView(site, _labels(table), pairs=pairs)
     seen = {*table, *(name for row in table.values() for name in row)}
     types = (*sorted(seen - {""}), "")
-    rows = ((gold, table.get(gold, {})) for gold in types)
-    return ErrorsView(
-        site=str(found["site"]),
-        types=types,
-        confusion=tuple((gold, tuple(row.get(name, 0) for name in types)) for gold, row in rows),
-        worst=tuple(_mistake(case) for case in found["worst"]),
+    view = _confusion(table, types, types, nothing=CALLED["ner"].nothing)
+    return ErrorsView(site, view, worst=tuple(_mistake(case) for case in found["worst"]))
+
+
+def relation_confusion(scores: Mapping[str, Any]) -> ConfusionView:
+    """The confusion of relation scores; missed relations have a column of their own."""
+    table = {gold: dict(row) for gold, row in scores["confusion"].items()}
+    for relation, count in (scores.get("missed") or {}).items():
+        table.setdefault(relation, {})[""] = count
+    return _labels(table)
+
+
+def _labels(table: Mapping[str, Mapping[str, int]]) -> ConfusionView:
+    """Relations in alphabetical order, then none, then pairs that were not looked at."""
+    seen = {*table, *(name for row in table.values() for name in row)}
+    labels = sorted(seen - {"", NO_RELATION}) + [NO_RELATION] * (NO_RELATION in seen)
+    columns = labels + [""] * ("" in seen)
+    return _confusion(table, labels, columns, nothing=CALLED["re"].nothing)
+
+
+def _confusion(
+    table: Mapping[str, Mapping[str, int]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    nothing: str,
+) -> ConfusionView:
+    cells = ((gold, table.get(gold, {})) for gold in rows)
+    return ConfusionView(
+        tuple(columns),
+        tuple((gold, tuple(row.get(name, 0) for name in columns)) for gold, row in cells),
+        nothing,
     )
+
+
+def _wrong_pair(case: dict[str, Any]) -> WrongPair:
+    ends = [
+        (start, end, " ".join(filter(None, (role, case.get(f"{role}_type")))))
+        for role in ("head", "tail")
+        for start, end in case[role]
+    ]
+    confidence = case.get("confidence")
+    return WrongPair(
+        where=str(case.get("where", "")),
+        text=tuple(_marked(case["text"], ends)),
+        gold=str(case["gold"]),
+        predicted=str(case["predicted"]),
+        confidence=None if confidence is None else float(confidence),
+    )
+
+
+def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
+    """The text cut at every border of its ends; where head and tail overlap, a piece is of both."""
+    borders = {min(max(place, 0), len(text)) for start, end, _ in ends for place in (start, end)}
+    for start, end in pairwise(sorted({0, *borders, len(text)})):
+        names = [name for low, high, name in ends if low <= start and end <= high]
+        yield Piece(text[start:end], ", ".join(names))
 
 
 def _mistake(case: dict[str, Any]) -> Mistake:

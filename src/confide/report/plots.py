@@ -18,7 +18,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from confide.report.words import size
 
@@ -97,8 +97,16 @@ class Line:
     best: tuple[float, float] | None = None
 
 
-def curves(lines: Sequence[Line], *, id: str, x_label: str, alternative: str) -> str:
-    """Learning curves: development F1 over rounds or seconds."""
+def curves(
+    lines: Sequence[Line],
+    *,
+    id: str,
+    x_label: str,
+    kind: str,
+    alternative: str,
+    in_bytes: bool = False,
+) -> str:
+    """Learning curves: development F1 of a kind over rounds, seconds, or (log scale) `in_bytes`."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
@@ -109,8 +117,13 @@ def curves(lines: Sequence[Line], *, id: str, x_label: str, alternative: str) ->
                 best = (line.best[0], 100 * line.best[1])
                 axes.plot(*best, look.marker, color=look.colour, markersize=11, alpha=0.35)
         axes.set_xlabel(x_label)
-        axes.set_ylabel("dev F1, strict")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
+        axes.set_ylabel(f"dev F1, {kind}")
+        if in_bytes:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
         axes.grid(axis="y")
         axes.set_ylim(_scores_seen(axes.get_ylim()))
         return _svg(figure, id=id, alternative=alternative)
@@ -121,6 +134,7 @@ def dots(
     runs: Sequence[tuple[Look, Mapping[str, float]]],
     *,
     id: str,
+    kind: str,
     alternative: str,
 ) -> str:
     """One line per row (a site or a type), one dot per run: F1 as fractions, drawn in points."""
@@ -134,7 +148,7 @@ def dots(
         axes.set_yticks(range(len(rows)), [_short(row) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("F1, strict")
+        axes.set_xlabel(f"F1, {kind}" if kind else "F1")
         axes.spines["left"].set_visible(False)
         axes.grid()
         axes.set_xlim(_scores_seen(axes.get_xlim()))

@@ -1,8 +1,39 @@
-"""Numbers as people read them: F1 in points of 100, bytes, durations, counts."""
+"""Numbers as people read them: F1 in points of 100, bytes, durations, counts.
+
+And what the things of a task are called.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
 NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What things are called on a page of one task.
+
+    `found` is what a model finds, `type` one kind of it, `unit` what it looks at one by one,
+    `nothing` what the empty name stands for in a confusion.
+    """
+
+    found: str
+    type: str
+    each_type: str
+    unit: str
+    nothing: str
+
+
+CALLED: Mapping[str, Called] = MappingProxyType(
+    {
+        "ner": Called("entities", "type", "Each type of entity", "sentences", "nothing"),
+        "re": Called("relations", "relation", "Each relation", "examples", "not looked at"),
+    }
+)
+"""By task."""
 
 
 def points(fraction: float | None) -> str:

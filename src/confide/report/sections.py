@@ -1,0 +1,244 @@
+"""The scores of a page: F1 by site and by type, and how soon each run reached which score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from confide.report import words
+from confide.report.folder import RunFolder, task_of
+from confide.report.plots import Line, curves, dots
+from confide.report.views import RunView
+from confide.scoring import SCORING
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Scores of development text for which the page says when they were reached."""
+MOST_LEVELS = 6
+
+Pick = Callable[[RunFolder, str, str], dict[str, Any]]
+"""The rates of one site or type: of a run, by name and kind of score; may be empty."""
+
+
+class Column(NamedTuple):
+    """One column of every run: its title, and which rate of which kind of scores it shows."""
+
+    title: str
+    kind: str
+    rate: str = "f1"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """One site, one type, or all: gold entities or relations, and each run's rates by column."""
+
+    name: str
+    support: int | None
+    cells: tuple[tuple[float | None, ...], ...]
+
+    @property
+    def best(self) -> float | None:
+        """The highest value of the first column, if there is more than one run."""
+        first = [cell[0] for cell in self.cells if cell[0] is not None]
+        return max(first) if len(first) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSection:
+    """Rates of all runs by site or by type: rows, the rows of the whole, and a drawing."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[ScoreRow, ...]
+    whole: tuple[ScoreRow, ...]
+    plot: Markup | None
+
+
+class Reached(NamedTuple):
+    """The first round whose development score was this high, and what had left the sites by then.
+
+    `bytes` is None where the history does not say, and of a reference.
+    """
+
+    round: int
+    bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedRow:
+    """A score, and when each run reached it; None: it never did."""
+
+    level: float
+    cells: tuple[Reached | None, ...]
+
+
+# --- scores -------------------------------------------------------------------------------
+
+
+def by_site(views: Sequence[RunView]) -> ScoreSection | None:
+    """F1 of every site, of each kind."""
+
+    def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+        return run.site_scores(name).get(kind) or {}
+
+    columns = tuple(Column(kind, kind) for kind in _kinds(views))
+    names = sorted({site for view in views for site in view.run.sites})
+    return _section(views, names, columns, pick=pick, id="sites")
+
+
+def by_type(views: Sequence[RunView]) -> ScoreSection | None:
+    """F1 of every type of entity, of both kinds; of a relation F1, precision and recall."""
+    first, *_ = kinds = _kinds(views)
+
+    def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+        return dict(run.overall.get(kind, {}).get("types", {}).get(name) or {})
+
+    columns = tuple(Column(kind, kind) for kind in kinds)
+    if task_of(view.run for view in views) == "re":
+        columns = (
+            Column("F1", first),
+            Column("precision", first, "precision"),
+            Column("recall", first, "recall"),
+        )
+    found = {name for view in views for name in view.run.overall.get(first, {}).get("types", {})}
+    weight = {n: max(pick(v.run, n, first).get("support", 0) for v in views) for n in found}
+    names = sorted(found, key=lambda name: (-weight[name], name))
+    return _section(views, names, columns, pick=pick, id="types")
+
+
+def _kinds(views: Sequence[RunView]) -> tuple[str, ...]:
+    return SCORING[task_of(view.run for view in views)].kinds
+
+
+def _section(
+    views: Sequence[RunView],
+    names: Sequence[str],
+    columns: tuple[Column, ...],
+    *,
+    pick: Pick,
+    id: str,
+) -> ScoreSection | None:
+    first = columns[0].kind
+    rows = tuple(_row(name, views, columns, pick=pick) for name in names)
+    rows = tuple(row for row in rows if any(cell[0] is not None for cell in row.cells))
+    if not rows:
+        return None
+    values = [
+        (view.look, {r.name: f1 for r in rows if (f1 := r.cells[number][0]) is not None})
+        for number, view in enumerate(views)
+    ]
+    told = "; ".join(
+        f"{view.run.label}: " + ", ".join(f"{n} {words.points(f1)}" for n, f1 in value.items())
+        for view, (_, value) in zip(views, values, strict=True)
+    )
+    alternative = f"{first.capitalize()} F1 on test text. {told}."
+    kind = first if columns[0].title == first else ""
+    plot = dots([r.name for r in rows], values, id=id, kind=kind, alternative=alternative)
+    return ScoreSection(columns, rows, tuple(_whole(views, columns)), Markup(plot))
+
+
+def _row(name: str, views: Sequence[RunView], columns: Sequence[Column], *, pick: Pick) -> ScoreRow:
+    supports = (pick(view.run, name, columns[0].kind).get("support") for view in views)
+    return ScoreRow(
+        name,
+        next((support for support in supports if support is not None), None),
+        tuple(
+            tuple(pick(view.run, name, column.kind).get(column.rate) for column in columns)
+            for view in views
+        ),
+    )
+
+
+def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[ScoreRow]:
+    """The row of all together; where columns show several rates of one kind, a row by kind."""
+
+    def overall(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+        return dict(run.overall.get(kind) or {})
+
+    if len({column.kind for column in columns}) > 1:
+        yield _row("all", views, columns, pick=overall)
+        return
+    for kind in _kinds(views):
+        yield _row(kind, views, [column._replace(kind=kind) for column in columns], pick=overall)
+
+
+# --- rounds -------------------------------------------------------------------------------
+
+
+def learning_curves(views: Sequence[RunView]) -> list[Markup]:
+    """Development F1 over rounds and seconds of computing; of several methods also over bytes."""
+    federated = [view for view in views if not view.note]
+    ways = [("rounds", "round", _rounds, views), ("seconds", "seconds", _seconds, views)]
+    if len(federated) > 1:
+        ways.append(("bytes", "bytes that left the sites", _sent, federated))
+    kind, drawn = _kinds(views)[0], []
+    for id, label, x_of, shown in ways:
+        lines = [line for view in shown if (line := _line(view, x_of)) is not None]
+        if lines:
+            told = "; ".join(
+                f"{line.label}: from {words.points(line.points[0][1])} to"
+                f" {words.points(line.points[-1][1])}"
+                + (f", best {words.points(line.best[1])}" if line.best else "")
+                for line in lines
+            )
+            alternative = f"{kind.capitalize()} F1 on development text by {label}. {told}."
+            drawing = curves(
+                lines,
+                id=id,
+                x_label=label,
+                kind=kind,
+                alternative=alternative,
+                in_bytes=id == "bytes",
+            )
+            drawn.append(Markup(drawing))
+    return drawn
+
+
+def reached(views: Sequence[RunView]) -> list[ReachedRow]:
+    """When each run reached which score; the highest that any reached last."""
+    rows = []
+    for level in LEVELS:
+        cells = tuple(_reached(view, level) for view in views)
+        if any(cell is not None for cell in cells):
+            rows.append(ReachedRow(level, cells))
+    return rows[-MOST_LEVELS:]
+
+
+def _reached(view: RunView, level: float) -> Reached | None:
+    turns = zip(_rounds(view.run), _sent(view.run), view.run.history, strict=True)
+    for round, sent, turn in turns:
+        f1 = _dev(view.run, turn)
+        if f1 is not None and f1 >= level:
+            return Reached(int(round), None if view.note or not sent else sent)
+    return None
+
+
+def _dev(run: RunFolder, turn: dict[str, Any]) -> float | None:
+    """The first kind of F1 on development text, where this round was scored."""
+    f1 = (turn.get("dev") or {}).get(run.scoring.kinds[0])
+    return None if f1 is None else float(f1)
+
+
+def _rounds(run: RunFolder) -> list[float]:
+    return [float(turn.get("round", n)) for n, turn in enumerate(run.history, 1)]
+
+
+def _seconds(run: RunFolder) -> list[float]:
+    spent = (float(t.get("compute_seconds", t.get("seconds")) or 0.0) for t in run.history)
+    return list(accumulate(spent))
+
+
+def _sent(run: RunFolder) -> list[float]:
+    return list(accumulate(float(turn.get("bytes", {}).get("up", 0)) for turn in run.history))
+
+
+def _line(view: RunView, x_of: Callable[[RunFolder], list[float]]) -> Line | None:
+    best_round, points, best = view.run.result.get("best_round"), [], None
+    for x, turn in zip(x_of(view.run), view.run.history, strict=True):
+        f1 = _dev(view.run, turn)
+        if f1 is not None:
+            points.append((x, f1))
+            best = points[-1] if turn.get("round") == best_round else best
+    return Line(view.run.label, view.look, tuple(points), best) if points else None
