@@ -165,6 +165,67 @@ def test_what_cannot_be_used_is_an_error_and_nothing_is_written(in_tmp):
         assert not Path("confide.toml").exists()
 
 
+PAIRS = ["the @GENE$ and @DISEASE$ .\t1", "no @GENE$ or @DISEASE$ .\t0"]
+
+
+def pairs(times=6, label=None):
+    """A table of relations, which may have a name of their own."""
+    lines = "\n".join(PAIRS * times) + "\n"
+    return lines.replace("\t1", f"\t{label}") if label else lines
+
+
+def test_files_of_relations_give_settings_of_a_relation_extractor(in_tmp):
+    put("gad/train.tsv", pairs())
+    put("gad/test.tsv", "index\tsentence\tlabel\n0\t" + PAIRS[0] + "\n")
+    report = init(["gad"])
+    settings = plain(report.path)
+    assert (settings["task"], settings["method"]) == ("re", "feded")
+    assert settings["split"] == {
+        "sites": 1, "by": "iid", "train": "gad/train.tsv", "test": "gad/test.tsv",
+        "hold_out": "corpus",
+    }  # fmt: skip
+    assert settings["public"] == {"share": 0.2}
+    assert "6 relations: related 6\n" in report.found
+    assert [settings["data"], report.problems] == [{"format": "biobert"}, []]
+
+
+def test_sites_of_relations(in_tmp):
+    put("north/train.tsv", pairs(label="causes"))
+    put("south/train.tsv", pairs(label="cause"))
+    report = init(["north", "south"])
+    settings = plain(report.path)
+    assert (settings["task"], settings["method"]) == ("re", "fedavg")
+    assert [site["name"] for site in settings["site"]] == ["north", "south"]
+    assert '# relations = { cause = "causes" }' in report.settings
+    put("mapped.toml", report.settings.replace("# relations", "relations"))
+    assert load("mapped.toml").site[1].relations == {"cause": "causes"}
+    assert "site south has relations that not every site has: cause" in report.found
+
+
+def test_the_order_of_interacting_drugs_means_nothing(in_tmp):
+    drugs = "".join(
+        f'<entity id="e{n}" charOffset="{4 * n}-{4 * n + 2}" type="drug" text="abc"/>'
+        for n in range(2)
+    )
+    pair = '<pair id="p0" e1="e0" e2="e1" ddi="true" type="effect"/>'
+    inside = f'<sentence id="s0" text="abc abc">{drugs}{pair}</sentence>'
+    for number in range(3):
+        put(f"ddi/{number}.xml", f'<document id="d{number}">{inside}</document>')
+    settings = plain(init(["ddi"]).path)
+    assert settings["pairs"] == {"direction": "undirected"}
+    assert settings["data"] == {"format": "ddi"}
+    assert settings["split"]["sites"] == 3
+
+
+def test_relations_of_a_format_for_both_are_mentioned(in_tmp):
+    put("east/a.txt", "rash of aspirin")
+    put("east/a.ann", "T1\tAE 0 4\trash\nT2\tDrug 8 15\taspirin\nR1\tby Arg1:T1 Arg2:T2\t\n")
+    report = init(["east"])
+    assert plain(report.path)["task"] == "ner"
+    assert 'entities; "re": the relations between them' in report.settings
+    assert '1 relations: by 1 (a tagger does not use them; task = "re" does)' in report.found
+
+
 def test_the_settings_run(in_tmp):
     pytest.importorskip("torch")
     from confide.run import run

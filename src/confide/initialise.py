@@ -1,7 +1,8 @@
 """From a user's own files to settings that run: what is in them, whose they are, what does not fit.
 
 One corpus is dealt to simulated sites; several files or folders are sites of their own. Files whose
-names say train, dev or test and otherwise agree belong to one site.
+names say train, dev or test and otherwise agree belong to one site. Formats that are about nothing
+but relations give settings of a relation extractor.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from confide.text.formats import FORMATS, detect
 from confide.text.parts import BRAT, PARTS, grouped
 
 _SITES, _LINES = 3, 30
+_OF_RELATIONS = frozenset(("biobert", "chemprot", "ddi", "semeval"))
+"""Formats that are published to learn relations; of others one learns entities, if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,14 @@ class _Site:
 
     @property
     def types(self) -> set[str]:
-        """The entity types of all parts."""
-        return {kind for report in self.reports for kind in report.types}
+        """The types of all parts: of relations, if it is these that are learned, or of entities."""
+        every = [r.relations if self.about_relations else r.types for r in self.reports]
+        return {kind for types in every for kind in types}
+
+    @property
+    def about_relations(self) -> bool:
+        """Whether relations are what these files are for."""
+        return all(report.format in _OF_RELATIONS for report in self.reports)
 
     def agreed(self, key: str) -> str | None:
         """The format or the scheme of all the files with entities, if they have the same."""
@@ -143,7 +152,7 @@ def _look(site: _Site, problems: list[Problem]) -> list[str]:
             report.problems.insert(0, Problem("no-entity", str(path), "there is no entity in it"))
         problems += report.problems
         lines.append(f"{site.name}, {part}: {path}")
-        lines += [f"  {line}" for line in _described(report)]
+        lines += [f"  {line}" for line in _described(report, site)]
     return lines
 
 
@@ -156,15 +165,20 @@ def _encoding(path: Path) -> str | None:
     return next((name for name in found if name), None)
 
 
-def _described(report: CheckReport) -> list[str]:
+def _counted(types: dict[str, int]) -> str:
+    """`: type count, ...` of the first types; nothing where there is none."""
+    text = ", ".join(f"{kind} {count:,}" for kind, count in list(types.items())[:12])
+    return f": {text}{', …' if len(types) > 12 else ''}" if text else ""
+
+
+def _described(report: CheckReport, site: _Site) -> list[str]:
     """How a file was read and what it holds, in lines of words."""
     counts = report.counts
-    types = ", ".join(f"{kind} {count:,}" for kind, count in list(report.types.items())[:12])
-    types += ", …" if len(report.types) > 12 else ""
     held = f"{counts['sentences']:,} sentences, {counts['entities']:,} entities"
-    lines = [next(iter(report.details.values())), held + (f": {types}" if types else "")]
+    lines = [next(iter(report.details.values())), held + _counted(report.types)]
     if counts["relations"]:
-        lines.append(f"{counts['relations']:,} relations (not used by a tagger)")
+        unused = "" if site.about_relations else ' (a tagger does not use them; task = "re" does)'
+        lines.append(f"{counts['relations']:,} relations{_counted(report.relations)}{unused}")
     if report.problems:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.items())
         lines.append(f"to look at: {len(report.problems):,} ({counts['lost']:,} lost): {kinds}")
@@ -190,7 +204,8 @@ def _verdict(sites: Sequence[_Site], problems: list[Problem]) -> list[str]:
     for site in sites:
         if site.types - everywhere:
             only = ", ".join(sorted(site.types - everywhere))
-            what = f"site {site.name} has types that not every site has: {only}"
+            kind = "relations" if site.about_relations else "types"
+            what = f"site {site.name} has {kind} that not every site has: {only}"
             problems.append(Problem("types-differ", str(next(site.files())[1]), what))
             lines.append(what)
     if len(sites) == 1:
@@ -225,16 +240,18 @@ def _settings(sites: Sequence[_Site], out: Path) -> str:
     head = [
         f"# What confide found; train with: confide run {out.name}",
         f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
-        'method = "fedavg"    # references: "pooled" (all text in one place), "alone" (by itself)',
+        *_task(sites),
         "seed = 1",
         "rounds = 20",
     ]
     common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
     data = ["", "[data]", *data] if data else []
+    data += _pairs(sites)
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
     if len(sites) == 1:
-        return _joined([*head, *data, "", *_split(sites[0], out), *tail])
+        public = _PUBLIC if sites[0].about_relations else []
+        return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
     tables: list[str] = []
     for site in sites:
         pairs, note = _table(site, sites, common, out)
@@ -246,9 +263,39 @@ def _settings(sites: Sequence[_Site], out: Path) -> str:
     for site in sites:
         pairs, note = _table(site, sites, common, out)
         rows.append(f"  {{ {', '.join(f'{key} = {value}' for key, value in pairs)} }},")
-        notes += [f"# {site.name}: {line[2:]}" for line in note if line.startswith("# tags")]
+        notes += [
+            f"# {site.name}: {line[2:]}" for line in note if line.startswith(("# tags", "# rel"))
+        ]
     whole = [*head, "", "site = [", *rows, "]", *data, *tail]
     return _joined([*whole, *notes[: max(0, _LINES - len(whole))]])
+
+
+_PUBLIC = [
+    "",
+    "[public]             # text that the server and all sites may read",
+    "share = 0.2          # of the training documents; or files = ... of its own",
+]
+
+
+def _task(sites: Sequence[_Site]) -> list[str]:
+    """What is learned, and by which method."""
+    if not all(site.about_relations for site in sites):
+        others = 'references: "pooled" (all text in one place), "alone" (by itself)'
+        linked = any(report.counts["relations"] for site in sites for report in site.reports)
+        task = 'task = "ner"         # entities; "re": the relations between them'
+        return [*([task] if linked else []), f'method = "fedavg"    # {others}']
+    others = 'references: "pooled", "alone", "public-only"'
+    if len(sites) == 1:
+        return ['task = "re"', f'method = "feded"     # or "fedavg", "fedatt"; {others}']
+    others = f'or "fedatt"; "feded" with [public] files; {others}'
+    return ['task = "re"', f'method = "fedavg"    # {others}']
+
+
+def _pairs(sites: Sequence[_Site]) -> list[str]:
+    """How pairs are looked at, where the format says that their order means nothing."""
+    if not any(report.format == "ddi" for site in sites for report in site.reports):
+        return []
+    return ["", "[pairs]", 'direction = "undirected"     # a before b is the same as b before a']
 
 
 def _joined(lines: Iterable[str]) -> str:
@@ -295,7 +342,10 @@ def _split(site: _Site, out: Path) -> list[str]:
     ]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
     missing = [part for part in ("dev", "test") if not site.parts[part]]
-    if missing:
+    if missing and site.about_relations:
+        what = f"no {' and no '.join(missing)} file: a share of train is held out"
+        lines.append(f'hold_out = "corpus"  # {what}')
+    elif missing:
         lines.append(f"# no {' and no '.join(missing)} file: each site holds out a share of train")
     return lines
 
@@ -314,16 +364,17 @@ def _table(
 
 
 def _tag_map(site: _Site, sites: Sequence[_Site]) -> list[str]:
-    """A comment on the types that only this site has, with a tag map to the names before it."""
+    """A comment on the types that only this site has, with a map to the names before it."""
+    table = "relations" if site.about_relations else "tags"
     elsewhere = {kind for other in sites if other is not site for kind in other.types}
     before = {kind for other in sites[: sites.index(site)] for kind in other.types} - site.types
     own = sorted(site.types - elsewhere)
     near = {kind: name for kind in own if (name := _nearest(kind, before))}
     if near:
         tags = ", ".join(f"{_key(kind)} = {_quoted(name)}" for kind, name in near.items())
-        return [f"# tags = {{ {tags} }}    # other sites' names for the same?"]
+        return [f"# {table} = {{ {tags} }}    # other sites' names for the same?"]
     few = ", ".join(own[:4]) + (", ..." if len(own) > 4 else "")
-    return [f'# only here: {few}; tags = {{ theirs = "ours" }} renames, "" drops'] if own else []
+    return [f'# only here: {few}; {table} = {{ theirs = "ours" }} renames, "" drops'] if own else []
 
 
 def _key(name: str) -> str:

@@ -95,6 +95,25 @@ def test_what_a_format_cannot_hold_is_counted(tmp_path):
     assert sum(report.problems.values()) >= 1
 
 
+def test_pairs_are_dealt_by_relation(tmp_path):
+    lines = [f"{n} @GENE$ and @DISEASE$ .\t{n % 2}" for n in range(200)]
+    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+    report = split(
+        tmp_path / "a.tsv", 4, by="dirichlet", alpha=0.05, out=tmp_path / "s", to="jsonl"
+    )
+    assert report.classes == "relations"
+    related = [share.relations.get("related", 0) for share in report.sites.values()]
+    assert sum(related) == 100
+    sizes = [share.documents for share in report.sites.values()]
+    assert max(map(abs, (r / n - 0.5 for r, n in zip(related, sizes, strict=True)))) > 0.4
+    iid = split(tmp_path / "a.tsv", 4, out=tmp_path / "t", to="jsonl")
+    assert iid.classes is None
+
+
+def test_documents_with_entities_are_dealt_by_entity(conll, tmp_path):
+    assert split(conll, 2, by="dirichlet", out=tmp_path / "a").classes == "entities"
+
+
 class TestBadInput:
     def test_nothing_is_overwritten(self, conll, tmp_path):
         split(conll, 2, out=tmp_path / "sites")

@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from confide.data.statistics import count_documents, stats
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import write
+from confide.text.pairs import pair_attributes
 from confide.text.segment import segmented
 
 
@@ -105,3 +107,24 @@ def test_published_counts(corpora):
     chemicals = [part.entities["Chemical"] for part in found.files.values()]
     diseases = [part.entities["Disease"] for part in found.files.values()]
     assert (chemicals, diseases) == ([5203, 5347, 5385], [4182, 4246, 4424])
+
+
+def test_pairs_are_counted_where_there_are_relations():
+    spans = (("X", 0, 2), ("X", 3, 7), ("X", 8, 13), ("X", 15, 19))
+    plain = document("No pain today. Well again.", *spans)
+    assert count_documents([plain]).pairs == 0
+    links = (Relation("R1", "to", "T0", "T1"), Relation("R2", "to", "T0", "T3"))
+    found = count_documents([replace(plain, relations=links)])
+    assert (found.relations, found.pairs) == ({"to": 2}, 3)
+    stated = replace(plain, attributes=pair_attributes([("T0", "T3"), ("T1", "T0")]))
+    assert count_documents([stated, plain]).pairs == 2 + 3
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("path", "pairs", "related"),
+    [("gad_re/2/train.tsv", 4797, 2521), ("euadr_re/4/test.tsv", 35, 26)],
+)
+def test_pairs_of_published_corpora(corpora, path, pairs, related):
+    found = stats(corpora / path).total
+    assert (found.pairs, found.relations) == (pairs, {"related": related})

@@ -110,7 +110,7 @@ def split(
 def stats(
     files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
 ) -> None:
-    """Count documents, tokens, entities, relations, and sentences that stand twice."""
+    """Count documents, tokens, entities, relations, pairs, and sentences that stand twice."""
     from confide import api
     from confide.console import tables
 

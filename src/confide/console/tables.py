@@ -153,11 +153,14 @@ def shares(dealt: SplitReport) -> Table:
     """What each site got of a corpus."""
     table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
     kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
+    links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
     table.add_column("site")
-    for name in ("documents", "sentences", *kinds):
+    for name in ("documents", "sentences", *kinds, *links):
         table.add_column(name, justify="right")
     for site, share in dealt.sites.items():
-        counts = (share.documents, share.sentences, *(share.entities.get(k, 0) for k in kinds))
+        entities = (share.entities.get(kind, 0) for kind in kinds)
+        relations = (share.relations.get(kind, 0) for kind in links)
+        counts = (share.documents, share.sentences, *entities, *relations)
         table.add_row(site, *map(count, counts))
     return table
 
@@ -176,7 +179,8 @@ def statistics(found: Stats) -> list[Table]:
         types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
     for kind in found.total.relations:
         links.add_row(kind, *(count(f.relations.get(kind, 0)) for f in files.values()))
-    tables = [sizes, types, *([links] if found.total.relations else [])]
+    links.add_row("pairs that are looked at", *(count(f.pairs) for f in files.values()))
+    tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
     if found.shared:
         tables.append(_table("sentences that stand in both files"))
         for name in ("file", "and file", "sentences"):

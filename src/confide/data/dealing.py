@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from confide.data.corpora import locate
-from confide.data.partitions import ALPHA, By, group_of, partition
+from confide.data.facts import count_relations
+from confide.data.partitions import ALPHA, By, Classes, group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Problem
 from confide.text.formats import Reading, format_named, read, write
+from confide.text.pairs import stated_pairs
 
 SCHEMA = 1
 DESCRIPTION = "split.json"
@@ -28,13 +30,15 @@ class SiteShare:
     sentences: int
     entities: dict[str, int]
     groups: tuple[str, ...] = ()
+    relations: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
     """How a corpus was dealt; the same stands in `split.json` beside the sites' files.
 
-    `problems` counts, by kind, what the reader and the writer could not hold or had to change.
+    `classes` is what dirichlet skewed: relations where most documents state their pairs, else
+    entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
     """
 
     by: str
@@ -44,6 +48,7 @@ class SplitReport:
     sources: tuple[str, ...]
     sites: dict[str, SiteShare]
     problems: dict[str, int]
+    classes: Classes | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -72,7 +77,9 @@ def split(
     readings = read_all(paths, format=format)
     documents = [document for reading in readings.values() for document in reading.documents]
     kind = format_named(to or _one_format(readings))
-    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha)
+    asked = sum(stated_pairs(document) is not None for document in documents)
+    classes: Classes = "relations" if 2 * asked > len(documents) else "entities"
+    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, classes=classes)
     folder = Path(out)
     _must_be_free([folder / DESCRIPTION, *(folder / (name + kind.suffix) for name in dealt)])
     problems = [problem for reading in readings.values() for problem in reading.problems]
@@ -88,6 +95,7 @@ def split(
         sources=tuple(readings),
         sites=shares,
         problems=_by_kind(problems),
+        classes=classes if by == "dirichlet" else None,
     )
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
     (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
@@ -143,6 +151,7 @@ def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
         sentences=sum(len(document.sentences) for document in documents),
         entities=dict(sorted(types.items())),
         groups=tuple(sorted(groups)),
+        relations=count_relations(documents),
     )
 
 

@@ -1,4 +1,4 @@
-"""What `confide data stats` counts: documents, tokens, entities, their shapes, and duplicates."""
+"""What `confide data stats` counts: documents, tokens, entities, relations, and duplicates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from confide.data.dealing import read_all
+from confide.data.relations import Rules, candidates
 from confide.scoring.matching import shared_characters
 from confide.text.document import Document, Entity
+from confide.text.pairs import stated_pairs
 from confide.text.segment import segmented
 
 Tokens = tuple[str, ...]
@@ -25,7 +27,9 @@ class FileStats:
     `lengths` counts mentions by their number of tokens. `nested` counts entities that lie wholly in
     another one, `overlapping` those that share only some characters with another, `discontinuous`
     those of several fragments. `repeated` counts sentences that stand earlier in the same file(s).
-    `relations` counts relations by type.
+    `relations` counts relations by type, and `pairs` the pairs of entities that one would look at
+    for them: those that a document states, else each two of a sentence. There are none of either
+    where a corpus is not about relations.
     """
 
     documents: int
@@ -40,6 +44,7 @@ class FileStats:
     sentences_with_entities: int
     repeated: int
     relations: dict[str, int] = field(default_factory=dict)
+    pairs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,12 @@ def count_documents(documents: Sequence[Document]) -> FileStats:
         sentences_with_entities=sum(map(_sentences_with_entities, documents)),
         repeated=len(sentences) - len(set(sentences)),
         relations=dict(sorted(links.items())),
+        pairs=_pairs(documents) if links or any(map(stated_pairs, documents)) else 0,
     )
+
+
+def _pairs(documents: Sequence[Document]) -> int:
+    return len(candidates(documents, Rules(direction="undirected")).examples)
 
 
 def _sentences(document: Document) -> list[Tokens]:
