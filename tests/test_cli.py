@@ -245,13 +245,45 @@ def test_recipes_as_table_and_as_json(put: Any) -> None:
 def test_evaluate_hands_everything_on(put: Any) -> None:
     verb = put("evaluate", SCORES)
     words = ("evaluate", "runs/a", "x.tsv", "y.tsv", "--site", "north", "--format", "conll")
-    done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2")
+    done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2", "--as", "Drug=DRUG")
     assert verb.args == (Path("runs/a"), [Path("x.tsv"), Path("y.tsv")])
     assert verb.options == {
         "site": "north", "format": "conll", "scheme": "iobes", "key": Path("k"), "mode": "n2c2",
+        "types": {"Drug": "DRUG"},
     }  # fmt: skip
     assert "DRUG" in done.stdout and "75.0" in done.stdout and "90.0" in done.stdout
     assert json.loads(call("evaluate", "runs/a", "x.tsv", "--json").stdout) == SCORES
+
+
+def test_evaluate_shows_relations_and_a_chain(put: Any) -> None:
+    micro = {**RATES, "types": {"treats": RATES}}
+    found = {"micro": micro, "macro": RATES, "examples": 40, "confusion": {}, "missed": {}}
+    put("evaluate", {**found, "unknown": []})
+    assert "treats" in call("evaluate", "runs/re", "x.tsv").stdout
+    treats = {kind: {**SCORES[kind], "types": {"treats": RATES}} for kind in ("strict", "relaxed")}
+    chain = {"entities": SCORES, "relations": treats, "unknown": ["Age", "Dose"]}
+    put("evaluate", chain)
+    done = call("evaluate", "runs/ner+runs/re", "x.tsv")
+    for shown in ("DRUG", "treats", "Entities", "end to end", "relation ", "both overlap"):
+        assert shown in done.stdout, shown
+    assert "knows no type Age or Dose" in done.stderr
+    assert json.loads(call("evaluate", "ner+re", "x.tsv", "--json").stdout) == chain
+
+
+def test_predict_hands_everything_on(put: Any) -> None:
+    verb = put("predict", [Document("n1", "No rash.")])
+    words = ("predict", "ner+re", "a.txt", "--as", "Drug=CHEMICAL", "--as", " Age = ")
+    assert call(*words, "--threshold", "0.8", "--site", "north", "--key", "k").exit_code == 0
+    assert verb.args == (Path("ner+re"), ["a.txt"])
+    say = verb.options.pop("say")
+    assert verb.options == {
+        "site": "north", "format": None, "key": Path("k"),
+        "types": {"Drug": "CHEMICAL", "Age": ""}, "threshold": 0.8,
+    }  # fmt: skip
+    assert callable(say)
+    for wrong in ("Drug", "=X", "Drug=A"):
+        refused = call("predict", "ner+re", "a.txt", "--as", "Drug=B", "--as", wrong)
+        assert refused.exit_code == 2 and "--as" in refused.stderr
 
 
 def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
@@ -290,12 +322,15 @@ def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> N
     assert "b is worse" in shown and "/runs/a" in shown and "±" not in shown
 
 
-def test_release_needs_a_folder(put: Any) -> None:
+def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     verb = put("release", Path("open"))
     assert call("release", "runs/a").exit_code == 2
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
     assert "can be read by anyone" in done.stderr
+    (in_tmp / "open").mkdir()
+    (in_tmp / "open" / "relations.safetensors").touch()
+    assert "no key" in call("release", "runs/a", "--out", "open").stderr
 
 
 def test_report_prints_the_path_of_its_page(put: Any) -> None:

@@ -59,6 +59,15 @@ keys = typer.Typer(no_args_is_help=True, help="The key that the sites share.")
 app.add_typer(data, name="data", rich_help_panel="Data and keys")
 app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 
+Models = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's folder, a release, or NER_RUN+RE_RUN.")
+]
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as", metavar="FOUND=KNOWN", help="What the relation model calls an entity type."
+    ),
+]
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.command(rich_help_panel=_REAL)(coordinate)
@@ -154,7 +163,7 @@ def recipes(*, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=_USE)
 def predict(
-    run: RunFolder,
+    run: Models,
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Text or annotated files; - is stdin.")
     ],
@@ -166,18 +175,31 @@ def predict(
     site: Site = None,
     format: Format = None,
     key: Key = None,
+    types: As = None,
+    threshold: Annotated[
+        float, typer.Option(metavar="P", help="Leave out relations that are less likely.")
+    ] = 0.0,
 ) -> None:
-    """Annotate text with a run's model; every entity carries a confidence."""
+    """Annotate text: a run's entities, relations, or both; each carries a confidence."""
     from confide import api
-    from confide.console.putting import put_documents
+    from confide.console.putting import named_types, put_documents
 
-    documents = api.predict(run, files, site=site, format=format, key=key)
+    documents = api.predict(
+        run,
+        files,
+        site=site,
+        format=format,
+        key=key,
+        types=named_types(types),
+        threshold=threshold,
+        say=screen.say,
+    )
     put_documents(documents, out, format=to)
 
 
 @app.command(rich_help_panel=_USE)
 def evaluate(
-    run: RunFolder,
+    run: Models,
     files: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Annotated files.")],
     *,
     site: Site = None,
@@ -187,17 +209,18 @@ def evaluate(
     mode: Annotated[
         Literal["default", "n2c2"], typer.Option(help="How spans are matched.")
     ] = "default",
+    types: As = None,
     as_json: Json = False,
 ) -> None:
-    """Score a run's model on annotated files: strict and relaxed, per type."""
+    """Score a run's model, or a chain of two, on annotated files: per type and per relation."""
     from confide import api
-    from confide.console import tables
+    from confide.console.putting import named_types, put_scores
 
-    found = api.evaluate(run, files, site=site, format=format, scheme=scheme, key=key, mode=mode)
-    if as_json:
-        screen.put_json(found)
-    else:
-        screen.show(tables.scores(found))
+    names = named_types(types)
+    found = api.evaluate(
+        run, files, site=site, format=format, scheme=scheme, key=key, mode=mode, types=names
+    )
+    put_scores(found, as_json=as_json)
 
 
 @app.command(rich_help_panel=_USE)
@@ -241,11 +264,11 @@ def release(
     site: Site = None,
     key: Key = None,
 ) -> None:
-    """Write a copy of the model whose word list is in the clear. A site's own, explicit act."""
+    """Write a copy of the model that needs no key. A site's own, explicit act."""
     from confide import api
+    from confide.console.putting import say_released
 
-    folder = api.release(run, out=out, site=site, key=key)
-    screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")
+    say_released(api.release(run, out=out, site=site, key=key))
 
 
 @app.command(rich_help_panel=_USE)

@@ -1,15 +1,17 @@
-"""A release: a copy of a model with its word list in the clear, by an explicit act of a site.
+"""A release: a copy of a model that needs no run and no key, by an explicit act of a site.
 
 The model of a run knows its words by keyed digest only. A site that holds the key can recognise
 the words of its own training text, and hand on a copy that needs no key. The copy tells which
-words occur in that text; that is what the act is about.
+words occur in that text; that is what the act is about. A relation model reads the word pieces of
+a public encoder: its copy has no word list, and needs the files of that encoder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +26,27 @@ from confide.data.vocabulary import (
 )
 from confide.errors import RunError
 from confide.federation.files import write_of_run
+from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods import method_named
+from confide.methods import method_of
 from confide.methods.context import NONE, find_encoder
+from confide.methods.relation_extractor import RelationExtractor
+from confide.methods.relation_extractor import extractor_of as relation_extractor_of
+from confide.methods.relation_form import RelationMemory
 from confide.methods.taggers import (
     CHARACTER_ROWS,
     Extractor,
     TaggerForm,
+    TaggerMemory,
     tag_set,
     tagger_of,
     vocabulary_for,
 )
 from confide.runfolder import RunFolder
 
-FILE = "model.safetensors"
+FILE, RELATIONS = "model.safetensors", "relations.safetensors"
 
 
 @dataclass(frozen=True)
@@ -51,21 +58,44 @@ class Released(TaggerForm):
     weights: Arrays = carries("weights of the tagger")
 
 
-def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
-    """Write the model of a run to the folder `out`, with the words of `site` (or of all) in clear.
+@dataclass(frozen=True)
+class ReleasedRelations(RelationMemory):
+    """A relation classifier: it reads the pieces of a public encoder, so it needs no key."""
 
-    `key` is the sites' shared key file; by default the one that the run's settings name. Rows of
-    words and characters that occur at no such site cannot be named; they are left out, and such
-    words are read as unknown ones. Raises RunError, KeyFileError, DataError.
+    weights: Arrays = carries("weights of the classifier, those of its encoder included")
+
+
+def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
+    """Write the model of a run to the folder `out`, so that it can be used without the run.
+
+    A relation model is its weights, and names of relations and types. A tagger's words are those of
+    `site` (or of all), in clear: `key` is the sites' shared key file; by default the one that the
+    run's settings name. Rows of words and characters that occur at no such site cannot be named;
+    they are left out, and such words are read as unknown ones.
+    Raises RunError, KeyFileError, DataError.
     """
     folder = RunFolder(run)
     settings = folder.settings()
-    if (out / FILE).exists():
-        raise RunError("there is a release in this folder already", where=str(out / FILE))
-    method = method_named(settings.trained_by)
+    for file in (FILE, RELATIONS):
+        if (out / file).exists():
+            raise RunError("there is a release in this folder already", where=str(out / file))
+    method = method_of(settings)
     form, weights = method(settings).model(*folder.trained(method, site))
-    gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
-    specs = [spec for spec in gathered.specs if site in (None, spec.name)]
+    if method.task == "re":
+        shape = {field.name: getattr(form, field.name) for field in fields(RelationMemory)}
+        file, message = RELATIONS, encode(ReleasedRelations(**shape, weights=dict(weights)))
+    else:
+        gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
+        specs = [spec for spec in gathered.specs if site in (None, spec.name)]
+        file, message = FILE, encode(_in_clear(form, weights, specs=specs, key=key))
+    write_of_run(out / file, message)
+    return out
+
+
+def _in_clear(
+    form: TaggerMemory, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
+) -> Released:
+    """The tagger with the words of these sites, which hold the key, in clear."""
     secret = key or specs[0].key_file
     assert secret is not None
     known = read_key(Path(secret))
@@ -87,21 +117,25 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
             weights[name] = weights[name][character_ids]
     shape = {field.name: getattr(form, field.name) for field in fields(TaggerForm)}
     shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
-    message = Released(**shape, words=words, characters=characters, weights=weights)
-    write_of_run(out / FILE, encode(message))
-    return out
+    return Released(**shape, words=words, characters=characters, weights=weights)
 
 
-def is_release(folder: Path) -> bool:
-    """Whether this is a folder that `release` wrote."""
-    return (Path(folder) / FILE).is_file()
+def release_task(folder: Path) -> Literal["ner", "re"] | None:
+    """The task of a release; None where this is no folder that `release` wrote."""
+    if (Path(folder) / RELATIONS).is_file():
+        return "re"
+    return "ner" if (Path(folder) / FILE).is_file() else None
 
 
-def released(folder: Path) -> Extractor:
+def released(folder: Path) -> Extractor | RelationExtractor:
     """The extractor of a release. Raises MessageError where the file is damaged.
 
-    A model with a frozen encoder needs that encoder here too.
+    A model with a frozen encoder needs that encoder here too, and a relation model the files of
+    the encoder that it was made of.
     """
+    if release_task(folder) == "re":
+        made = decode(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
+        return relation_extractor_of(made, made.weights)
     model = decode(Released, (Path(folder) / FILE).read_bytes())
     vocabulary: dict[str, Any] = {
         "words": ClearVocabulary(tuple(model.words), "word"),

@@ -1,15 +1,16 @@
-"""Documents and problems onto the screen or into files."""
+"""Documents, scores and problems onto the screen or into files."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from confide.console import screen
 from confide.console.screen import console
 from confide.errors import SettingsError
 
@@ -42,9 +43,9 @@ def put_documents(documents: Sequence[Document], path: Path | None, *, format: s
 
 def say_problems(problems: Sequence[Problem]) -> None:
     """Problems on stderr: how many of each kind, and the first few."""
-    screen = console(sys.stderr)
+    shown = console(sys.stderr)
     for line in problem_lines(problems):
-        screen.print(line, soft_wrap=True)
+        shown.print(line, soft_wrap=True)
 
 
 def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[Text]:
@@ -65,3 +66,52 @@ def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[
         if most is not None and number > most:
             lines.append(Text(f"  … and {number - most} more", style="dim"))
     return lines
+
+
+def named_types(given: Sequence[str] | None) -> dict[str, str]:
+    """What is said by `--as FOUND=KNOWN`; an empty KNOWN leaves a type out. Raises SettingsError.
+
+    >>> named_types(["Drug=CHEMICAL", "Age="])
+    {'Drug': 'CHEMICAL', 'Age': ''}
+    """
+    names: dict[str, str] = {}
+    for one in given or ():
+        found, equals, known = (part.strip() for part in one.partition("="))
+        if not equals or not found:
+            raise SettingsError("--as takes two names", expected="FOUND=KNOWN", got=repr(one))
+        if names.setdefault(found, known) != known:
+            raise SettingsError(
+                f"--as calls {found!r} by two names", got=f"{names[found]}, {known}"
+            )
+    return names
+
+
+def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """What `evaluate` gave as tables or as JSON; types that were left out are named on stderr."""
+    from confide.console import tables
+
+    if found.get("unknown"):
+        screen.say(f"the relation model knows no type {' or '.join(found['unknown'])}")
+    if as_json:
+        screen.put_json(found)
+        return
+    if "entities" not in found:
+        screen.show(tables.scores(found))
+        return
+    related = tables.scores(found["relations"], title="Relations, end to end")
+    related.columns[0].header, related.columns[-1].header = "relation", "relations"
+    related.caption = (
+        "in percent; strict: the same relation, and both entities have the same type and the same"
+        " characters; relaxed: both overlap"
+    )
+    screen.show(tables.scores(found["entities"], title="Entities"), related)
+
+
+def say_released(folder: Path) -> None:
+    """Say on stderr what can be read from a release."""
+    from confide.release import RELATIONS
+
+    if (folder / RELATIONS).is_file():
+        screen.say(f"{folder}: names and weights; it needs its encoder's files, and no key")
+    else:
+        screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")

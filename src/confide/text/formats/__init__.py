@@ -23,6 +23,7 @@ from confide.text.formats import (
     psytar,
     pubtator,
     semeval,
+    table,
 )
 from confide.text.formats.base import Format, Options, Reading
 from confide.text.formats.sniff import detect, files_in
@@ -46,6 +47,7 @@ FORMATS: dict[str, Format] = {
         "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
     ),
     "psytar": Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
+    "table": Format("table", "a table of relations", ".tsv", table.read, table.write),
     "text": Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
 }
 
