@@ -1,0 +1,122 @@
+"""The runs behind FedED's tables and curves (Sui et al. 2020, Tables 4, 6 to 8 and Fig. 2).
+
+    python benchmarks/feded/run.py --out runs/feded [--only gad] [--seeds 1 2 3] [KEY=VALUE]...
+
+Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
+the command can be stopped and given again; several may work on different experiments of one folder.
+`table.py` turns the folder into tables.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from confide.run import run
+from confide.runfolder import RunFolder
+
+FEDERATED = ("feded", "fedatt", "fedavg")
+ALL = (*FEDERATED, "public-only", "pooled")
+
+Experiment = list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
+"""(label, recipe, methods, overrides) of each row."""
+
+SMALL = ("split.sites=10", "data.train_share=0.5", "public.share=0.1", "rounds=8")
+"""Less text and fewer sites, where many settings are compared."""
+
+
+def skewed(alpha: str) -> tuple[str, ...]:
+    """Overrides for sites whose relations differ; inf: they do not."""
+    if alpha == "inf":
+        return ()
+    return ('split.by="dirichlet"', f"split.alpha={alpha}")
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "euadr": [("euadr", "feded-euadr", ALL, ())],
+    "gad": [("gad", "feded-gad", ALL, ())],
+    "chemprot": [("chemprot", "feded-chemprot", ALL, ())],
+    "wire": [
+        (f"wire-{name}", "feded-gad", ("feded",), overrides)
+        for name, overrides in {
+            "float32": ('options.wire_dtype="float32"',),
+            "int8": ('options.wire_dtype="int8"',),
+            "probabilities": ('options.upload="probabilities"',),
+            "difference": ('options.download="difference"',),
+            "unlabelled": ("public.labelled=false",),
+        }.items()
+    ],
+    "alpha": [
+        (
+            f"alpha-{alpha}",
+            "feded-gad",
+            FEDERATED,
+            (*SMALL, "federation.fraction=0.2", *skewed(alpha)),
+        )
+        for alpha in ("inf", "1", "0.3", "0.1")
+    ],
+    "fraction": [
+        (f"fraction-{share}", "feded-gad", FEDERATED, (*SMALL, f"federation.fraction={share}"))
+        for share in ("0.1", "0.2", "0.5", "1.0")
+    ],
+    "local": [
+        (
+            f"local-b{batch}-e{epochs}",
+            "feded-gad",
+            FEDERATED,
+            (
+                *SMALL,
+                "federation.fraction=0.2",
+                f"training.batch_size={batch}",
+                f"training.local_epochs={epochs}",
+                "options.distil_batch_size=4",
+            ),
+        )
+        for batch in (4, 8)
+        for epochs in (1, 2, 4)
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/feded"))
+    parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--methods", nargs="*", help="only these")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run")
+    given = parser.parse_args()
+    for name in given.only:
+        for seed in given.seeds:
+            for label, recipe, methods, overrides in EXPERIMENTS[name]:
+                for method in methods:
+                    if given.methods and method not in given.methods:
+                        continue
+                    one(given, label, recipe, method, seed, overrides)
+
+
+def one(
+    given: argparse.Namespace,
+    label: str,
+    recipe: str,
+    method: str,
+    seed: int,
+    overrides: tuple[str, ...],
+) -> None:
+    """One run, unless it is there."""
+    out = given.out / label / f"{method}-{seed}"
+    if (out / "result.json").exists():
+        return
+    own = [text for text in overrides if method == "feded" or not text.startswith("options.")]
+    started = time.perf_counter()
+    run(
+        recipe,
+        overrides=[f"method={method}", f"seed={seed}", *own, *given.overrides],
+        out=out,
+        resume=RunFolder(out).is_taken(),
+    )
+    print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
