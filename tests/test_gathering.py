@@ -18,6 +18,7 @@ from confide.errors import (
     SchemeError,
     SettingsError,
 )
+from confide.federation.inprocess import Hosting
 from confide.gathering import Gathered, gather, pooled, public_only, public_set
 from confide.settings import Settings, parse
 from contract.corpus import sentences, tiny, write_conll, write_sites
@@ -413,6 +414,8 @@ def test_sites_say_how_their_relations_are_called_and_which_they_know(tmp_path: 
     found = gathered(tmp_path, parse({"task": "re", "site": [{**north, **maps}, south]}))
     facts = found.facts()["sites"]
     assert [spec.knows for spec in found.specs] == [("linked",), ()]
+    hosting = Hosting({}, object, seed=1)
+    assert [hosting.host(spec, {}).site.knows for spec in found.specs] == [("linked",), ()]
     assert list(facts["north"]["relations"]) == ["linked"]
     assert facts["south"]["relations"] == {}
     assert facts["south"]["problems"] == {"relation-dropped": 13}

@@ -28,6 +28,10 @@ from confide.text.parts import BRAT, PARTS, grouped
 _SITES, _LINES = 3, 30
 _OF_RELATIONS = frozenset(("biobert", "chemprot", "ddi", "semeval"))
 """Formats that are published to learn relations; of others one learns entities, if nobody says."""
+_OF_TAGGERS = frozenset((
+    "crosses-sentence", "discontinuous", "nested", "no-token", "not-on-token-border", "overlapping",
+))  # fmt: skip
+"""What does not fit a flat tagger, and is nothing to a relation extractor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,8 @@ def _look(site: _Site, problems: list[Problem]) -> list[str]:
     for part, path in site.files():
         encoding = _encoding(path)
         report = check(path, encoding=encoding)
+        if report.format in _OF_RELATIONS:
+            report.problems[:] = [one for one in report.problems if one.kind not in _OF_TAGGERS]
         site.reports.append(report)
         site.encodings.add(encoding or "")
         if encoding:
@@ -181,7 +187,8 @@ def _described(report: CheckReport, site: _Site) -> list[str]:
         lines.append(f"{counts['relations']:,} relations{_counted(report.relations)}{unused}")
     if report.problems:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.items())
-        lines.append(f"to look at: {len(report.problems):,} ({counts['lost']:,} lost): {kinds}")
+        lost = sum(problem.lost for problem in report.problems)
+        lines.append(f"to look at: {len(report.problems):,} ({lost:,} lost): {kinds}")
         shown = report.problems[:3]
         lines += [f"  {problem.where}: {problem.what}" for problem in shown]
         if len(report.problems) > len(shown):
