@@ -43,7 +43,9 @@ def as_known(
     fitting = used if pairs is None else [pair for pair in pairs if used.issuperset(pair)]
     if not fitting:
         shown = sorted(known) if pairs is None else sorted(" and ".join(pair) for pair in pairs)
-        example = f"{found[0] if found else 'FOUND'}={sorted(known)[0] if known else 'KNOWN'}"
+        unnamed = [name for name in found if not names[name]]
+        free = sorted(set(known) - used)
+        example = f"{[*unnamed, 'FOUND'][0]}={[*free, 'KNOWN'][0]}"
         raise DataError(
             "the relation model knows no pair of these entity types",
             expected=", ".join(shown) or "any",
