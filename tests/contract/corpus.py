@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.keys import new_key
-from confide.settings import Settings, parse
+from confide.methods import METHODS
+from confide.settings import OF_THE_TASK, Settings, parse
+from contract.relations import tiny_relations, write_relation_sites
 
 DRUGS = ("aspirin", "codeine", "heparin", "insulin", "morphine", "warfarin")
 EFFECTS = (("nausea",), ("skin", "rash"), ("severe", "joint", "pain"))
@@ -75,10 +77,25 @@ TINY: dict[str, Any] = {
 """Settings of a run that takes half a second."""
 
 
+_SHORT = {full: name for (_, name), full in OF_THE_TASK.items()}
+
+
 def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings:
-    """Settings of a tiny run of `sites` sites, whose files are written into `folder`."""
-    tables = tree.pop("site", None) or write_sites(folder / "data", sites)
+    """Settings of a tiny run of `sites` sites, whose files are written into `folder`.
+
+    `method=` and `base=` may be a method's full name ("fedavg-re"): that decides the task.
+    """
+    chosen = [override.split("=", 1) for override in overrides]
+    named = [name for key, name in chosen if key in ("method", "base")]
+    relations = any(METHODS[name].task == "re" for name in named if name in METHODS)
+    overrides = tuple(
+        f"{key}={_SHORT.get(value, value) if key in ('method', 'base') else value}"
+        for key, value in chosen
+    )
+    write_them = write_relation_sites if relations else write_sites
+    tables = tree.pop("site", None) or write_them(folder / "data", sites)
     key = folder / "shared.key"
     if not key.exists():
         new_key(key, KEY)
-    return parse({"key": str(key), **TINY, **tree, "site": tables}, overrides)
+    usual = {"task": "re", **tiny_relations(folder)} if relations else TINY
+    return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

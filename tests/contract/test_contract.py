@@ -14,8 +14,10 @@ from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.run import run
+from confide.scoring import SCORING
+from confide.settings import REFERENCES
 from contract.corpus import tiny
-from contract.entries import ENTRIES, OPTIONAL, STEPS
+from contract.entries import ENTRIES, OPTIONAL, STEPS, asking
 from contract.runs import (
     Asking,
     Forging,
@@ -35,7 +37,12 @@ every_step = pytest.mark.parametrize(("method", "step"), STEPS)
 every_form = pytest.mark.parametrize(
     ("method", "form"),
     [
-        pytest.param(name, form, id="-".join([name, *form]), marks=[pytest.mark.slow] * bool(form))
+        pytest.param(
+            name,
+            form,
+            id="-".join([name, *form]),
+            marks=[pytest.mark.slow] * (bool(form) or entry.slow),
+        )
         for name, entry in ENTRIES.items()
         for form in ((), *entry.variants)
     ],
@@ -61,13 +68,17 @@ def test_state_and_memory_can_travel(method: str) -> None:
     assert fields_of(kind.Memory)
 
 
-@every_method
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [(name, form) for name, entry in ENTRIES.items() for form in ((), *entry.asked.values())],
+)
 def test_every_message_round_trips_and_a_re_ask_is_harmless(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each ask is asked twice; the run is the same as one that asks once."""
     steps: set[str] = set()
-    run(tiny(tmp_path, f"method={method}"), out=tmp_path / "once")
+    settings = tiny(tmp_path, f"method={method}", *form)
+    run(settings, out=tmp_path / "once")
 
     def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
         declared = step_of(method, step)
@@ -79,8 +90,9 @@ def test_every_message_round_trips_and_a_re_ask_is_harmless(
         assert memory_files(tmp_path / "twice") == memory
 
     use_engine(monkeypatch, Asking, look=look)
-    run(tiny(tmp_path, f"method={method}"), out=tmp_path / "twice")
-    assert steps == {step.name for step in METHODS[method].steps} - OPTIONAL
+    run(settings, out=tmp_path / "twice")
+    others = {step for step, asked in ENTRIES[method].asked.items() if asked != form}
+    assert steps == {step.name for step in METHODS[method].steps} - OPTIONAL - others
     same_run(tmp_path / "once", tmp_path / "twice")
 
 
@@ -169,7 +181,7 @@ def test_a_site_that_fails_is_skipped_if_enough_are_left(
 ) -> None:
     breaking(monkeypatch, "site-2", step, DataError(SECRET))
     events: list[Any] = []
-    settings = tiny(tmp_path, f"method={method}", "federation.at_least=2")
+    settings = tiny(tmp_path, *asking(method, step), "federation.at_least=2")
     done = run(settings, out=tmp_path / "run", on_event=events.append)
     failed = [event for event in events if event.kind == "failed"]
     assert failed
@@ -189,7 +201,7 @@ def test_a_site_that_fails_ends_the_run_in_words_if_it_is_needed(
 ) -> None:
     breaking(monkeypatch, "site-2", step, DataError(SECRET, got=SECRET, where=SECRET))
     with pytest.raises(QuorumError) as caught:
-        run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run")
+        run(tiny(tmp_path, *asking(method, step)), out=tmp_path / "run")
     words = str(caught.value)
     assert f"site site-2, step {step}" in words
     assert "the site raised an error; its own log holds the traceback (DataError at " in words
@@ -228,11 +240,20 @@ def poisons(step: Step) -> dict[str, Any]:
             spoiled[f"negative {name}"] = change(name, lambda old: type(old)(-(10**15)))
         if kind == "array":
             spoiled[f"shape of {name}"] = change(name, lambda old: np.zeros((7, 7), old.dtype))
+        if kind == "array" and step.summed:
+            spoiled[f"absurd {name}"] = change(name, lambda old: np.full_like(old, _least(old)))
+            spoiled[f"type of {name}"] = change(name, lambda old: old.astype(np.float64))
+            spoiled[f"NaN in {name}"] = change(name, lambda old: np.full(old.shape, np.nan))
         if kind == "arrays":
             spoiled[f"NaN in {name}"] = change(name, first(lambda a: np.full_like(a, np.nan)))
             spoiled[f"shape of {name}"] = change(name, first(lambda a: a[..., :-1].copy()))
             spoiled[f"other {name}"] = change(name, lambda old: {**old, "odd": np.ones(3)})
     return spoiled
+
+
+def _least(array: np.ndarray) -> float:
+    """What no honest number of this type is."""
+    return (np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).min
 
 
 POISONS = [
@@ -255,7 +276,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
 
     use_engine(monkeypatch, Forging, change=staticmethod(change))
     events: list[Any] = []
-    settings = tiny(tmp_path, f"method={method}", "federation.at_least=2", "rounds=1")
+    settings = tiny(tmp_path, *asking(method, step), "federation.at_least=2", "rounds=1")
     done = run(settings, out=tmp_path / "run", on_event=events.append)
     refused = [e for e in events if e.kind == "failed" and "the server refused" in e.message]
     assert [(event.site, event.step) for event in refused][:1] == [("site-1", step)]
@@ -263,7 +284,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
             assert all(np.isfinite(array).all() for array in getattr(state, name).values())
-    assert done.result["scores"]["overall"]["sentences"] > 0
+    assert done.result["scores"]["overall"][SCORING[settings.task].unit] > 0
 
 
 # --- what it is for ----------------------------------------------------------------------------
@@ -275,19 +296,28 @@ def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: P
     entry = ENTRIES[method]
     settings = tiny(tmp_path, f"method={method}", *entry.learning, sites=sites)
     done = run(settings, out=tmp_path / "run").result
-    assert done["scores"]["overall"]["strict"]["f1"] >= entry.reaches
+    kind = SCORING[settings.task].kinds[0]
+    assert done["scores"]["overall"][kind]["f1"] >= entry.reaches
     assert len(done["scores"]["sites"]) == sites
     assert done["history"][-1]["loss"] < done["history"][0]["loss"]
 
 
-@pytest.mark.parametrize("reference", ["pooled", "alone"])
-@every_method
+@pytest.mark.parametrize(
+    ("method", "reference"),
+    [
+        (name, reference)
+        for name, kind in METHODS.items()
+        for reference in REFERENCES
+        if kind.task == "re" or reference != "public-only"
+    ],
+)
 def test_its_references_learn_too(method: str, reference: str, tmp_path: Path) -> None:
     entry = ENTRIES[method]
     settings = tiny(tmp_path, f"method={reference}", f"base={method}", *entry.learning)
     done = run(settings, out=tmp_path / "run").result
     assert done["method"] == reference
-    assert done["scores"]["overall"]["strict"]["f1"] >= 0.8
+    kind = SCORING[settings.task].kinds[0]
+    assert done["scores"]["overall"][kind]["f1"] >= 0.8
     assert sorted(done["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
 
 
@@ -306,7 +336,9 @@ def test_other_settings_are_not_resumed(method: str, tmp_path: Path) -> None:
     out = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run").folder
     with pytest.raises(RunError, match=r"another training\.batch_size; expected 6; got 7"):
         run(tiny(tmp_path, f"method={method}", "training.batch_size=7"), out=out, resume=True)
-    (tmp_path / "data" / "site-1" / "train.conll").write_text("aspirin\tB-Drug\n\nnothing\tO\n")
+    (file,) = (tmp_path / "data" / "site-1").glob("train.*")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[len(lines) // 2 :]))
     settings = tiny(tmp_path, f"method={method}", site=tables(tmp_path))
     with pytest.raises(CheckpointError, match="other settings or other data"):
         run(settings, out=out, resume=True)
@@ -317,7 +349,7 @@ def tables(folder: Path) -> list[dict[str, Any]]:
     return [
         {
             "name": site.name,
-            **{part: str(site / f"{part}.conll") for part in ("train", "dev", "test")},
+            **{file.stem: str(file) for file in site.iterdir()},
         }
         for site in sorted((folder / "data").iterdir())
     ]
