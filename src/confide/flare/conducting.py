@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
+from confide.data.facts import fingerprint
 from confide.errors import FederationError, QuorumError
 from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
@@ -41,6 +42,7 @@ from confide.outcomes import (
 )
 from confide.runfolder import RunFolder, environment
 from confide.settings import Settings, dump, parse
+from confide.text.document import Document
 
 ALONE = "alone"
 WITHDRAWN = {"no-consent", "other-wire"}
@@ -85,10 +87,10 @@ class Conductor:
             for name, sites in parts_of(settings, self._engine.sites).items()
         ]
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
-        fingerprint = _together(joined)
-        folder.write("environment.json", environment(settings, fingerprint))
+        digest = _together(joined, public_set(settings))
+        folder.write("environment.json", environment(settings, digest))
         sites = {site: _facts(one) for site, one in joined.items()}
-        data = {"fingerprint": fingerprint, "sites": sites}
+        data = {"fingerprint": digest, "sites": sites}
         name = settings.name or self._name
         result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
         folder.write("result.json", result)
@@ -102,8 +104,9 @@ class Conductor:
         ledger = open_ledger(self._folder, name)
         federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
-        binding = binding_of(settings, _together(joined))
-        method = method_of(settings)(settings, public_set(settings))
+        public = public_set(settings)
+        binding = binding_of(settings, _together(joined, public))
+        method = method_of(settings)(settings, public)
         plan = Plan(settings, method, self._engine, self._folder, binding, watch)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and look at their own errors"))
@@ -115,7 +118,7 @@ class Conductor:
         return Join(
             version=__version__,
             run=self._name,
-            settings=dump(settings),
+            settings=dump(_without_files(settings)),
             sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
         )
@@ -143,9 +146,17 @@ def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str,
     return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
 
 
-def _together(joined: Mapping[str, Joined]) -> str:
-    """One digest of all sites' text."""
+def _without_files(settings: Settings) -> Settings:
+    """The settings as sites get them: where the public set lies is the server's business."""
+    public = settings.public.model_copy(update={"files": ()})
+    return settings.model_copy(update={"public": public})
+
+
+def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:
+    """One digest of all sites' text, and of the public set, where there is one."""
     lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
+    if public:
+        lines += fingerprint([("", "public", public)], relations=True)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 

@@ -43,7 +43,7 @@ from confide.flare.joining import (
 from confide.gathering import Gathered, gather
 from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
-from confide.scoring import scores
+from confide.scoring import SCORING
 from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
@@ -295,11 +295,12 @@ def _table(file: SiteFile) -> SiteTable:
 def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]:
     """What result.json says at a site: its own scores, and where its model is."""
     settings, facts = run.settings, run.gathered.facts()
-    mine = {site: scores(count) for site, count in counts.items()}
+    mine = {site: SCORING[settings.task].scores(count) for site, count in counts.items()}
     return {
         "schema": SCHEMA,
         "confide": __version__,
         "name": settings.name,
+        "task": settings.task,
         "method": settings.method,
         "seed": settings.seed,
         "rounds": round,

@@ -79,7 +79,7 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
     """
     if settings.method in ("pooled", "public-only"):
         raise SettingsError(
-            f"{settings.method} tests on all text in one place, and that of real sites does not move",
+            f"{settings.method} puts all test text in one place, and that of sites does not move",
             where=where,
             fix="use `confide run` for it, on text that may be in one place",
         )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 from confide.data.corpora import locate
 from confide.data.encoding import Encoded, with_context
@@ -82,9 +84,14 @@ def agree_on_encoder(federation: Federation, name: str) -> int:
 def find_encoder(place: str) -> FrozenEncoder:
     """The encoder of this name or folder, which may begin with `$CONFIDE_DATA`.
 
-    Raises what `load_encoder` raises.
+    One that is in use in this process, with the same files, is not read again. Raises what
+    `load_encoder` raises.
     """
-    return load_encoder(str(locate(place)) if place.startswith("$") else place)
+    found = load_encoder(str(locate(place)) if place.startswith("$") else place)
+    return _IN_USE.setdefault((found.name, found.folder, found.digest), found)
+
+
+_IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDictionary()
 
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
