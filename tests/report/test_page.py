@@ -137,6 +137,7 @@ def test_the_same_runs_give_the_same_page(runs: list[Path]) -> None:
 
 def test_the_ledger_is_shown_by_field(runs: list[Path]) -> None:
     words = words_of(report(runs[1:2]))
+    assert "count_words 3 20.5 kB – train 6 300.0 kB 300.0 kB" in words
     assert "count_words word_counts array one by one 3 20.5 kB 61.4 kB" in words
     left, reached = words.split("What reached them")
     assert "train weights arrays sum 6 300.0 kB 1.8 MB" in left

@@ -37,6 +37,16 @@ class FieldRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step: how often a site was asked, and the mean bytes of a reply and of what was asked."""
+
+    step: str
+    asked: int
+    up: float | None
+    down: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """One run as the template shows it."""
 
@@ -45,6 +55,7 @@ class RunView:
     note: str
     traffic: Markup | None
     not_drawn: int
+    steps: tuple[StepRow, ...]
     left: tuple[FieldRow, ...]
     reached: tuple[FieldRow, ...]
 
@@ -71,9 +82,23 @@ def view_of(number: int, run: RunFolder) -> RunView:
         note=REFERENCES.get(run.method, ""),
         traffic=plot,
         not_drawn=max(0, len(rows) - MOST_ROWS),
+        steps=tuple(_steps(run)),
         left=tuple(_fields(run, "up")),
         reached=tuple(_fields(run, "down")),
     )
+
+
+def _steps(run: RunFolder) -> Iterator[StepRow]:
+    """The ledger by step. A message has one line for each field."""
+    lines = Counter((line.step, line.direction, line.field) for line in run.ledger)
+    messages: dict[tuple[str, str], int] = {}
+    for (step, way, _), number in lines.items():
+        messages[step, way] = max(number, messages.get((step, way), 0))
+    bytes = totals(run.ledger, lambda line: (line.step, line.direction))
+    each = {key: bytes[key] / number for key, number in messages.items()}
+    for step in dict.fromkeys(line.step for line in run.ledger):
+        asked = max(messages.get((step, way), 0) for way in ("up", "down"))
+        yield StepRow(step, asked, each.get((step, "up")), each.get((step, "down")))
 
 
 def _fields(run: RunFolder, direction: str) -> Iterator[FieldRow]:
