@@ -29,8 +29,10 @@ from confide.methods.vocabulary import CheckKey
 from confide.release import release
 from confide.run import run
 from confide.runfolder import RunFolder
+from confide.text.document import Document, Entity
 from contract.corpus import KEY, sentences, tiny, write_conll
 from contract.entries import STEPS
+from contract.relations import documents, write_documents
 from contract.runs import breaking, use_engine
 
 SITES = ("site-1", "site-2", "site-3")
@@ -106,6 +108,50 @@ def plant(folder: Path) -> list[dict[str, Any]]:
     return tables
 
 
+def plant_relations(folder: Path) -> list[dict[str, Any]]:
+    """The same for text with relations: of each site's documents, every other has its canaries."""
+    tables = []
+    for site in SITES:
+        here, files = canaries(site), {}
+        for part, count in (("train", 18), ("dev", 6), ("test", 12)):
+            found = documents(site, part, count)
+            found[::2] = [with_canaries(one, here) for one in found[::2]]
+            files[part] = write_documents(folder / site / f"{part}-{here['file']}.jsonl", found)
+        tables.append({"name": site, **files})
+    return tables
+
+
+def with_canaries(one: Document, here: dict[str, str]) -> Document:
+    """The document with an entity, words and ids that are a site's own."""
+    head, tail = one.entities
+    name = f"{here['entity']} {here['number']}"
+    start = f"{here['word']} {here['umlaut']} {here['rare']} {here['note']} "
+    moved = len(start) + len(name) - len(one.surface(head))
+    text = f"{start}{one.text[: head.start]}{name}{one.text[head.end :]}"
+    entities = (
+        Entity(here["note"], head.type, ((len(start) + head.start, head.end + moved),)),
+        Entity(here["document"], tail.type, ((tail.start + moved, tail.end + moved),)),
+    )
+    return Document(
+        id=f"{here['document']} {one.id}",
+        text=text,
+        entities=entities,
+        relations=tuple(
+            replace(relation, id=here["note"], head=entities[0].id, tail=entities[1].id)
+            for relation in one.relations
+        ),
+        attributes=(("ward", here["word"]),),
+    )
+
+
+def test_planted_relations_are_those_of_the_corpus() -> None:
+    for one in documents("site-1", "train", 18):
+        other = with_canaries(one, canaries("site-1"))
+        assert [r.type for r in other.relations] == [r.type for r in one.relations]
+        assert other.surface(other.entities[0]).startswith("Zylo")
+        assert other.surface(other.entities[1]) == one.surface(one.entities[1])
+
+
 class Tapped(SequentialEngine):
     """An engine that keeps every byte that crosses the wall."""
 
@@ -121,6 +167,10 @@ class Tapped(SequentialEngine):
             yield found
 
 
+KEYED = [name for name, kind in METHODS.items() if kind.keyed]
+"""Methods under which words travel as keyed digests."""
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def planted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -128,8 +178,8 @@ def planted(
     """A run over planted text, all that crossed the wall, and all that was watched."""
     folder = tmp_path_factory.mktemp("canary")
     taken: list[tuple[str, str, bytes]] = []
-    tables = plant(folder / "data")
-    settings = tiny(folder, f"method={request.param}", site=tables, data={})
+    put = plant_relations if METHODS[request.param].task == "re" else plant
+    settings = tiny(folder, f"method={request.param}", site=put(folder / "data"), data={})
     with pytest.MonkeyPatch.context() as patch:
         use_engine(patch, Tapped, taken=taken)
         events: list[Any] = []
@@ -167,18 +217,24 @@ def test_the_search_finds_what_it_should() -> None:
 
 
 def test_the_canaries_are_alive(planted: tuple[Path, Any]) -> None:
-    """They are in the sites' text and vocabulary, so that finding none elsewhere says something."""
-    folder, taken = planted
+    """They are in the sites' text, so that finding none elsewhere says something."""
+    folder, _ = planted
     settings = RunFolder(folder).settings()
     for table in settings.site:
         text = "".join(Path(file).read_text() for file in (*table.train, *table.dev, *table.test))
         here = canaries(table.name)
         assert all(here[name] in text for name in (*WORDS, "document", "note"))
+    errors = (folder / "sites" / "site-1" / "errors.json").read_text()
+    assert canaries("site-1")["entity"] in errors  # at the site itself text may be seen
+
+
+@pytest.mark.parametrize("planted", KEYED, indirect=True)
+def test_digests_of_the_canaries_are_sent(planted: tuple[Path, Any]) -> None:
+    """They are in the sites' vocabulary too."""
+    _, taken = planted
     replies = b"".join(data for step, who, data in taken if step == "count_vocabulary")
     word = normalise(canaries("site-1")["word"], "lower-digits")
     assert digest(KEY, "word", word) in replies
-    errors = (folder / "sites" / "site-1" / "errors.json").read_text()
-    assert canaries("site-1")["entity"] in errors  # at the site itself text may be seen
 
 
 def test_no_message_holds_text(planted: tuple[Path, list[tuple[str, str, bytes]]]) -> None:
@@ -214,6 +270,7 @@ def test_the_key_never_crosses_the_wall(planted: tuple[Path, Any]) -> None:
     assert not [form for form in forms for data in everything if form in data]
 
 
+@pytest.mark.parametrize("planted", KEYED, indirect=True)
 def test_digests_cannot_be_made_without_the_key(planted: tuple[Path, Any]) -> None:
     """A server with a list of all words tries what it has: plain hashes, and its own keys."""
     folder, taken = planted
@@ -319,6 +376,9 @@ def test_a_release_shows_the_words_of_the_site_that_releases_and_of_no_other(
     folder, _ = planted
     out = release(folder, out=tmp_path / "released", site="site-1")
     seen = sightings(b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file()))
+    if not METHODS[RunFolder(folder).settings().trained_by].keyed:
+        assert not seen  # what reads the pieces of a public encoder has no words
+        return
     mine = canaries("site-1")
     assert set(seen) <= set(mine.values())
     assert {mine["word"], mine["entity"]} <= set(seen)

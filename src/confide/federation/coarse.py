@@ -22,7 +22,12 @@ ROWS, SCALES = "?rows", "?scales"
 
 
 def fixed(numbers: NDArray[Any], kind: WireType, *, most: float) -> NDArray[Any]:
-    """Numbers as they travel; what is beyond `most` becomes `most`, in any type."""
+    """Numbers as they travel; what is beyond `most` becomes `most`, in any type.
+
+    Raises GuardError where one is not a number: int8 has no code for that.
+    """
+    if np.isnan(numbers).any():
+        raise GuardError("what is to be sent is not a number")
     clipped: NDArray[Any] = np.clip(numbers, -most, most)
     if kind == "int8":
         clipped = np.rint(clipped * (LEVELS / most))

@@ -110,7 +110,7 @@ class Predicted:
     )
     knows: Arrays = carries("for each relation whether the site annotates it; average = known only")
     public: int = carries("a number from the content of the public examples")
-    sites: int = carries("1")
+    sites: int = carries("1, so that the sum says how many sites these are")
     loss: float = carries("mean training loss per example")
     sentences: int = carries("examples trained on, over all epochs")
     clipped: int = carries("predictions that were larger than the largest that can be sent")
@@ -164,6 +164,12 @@ def take_public_set(
     """Keep the form of the classifier and the public examples."""
     forget_examples(site)
     return PublicTaken(ask.public), FedEDMemory(**vars(ask), version=NONE_YET, weights={})
+
+
+def check_public(ask: PublicSet, reply: PublicTaken) -> None:
+    """Raise GuardError where the site has other public examples."""
+    if reply.public != ask.public:
+        raise GuardError("public is the number of another public set")
 
 
 def public_at(site: Site, memory: FedEDMemory) -> EncodedRelations:
@@ -287,7 +293,7 @@ def score_model(
     return scored_at(site, memory, model_at(memory, ask), ask.part), memory
 
 
-TAKE_PUBLIC_SET = Step.of(take_public_set)
+TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
 TAKE_MODEL = Step.of(take_model, check=check_taken)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict, summed=True, check=check_predicted, bound=bounded_predicted
