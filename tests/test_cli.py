@@ -246,7 +246,7 @@ def test_evaluate_hands_everything_on(put: Any) -> None:
     verb = put("evaluate", SCORES)
     words = ("evaluate", "runs/a", "x.tsv", "y.tsv", "--site", "north", "--format", "conll")
     done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2", "--as", "Drug=DRUG")
-    assert verb.args == (Path("runs/a"), [Path("x.tsv"), Path("y.tsv")])
+    assert verb.args == (Path("runs/a"), ["x.tsv", "y.tsv"])
     assert verb.options == {
         "site": "north", "format": "conll", "scheme": "iobes", "key": Path("k"), "mode": "n2c2",
         "types": {"Drug": "DRUG"},
@@ -284,6 +284,9 @@ def test_predict_hands_everything_on(put: Any) -> None:
     for wrong in ("Drug", "=X", "Drug=A"):
         refused = call("predict", "ner+re", "a.txt", "--as", "Drug=B", "--as", wrong)
         assert refused.exit_code == 2 and "--as" in refused.stderr
+    for word in ("predict", "evaluate"):
+        refused = call(word, "runs/a")
+        assert refused.exit_code == 2 and "no file to read" in refused.stderr
 
 
 def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:

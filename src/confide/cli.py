@@ -59,8 +59,12 @@ keys = typer.Typer(no_args_is_help=True, help="The key that the sites share.")
 app.add_typer(data, name="data", rich_help_panel="Data and keys")
 app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 
-Models = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, a release, or NER_RUN+RE_RUN.")
+RunAndFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN FILE...",
+        help="A run's folder, a release, or NER_RUN+RE_RUN; then files, - is stdin.",
+    ),
 ]
 As = Annotated[
     list[str] | None,
@@ -163,10 +167,7 @@ def recipes(*, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=_USE)
 def predict(
-    run: Models,
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Text or annotated files; - is stdin.")
-    ],
+    words: RunAndFiles,
     *,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")] = "jsonl",
     out: Annotated[
@@ -182,8 +183,9 @@ def predict(
 ) -> None:
     """Annotate text: a run's entities, relations, or both; each carries a confidence."""
     from confide import api
-    from confide.console.putting import named_types, put_documents
+    from confide.console.putting import named_types, put_documents, run_and_files
 
+    run, files = run_and_files(words)
     documents = api.predict(
         run,
         files,
@@ -199,8 +201,7 @@ def predict(
 
 @app.command(rich_help_panel=_USE)
 def evaluate(
-    run: Models,
-    files: Annotated[list[Path], typer.Argument(metavar="DATA...", help="Annotated files.")],
+    words: RunAndFiles,
     *,
     site: Site = None,
     format: Format = None,
@@ -214,8 +215,9 @@ def evaluate(
 ) -> None:
     """Score a run's model, or a chain of two, on annotated files: per type and per relation."""
     from confide import api
-    from confide.console.putting import named_types, put_scores
+    from confide.console.putting import named_types, put_scores, run_and_files
 
+    run, files = run_and_files(words)
     names = named_types(types)
     found = api.evaluate(
         run, files, site=site, format=format, scheme=scheme, key=key, mode=mode, types=names

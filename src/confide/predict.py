@@ -98,7 +98,7 @@ def predict(
         SettingsError: `types` or `threshold` cannot be.
     """
     models = opened(run, site=site, key=key)
-    _check(models, types, threshold)
+    _check(models, types, threshold=threshold)
     documents = _documents(sources, format=format)
     if models.relations is None:
         return models.found(documents)
@@ -262,7 +262,7 @@ def _only_there(site: str, folder: RunFolder, other: Path) -> bool:
 # --- types of entities, and relations between them ----------------------------------------------
 
 
-def _check(models: Models, types: Mapping[str, str] | None, threshold: float = 0.0) -> None:
+def _check(models: Models, types: Mapping[str, str] | None, *, threshold: float = 0.0) -> None:
     """Raise SettingsError where an option cannot be, or has no relation model to act on."""
     if not 0 <= threshold <= 1:
         raise SettingsError(

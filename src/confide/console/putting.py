@@ -68,6 +68,16 @@ def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[
     return lines
 
 
+def run_and_files(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The first word and the others. Raises SettingsError where there is no other."""
+    first, *others = words
+    if not others:
+        raise SettingsError(
+            "there is no file to read", expected=f"{first} FILE...", fix="name one, or - for stdin"
+        )
+    return Path(first), others
+
+
 def named_types(given: Sequence[str] | None) -> dict[str, str]:
     """What is said by `--as FOUND=KNOWN`; an empty KNOWN leaves a type out. Raises SettingsError.
 
