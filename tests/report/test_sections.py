@@ -33,10 +33,10 @@ def test_the_first_round_that_reached_a_score_and_the_bytes_until_then(tmp_path:
             told("alone", 0.6, 0.6, 0.6, 0.6, 0.6),
         )
     )
-    assert [row.level for row in rows] == [0.6, 0.7, 0.75, 0.8, 0.85, 0.9]
+    assert [row.level for row in rows] == [0.65, 0.7, 0.75, 0.8, 0.85, 0.9]
     assert len(rows) == MOST_LEVELS
     cells = {row.level: row.cells for row in rows}
-    assert cells[0.6] == (Reached(3, 30), Reached(2, 2000), Reached(1, None))
+    assert cells[0.65] == (Reached(3, 30), Reached(2, 2000), None)
     assert cells[0.7] == (Reached(3, 30), Reached(2, 2000), None)
     assert cells[0.85] == cells[0.9] == (None, Reached(5, 5000), None)
 
@@ -47,11 +47,19 @@ def test_scores_that_nobody_reached_are_left_out(tmp_path: Path) -> None:
     assert (row.level, row.cells) == (0.1, (Reached(2, 20),))
 
 
+def test_of_scores_that_all_reached_at_once_the_highest_is_shown(tmp_path: Path) -> None:
+    made = told("feded", 0.62, 0.75), told("alone", None, 0.6)
+    rows = reached(views(tmp_path, *made))
+    assert [row.level for row in rows] == [0.6, 0.65, 0.7, 0.75]
+    assert rows[0].cells == (Reached(1, 10), Reached(2, None))
+    assert rows[1].cells == (Reached(2, 20), None)
+
+
 def test_entities_are_told_by_strict_scores(tmp_path: Path) -> None:
     made = result("fedavg", 0.8, rounds=3)  # 0.32, 0.56 and 0.64 strict
     made["history"][0].pop("bytes")
     rows = reached(views(tmp_path, made))
     assert [(row.level, row.cells[0].round) for row in rows if row.cells[0]] == [
-        (0.1, 1), (0.2, 1), (0.3, 1), (0.4, 2), (0.5, 2), (0.6, 3),
+        (0.3, 1), (0.4, 2), (0.5, 2), (0.6, 3),
     ]  # fmt: skip
     assert rows[0].cells[0] == Reached(1, None)

@@ -15,7 +15,7 @@ from confide.report.plots import Line, curves, dots
 from confide.report.views import RunView
 from confide.scoring import SCORING
 
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Scores of development text for which the page says when they were reached."""
 MOST_LEVELS = 6
 
@@ -197,11 +197,17 @@ def learning_curves(views: Sequence[RunView]) -> list[Markup]:
 
 
 def reached(views: Sequence[RunView]) -> list[ReachedRow]:
-    """When each run reached which score; the highest that any reached last."""
-    rows = []
+    """When each run reached which score; the highest that any reached last.
+
+    Of the scores that every run reached at once, only the highest tells anything.
+    """
+    rows: list[ReachedRow] = []
+    starts = [_reached(view, -1.0) for view in views]
     for level in LEVELS:
         cells = tuple(_reached(view, level) for view in views)
         if any(cell is not None for cell in cells):
+            if list(cells) == starts:
+                rows.clear()
             rows.append(ReachedRow(level, cells))
     return rows[-MOST_LEVELS:]
 
