@@ -14,7 +14,10 @@ from confide.data.relations import (
     RelationExample,
     Rules,
     candidates,
+    predicted_labels,
     type_pairs,
+    with_labels,
+    with_relations,
 )
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read
@@ -276,3 +279,96 @@ class TestCorpora:
         found = candidates(documents, Rules(types=type_pairs(documents)))
         assert found.relations == {"adverse-effect": 6821, "dose": 279, NO_RELATION: 191}
         assert found.missed == {}
+
+
+# --- what a model says of examples --------------------------------------------------------------
+
+
+class TestWhatAModelSays:
+    RULES = Rules(direction="undirected")
+    GIVEN = (document(("causes", "r", "a"), ("treats", "a", "l")), document(("causes", "l", "r")))
+
+    def likely(self, found, **relations):
+        """The probabilities of a model that is sure of the pairs named."""
+        rows = []
+        for example in found.examples:
+            name = relations.get(f"{''.join(example.pair)}{example.document}")
+            rest = {"causes": 0.1, NO_RELATION: 0.6, "treats": 0.3}
+            rows.append({**rest, name: 0.9} if name else rest)
+        return rows
+
+    def test_a_relation_that_is_not_known_is_none(self):
+        examples = candidates(self.GIVEN, self.RULES).examples
+        assert [one.relation for one in examples] == [
+            "treats", "causes", NO_RELATION, NO_RELATION, NO_RELATION, "causes",
+        ]  # fmt: skip
+        found = with_labels(examples, {"causes", NO_RELATION})
+        assert [one.relation for one in found] == [
+            NO_RELATION, "causes", NO_RELATION, NO_RELATION, NO_RELATION, "causes",
+        ]  # fmt: skip
+        assert {one.relation for one in with_labels(examples, set())} == {NO_RELATION}
+        assert with_labels(examples, {"causes", "treats", NO_RELATION}) == examples
+        ids = [(one.id, one.pair, one.text) for one in examples]
+        assert [(one.id, one.pair, one.text) for one in found] == ids
+
+    def test_what_is_predicted_takes_the_place_of_what_was_there(self):
+        found = candidates(self.GIVEN, self.RULES)
+        likely = self.likely(found, ar0="treats", lr0="causes", al1="causes")
+        one, two = with_relations(self.GIVEN, found.examples, likely)
+        assert one.relations == (
+            Relation("R1", "treats", "a", "r", confidence=0.9),
+            Relation("R2", "causes", "l", "r", confidence=0.9),
+        )
+        assert two.relations == (Relation("R1", "causes", "a", "l", confidence=0.9),)
+        assert (one.entities, one.text) == (self.GIVEN[0].entities, TEXT)
+        assert len(self.GIVEN[0].relations) == 2  # what was given stays as it is
+
+    def test_documents_without_a_pair_keep_their_place(self):
+        empty = Document("e", "Nothing here.", relations=(Relation("R1", "causes", "a", "r"),))
+        given = [empty, self.GIVEN[0], empty]
+        found = candidates(given, self.RULES)
+        predicted = with_relations(given, found.examples, self.likely(found, ar1="treats"))
+        assert [len(one.relations) for one in predicted] == [0, 1, 0]
+
+    def test_of_several_that_are_as_likely_the_first_counts(self):
+        found = candidates(self.GIVEN[:1], self.RULES)
+        rows = [{NO_RELATION: 0.4, "causes": 0.4, "treats": 0.2}] * len(found.examples)
+        assert with_relations(self.GIVEN[:1], found.examples, rows)[0].relations == ()
+        rows = [{"causes": 0.4, NO_RELATION: 0.4, "treats": 0.2}] * len(found.examples)
+        assert len(with_relations(self.GIVEN[:1], found.examples, rows)[0].relations) == 3
+
+    def test_as_many_rows_as_examples(self):
+        found = candidates(self.GIVEN, self.RULES)
+        with pytest.raises(ValueError, match="zip"):
+            with_relations(self.GIVEN, found.examples, self.likely(found)[1:])
+
+    def test_labels_of_examples(self):
+        found = candidates(self.GIVEN, self.RULES)
+        predicted = with_relations(
+            self.GIVEN, found.examples, self.likely(found, ar0="treats", lr1="causes")
+        )
+        assert predicted_labels(found, predicted) == [
+            NO_RELATION, "treats", NO_RELATION, NO_RELATION, NO_RELATION, "causes",
+        ]  # fmt: skip
+
+    def test_a_relation_the_other_way_round_is_of_another_pair(self):
+        turned = [document(("causes", "r", "a")), document()]
+        directed = candidates(self.GIVEN, Rules())
+        by_place = {
+            ("".join(e.pair), e.document): label
+            for e, label in zip(directed.examples, predicted_labels(directed, turned), strict=True)
+        }
+        assert by_place["ra", 0] == "causes"
+        assert by_place["ar", 0] == by_place["ra", 1] == NO_RELATION
+
+    @given(any_documents(), st.sampled_from(["directed", "undirected"]))
+    def test_what_is_written_is_read_again(self, given_document, direction):
+        """A model that is sure of each gold label finds just the relations that are covered."""
+        rules = Rules(direction=direction, max_sentences=None)
+        found = candidates([given_document], rules)
+        sure = [{one.relation: 1.0} for one in found.examples]
+        predicted = with_relations([given_document], found.examples, sure)
+        assert predicted_labels(found, predicted) == [one.relation for one in found.examples]
+        again = candidates(predicted, rules)
+        assert [one.relation for one in again.examples] == [one.relation for one in found.examples]
+        assert not again.missed
