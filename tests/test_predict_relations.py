@@ -178,6 +178,17 @@ def test_a_site_may_be_one_of_one_run_only(
         predict([alone, re], [note], site="site-9")
 
 
+def test_alone_has_a_relation_model_for_each_site(ner: Path, note: Path, tmp_path: Path) -> None:
+    alone = related(tmp_path, "method=alone")
+    with pytest.raises(RunError, match=r"a model of its own.*--site: site-1, site-2"):
+        predict([ner, alone], [note])
+    for site in ("site-1", "site-2"):
+        found = evaluate(alone, [tmp_path / f"{site}-test.jsonl"], site=site)
+        assert found["micro"] == RunFolder(alone).result()["scores"]["sites"][site]["micro"]
+    one, two = (predict([ner, alone], [note], site=site)[0] for site in ("site-1", "site-2"))
+    assert one.entities == two.entities and one.relations != two.relations
+
+
 # --- releases ---------------------------------------------------------------------------------
 
 
@@ -195,6 +206,20 @@ def test_a_release_of_a_relation_run_finds_the_same(
         release(ner, out=out)
     with pytest.raises(RunError, match="two models find relations"):
         predict([out, re], [note])
+
+
+def test_a_release_of_feded_holds_no_public_text(note: Path, tmp_path: Path) -> None:
+    public = [sentence(random.Random(f"p{n}"), f"p{n}") for n in range(20)]
+    text = "heparin took the nausea canary ."
+    ends = (Entity("T1", "DRUG", ((0, 7),)), Entity("T2", "EFFECT", ((17, 23),)))
+    write([*public, Document("p", text, ends)], tmp_path / "public.jsonl", "jsonl")
+    files = f'public.files=["{tmp_path / "public.jsonl"}"]'
+    feded = related(tmp_path, "method=feded", files, "rounds=1")
+    assert any(b"canary" in path.read_bytes() for path in feded.rglob("*.ckpt"))
+    out = release(feded, out=tmp_path / "released")
+    assert b"canary" not in (out / "relations.safetensors").read_bytes()
+    test = [tmp_path / "site-1-test.jsonl"]
+    assert facts(predict(out, test)) == facts(predict(feded, test))
 
 
 def test_a_release_needs_the_very_encoder(re: Path, note: Path, tmp_path: Path) -> None:
