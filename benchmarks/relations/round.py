@@ -1,0 +1,122 @@
+"""(d) A round of FedED in process against the bare loop of the same steps.
+
+Two sides in one process, one thread, over the sites that the recipe feded-gad draws, in turn:
+
+- `round`: `FedED.round` over the sequential engine: messages through the codec, guards on both
+  sides, memory, ledger.
+- `bare`: one classifier; for each site the central weights are copied in, it trains, and predicts
+  the public set; the mean of these is distilled into the central weights. The same functions of
+  `confide.learning` do the training and predicting.
+
+Both must come to the same weights, to 1e-4. Seconds are of this process on a core.
+
+    python benchmarks/relations/round.py [--repeats 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import keep, parser_of, ratio
+
+from confide.data.relation_pieces import EncodedRelations
+from confide.data.relations import candidates
+from confide.federation.federation import Federation
+from confide.federation.inprocess import Hosting, SequentialEngine
+from confide.federation.ledger import Ledger
+from confide.gathering import Gathered, gather
+from confide.learning.relations import RelationModeller, fit_relations, relation_logits
+from confide.learning.seeds import derive_seed
+from confide.learning.weights import arrays, load
+from confide.methods.context import find_encoder
+from confide.methods.feded import FedED, FedEDState
+from confide.methods.feded.steps import examples_of
+from confide.methods.relation_form import modeller_of
+from confide.methods.relations import RelationTraining, optimiser_of, training_of
+from confide.models.distillation import distillation_loss, softened
+from confide.recipes import recipe_path
+from confide.settings import Settings
+from confide.settings import load as load_settings
+
+
+class Bare:
+    """The same round without a federation."""
+
+    def __init__(self, settings: Settings, state: FedEDState, gathered: Gathered) -> None:
+        self.settings, self.state = settings, state
+        self.modeller: RelationModeller = modeller_of(state, find_encoder(state.encoder))
+        self.model = self.modeller.initial(0)
+        self.text = {
+            spec.name: self.modeller.encoded(candidates(spec.train).examples)
+            for spec in gathered.specs
+        }
+        self.public: EncodedRelations = self.modeller.encoded(examples_of(state, state.labels))
+
+    def round(self, sites: tuple[str, ...], n: int) -> dict[str, np.ndarray]:
+        how = RelationTraining(**training_of(self.settings, n))
+        logits = []
+        for site in sites:
+            load(self.model, self.state.weights)
+            seed = derive_seed(self.settings.seed, n, site, "train_and_predict")
+            self.train(self.text[site], how, epochs=how.local_epochs, seed=seed)
+            logits.append(relation_logits(self.model, self.public).astype(np.float16))
+        teacher_SR = softened(torch.from_numpy(np.mean(logits, 0, np.float32)), 2.0)
+        load(self.model, self.state.weights)
+        seed = derive_seed(self.settings.seed, "distil", n)
+
+        def loss(model: Any, batch: Any) -> torch.Tensor:
+            teacher_BR = teacher_SR[batch.rows_B]
+            return distillation_loss(model(batch), teacher_BR, labels_B=batch.relations_B)
+
+        self.train(self.public, how, epochs=1, seed=seed, loss=loss)
+        return arrays(self.model)
+
+    def train(self, text: EncodedRelations, how: RelationTraining, **more: Any) -> None:
+        fit_relations(
+            self.model, text, batch_size=how.batch_size, optimiser=optimiser_of(how), **more
+        )
+
+
+def main() -> None:
+    options = parser_of(__doc__, repeats=3).parse_args()
+    torch.set_num_threads(options.threads)
+    settings = load_settings(recipe_path("feded-gad"), [f"seed={options.seed}"])
+    with tempfile.TemporaryDirectory() as folder:
+        gathered = gather(settings, Path(folder) / "sites", key_file=None)
+        hosting = Hosting({step.name: step for step in FedED.steps}, FedED.Memory, settings.seed)
+        engine = SequentialEngine(gathered.specs, hosting)
+        ledger = Ledger(Path(folder) / "ledger.jsonl")
+        federation = Federation(engine, seed=settings.seed, ledger=ledger)
+        method = FedED(settings, gathered.public)
+        state = method.start(federation)
+        bare = Bare(settings, state, gathered)
+        sites = federation.draw(settings.federation.fraction, 1)
+        times: dict[str, list[float]] = {"round": [], "bare": []}
+        for turn in range(options.repeats + 1):  # the first is not counted
+            for side in ("round", "bare") if turn % 2 else ("bare", "round"):
+                started = time.process_time()
+                if side == "round":
+                    weights = method.round(state, federation, 1)[0].weights
+                else:
+                    other = bare.round(sites, 1)
+                if turn:
+                    times[side].append(time.process_time() - started)
+            worst = max(float(np.abs(weights[name] - other[name]).max()) for name in other)
+            assert worst < 1e-4, worst
+    measured = {
+        "round, seconds": statistics.median(times["round"]),
+        "bare loop, seconds": statistics.median(times["bare"]),
+        "round / bare loop (goal 1.05)": ratio(times["round"], times["bare"]),
+        "sites in the round": float(len(sites)),
+    }
+    keep("round", measured, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""(b) Logits of a public set: ours, and a plain loop of 32 examples at once padded to 128 pieces.
+
+Both have the same weights and must give the same logits.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from common import (
+    check_equal,
+    gad,
+    in_turn,
+    keep,
+    logits_plain,
+    parser_of,
+    plain_model,
+    ratio,
+)
+
+from confide.learning.relations import relation_logits
+
+
+def main() -> None:
+    parser = parser_of(__doc__, repeats=5)
+    parser.add_argument("--examples", type=int, default=0, help="of GAD's test set; 0: all")
+    parser.add_argument("--batch-size", type=int, default=32, help="of the plain loop")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    modeller, encoded = gad("test", options.examples, options.seed)
+    ours = modeller.initial(options.seed)
+    plain, also = plain_model(modeller, ours), plain_model(modeller, ours)
+    check_equal(relation_logits(ours, encoded), logits_plain(plain, encoded, options.batch_size))
+    times = in_turn(
+        {
+            "ours": lambda: relation_logits(ours, encoded),
+            "ours, products of torch": lambda: relation_logits(also, encoded),
+            "plain": lambda: logits_plain(plain, encoded, options.batch_size),
+        },
+        options.repeats,
+    )
+    measured = {}
+    for name, taken in times.items():
+        measured[f"{name}, examples/s"] = len(encoded) / statistics.median(taken)
+        measured[f"{name}, faster than plain by"] = ratio(times["plain"], taken)
+    keep("scoring", measured, options)
+
+
+if __name__ == "__main__":
+    main()
