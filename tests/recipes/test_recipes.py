@@ -4,12 +4,15 @@ import pytest
 
 from confide.data.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
+from confide.methods import method_of
 from confide.recipes import RecipeInfo, recipe_path, recipes
 from confide.settings import load
 from confide.text.formats import read
 
 NAMES = [recipe.name for recipe in recipes()]
 PARTS = ("train", "dev", "test")
+LICENSED = ("conll2003-iid10", "feded-i2b2-paper")
+"""Recipes for text that only its owner may hand on."""
 
 
 def files(name):
@@ -22,7 +25,8 @@ def test_the_recipes_of_the_experiments_are_there():
     expected = {"ncbi-iid10", "ncbi-iid10-paper", "bc5cdr-iid10", "wnut-iid10",
                 "crossner-domains", "conll2003-iid10", "fedner-medical", "fedner-medical-full",
                 "fedner-cnn-crf", "fedner-lstm-crf", "fedner-gram-cnn", "fedner-cnn-lstm-crf",
-                "fedner-s-lstm-crf", "fedner-cnn-clstm-crf"}  # fmt: skip
+                "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
+                "feded-chemprot", "feded-gad-paper", "feded-euadr-paper", "feded-i2b2-paper"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
@@ -39,6 +43,15 @@ def test_what_is_said_about_one():
 def test_a_recipe_loads_with_every_reference(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.name, settings.method) == (name, method)
+    method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("feded")])
+@pytest.mark.parametrize("method", ["feded", "fedatt", "public-only"])
+def test_a_recipe_of_relations_loads_with_every_method(name, method):
+    settings = load(recipe_path(name), [f"method={method}"])
+    assert (settings.task, settings.public.share, settings.select.by) == ("re", 0.2, "micro")
+    method_of(settings)(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,7 +77,7 @@ def test_missing_data_is_explained(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "conll2003-iid10"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LICENSED])
 def test_its_files_can_be_read(name, corpora):
     settings = load(recipe_path(name))
     for table in settings.site or (settings.split,):
