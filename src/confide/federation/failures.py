@@ -48,7 +48,8 @@ CODES = {
     "other-encoder": "the site's encoder is not the one that the run began with; bring its files"
     " back, or start the run again",
     "relation-outside-set": "the site's training text has a relation that it did not have when the"
-    " run began; start the run again",
+    " run began, or that its own `knows` does not name; mend its `relations` or `knows`, and start"
+    " the run again",
     "other-public-set": "the site was asked about another public set than the one that it was"
     " given; start the run again",
     "other-model": "the site does not have the model that a difference is to; the next round sends"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,15 +120,15 @@ class Looked:
 def looked_at(site: Site, memory: RelationMemory, part: str) -> Looked:
     """The examples of a part of the site's text, made once.
 
-    Raises Refusal where a relation is outside the agreed set, or where training examples are fewer
-    than the site's own guard asks for.
+    Raises Refusal where a relation of training text is outside the agreed set or what the site says
+    that it knows, or where training examples are fewer than the site's own guard asks for.
     """
     key = f"relations {part}"
     if key not in site.cache:
         found = candidates(site.documents(part), rules_of(memory))
         if part == "train" and found.examples and len(found.examples) < site.guards.min_sentences:
             raise Refusal("too-few-sentences")
-        known = set(memory.relations)
+        known = set(compress(memory.relations, known_at(site, memory)))
         if part == "train" and any(one.relation not in known for one in found.examples):
             raise Refusal("relation-outside-set")
         modeller = desk_of(site, memory).modeller

@@ -261,7 +261,7 @@ class _Student:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # federations of one run may go on side by side
-        self._made: tuple[int, RelationClassifier, EncodedRelations] | None = None
+        self._made: tuple[Any, RelationClassifier, EncodedRelations] | None = None
 
     def learn(
         self,
@@ -302,9 +302,10 @@ class _Student:
             return arrays(model), report.loss
 
     def _ready(self, state: FedEDState) -> tuple[RelationClassifier, EncodedRelations]:
-        """The classifier and the public examples as numbers, made once for a public set."""
-        if self._made is None or self._made[0] != state.public:
+        """The classifier and the public examples as numbers, made once for a set and a form."""
+        key = state.public, tuple(state.relations), tuple(state.types)
+        if self._made is None or self._made[0] != key:
             modeller = modeller_of(state, find_encoder(state.encoder))
             examples = examples_of(state, state.labels)
-            self._made = state.public, modeller.initial(0), modeller.encoded(examples)
+            self._made = key, modeller.initial(0), modeller.encoded(examples)
         return self._made[1:]

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,11 +174,13 @@ def check_public(ask: PublicSet, reply: PublicTaken) -> None:
 
 
 def public_at(site: Site, memory: FedEDMemory) -> EncodedRelations:
-    """The public examples as numbers, made once in a process."""
-    encoded: dict[int, EncodedRelations] = site.scratch.setdefault("public sets", {})
-    if memory.public not in encoded:
-        encoded[memory.public] = desk_of(site, memory).modeller.encoded(examples_of(memory))
-    return encoded[memory.public]
+    """The public examples as numbers, made once in a process for classifiers of one form."""
+    encoded: dict[Any, EncodedRelations] = site.scratch.setdefault("public sets", {})
+    modeller = desk_of(site, memory).modeller
+    key = memory.public, modeller.form
+    if key not in encoded:
+        encoded[key] = modeller.encoded(examples_of(memory))
+    return encoded[key]
 
 
 # --- the central model ------------------------------------------------------------------------
