@@ -88,7 +88,9 @@ def run(
     outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
     watch(Event("scores", message="the sites look at their own errors"))
     ended = list(zip(parts, outcomes, strict=True))
-    by_site = site_reports(method, (_at_home(s, ended, method) for s in gathered.specs))
+    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+    there = [spec for spec in gathered.specs if spec.name not in left_out]
+    by_site = site_reports(method, (_at_home(spec, ended, method) for spec in there))
     result = result_of(
         chosen,
         outcomes,
