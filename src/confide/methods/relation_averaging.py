@@ -109,7 +109,7 @@ def train_relations(
 ) -> tuple[RelationsTrained, RelationMemory]:
     """Train the common classifier on the site's own examples for some epochs."""
     memory = known(memory)
-    model, report = train_at(site, memory, ask, ask.weights, seed=turn.seed)
+    model, report = train_at(site, memory, ask, weights=ask.weights, seed=turn.seed)
     weight = 1.0
     if ask.weighting == "examples":
         weight = float(len(looked_at(site, memory, "train").encoded))

@@ -95,7 +95,7 @@ DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
 
 
 def agree_on_relations(
-    run: RunSettings, federation: Federation, public: Sequence[Document] = ()
+    run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
 ) -> RelationMemory:
     """The form that all sites can use, with what the public set knows besides.
 

@@ -145,7 +145,7 @@ def forget_examples(site: Site) -> None:
 
 
 def train_at(
-    site: Site, memory: RelationMemory, ask: RelationTraining, weights: Arrays, *, seed: int
+    site: Site, memory: RelationMemory, ask: RelationTraining, *, weights: Arrays, seed: int
 ) -> tuple[RelationClassifier, FitReport]:
     """Train from these weights on the site's own examples; the classifier is the process's.
 
@@ -203,10 +203,10 @@ def score_relations(
 ) -> tuple[RelationsScored, RelationMemory]:
     """Count what the common classifier gets right on the site's held-out text."""
     memory = known(memory)
-    return scored_at(site, memory, ask.weights, ask.part), memory
+    return scored_at(site, memory, ask.weights, part=ask.part), memory
 
 
-def scored_at(site: Site, memory: RelationMemory, weights: Arrays, part: str) -> RelationsScored:
+def scored_at(site: Site, memory: RelationMemory, weights: Arrays, *, part: str) -> RelationsScored:
     """The counts of these weights on a part of the site's text.
 
     A relation that the site does not annotate is not found there: that would be no fault.

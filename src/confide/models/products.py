@@ -34,7 +34,7 @@ def has_wide_products() -> bool:
         return False
 
 
-def _product(left_ND: Tensor, right_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
+def _product(left_ND: Tensor, right_HD: Tensor, *, bias_H: Tensor | None = None) -> Tensor:
     """Left · rightᵀ + bias; any of the two may be a transposed view."""
     operator: Any = torch.ops.mkldnn._linear_pointwise
     found: Tensor = operator(left_ND, right_HD, bias_H, "none", [], "")
@@ -47,7 +47,7 @@ class _WideLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
         ctx.save_for_backward(values_ND, weight_HD)
-        return _product(values_ND, weight_HD, bias_H)
+        return _product(values_ND, weight_HD, bias_H=bias_H)
 
     @staticmethod
     @once_differentiable

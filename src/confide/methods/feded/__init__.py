@@ -138,7 +138,7 @@ class FedED:
     def start(self, federation: Federation) -> FedEDState:
         """Agree on the classifier, give the public set out, and draw the first weights."""
         labelled = self._run.public.labelled
-        form = agree_on_relations(self._run, federation, self._public)
+        form = agree_on_relations(self._run, federation, public=self._public)
         examples = candidates(self._public, rules_of(form)).examples
         if not examples:
             raise SettingsError(

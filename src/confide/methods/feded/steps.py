@@ -224,7 +224,7 @@ def train_and_predict(
     memory = known(memory)
     if ask.public != memory.public or ask.examples != len(memory.texts):
         raise Refusal("other-public-set")
-    model, report = train_at(site, memory, ask, model_at(memory, ask), seed=turn.seed)
+    model, report = train_at(site, memory, ask, weights=model_at(memory, ask), seed=turn.seed)
     logits_SR = relation_logits(model, public_at(site, memory))
     knows_R = np.array(known_at(site, memory) if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
@@ -293,7 +293,7 @@ def score_model(
 ) -> tuple[RelationsScored, FedEDMemory]:
     """Count what the central model gets right on the site's held-out text."""
     memory = known(memory)
-    return scored_at(site, memory, model_at(memory, ask), ask.part), memory
+    return scored_at(site, memory, model_at(memory, ask), part=ask.part), memory
 
 
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
