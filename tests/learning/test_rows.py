@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from confide.learning.optimisers import Optimiser, build
 from confide.learning.rows import only_rows
+from confide.learning.weights import arrays
 
 ROWS, WIDTH = 50, 16
 READ = np.array([7, 3, 3, 40, 0, 7, 21])
@@ -62,10 +63,12 @@ def test_the_parameter_is_the_old_one_and_what_was_lent_is_not_written_over() ->
     weight.data = torch.from_numpy(lent)
     names = [name for name, _ in model.named_parameters()]
     with only_rows(model, model.table, READ):
+        assert np.array_equal(arrays(model)["table.weight"], lent)
         assert [name for name, _ in model.named_parameters()] == names
         train(model, Optimiser(clip=0.0))
     assert model.table.weight is weight
     assert model.table.padding_idx == 0
+    assert np.array_equal(arrays(model)["table.weight"], weight.detach().numpy())
     assert (lent == 1).all()
     assert not (weight == 1).all()
 

@@ -148,8 +148,8 @@ def fit_relations(
 
     `loss`: the cross entropy (`models.relation.loss`) if none is given; one of your own finds with
     `batch.rows_B` what else it knows of each example.
-    While it trains the word pieces' table holds only what these examples read, where that gives
-    the same numbers (`learning.rows`). Raises DataError where there is no example.
+    Meanwhile the model reads no pieces but those of these examples: where that gives the same
+    numbers, it has no others (`learning.rows`). Raises DataError where there is no example.
     """
     of_batch = loss or relation.loss
 

@@ -18,16 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from confide.learning.weights import named
+
 
 @contextmanager
 def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -> Iterator[None]:
     """Within, `table` is a parameter of just the rows `ids` (any order, repeated as they like).
 
     It is still asked with the old numbers; one of another row is an IndexError. After, also after
-    an exception, it is its old parameter again, whose numbers are replaced and never written over.
+    an exception, it is its old parameter again, whose numbers are replaced and never written over;
+    until then `weights.arrays` gives the old parameter as it was.
     Nothing happens where a row may matter that is not read: a table that is shared with another
     module of `model`, has a norm to keep, or is not trained.
     """
+    named(model)  # is looked for once: must not find the parameter that passes
     whole = table.weight
     if not _alone(model, table) or not whole.requires_grad:
         yield
