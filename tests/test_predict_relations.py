@@ -179,7 +179,7 @@ def test_a_site_may_be_one_of_one_run_only(
 
 
 def test_alone_has_a_relation_model_for_each_site(ner: Path, note: Path, tmp_path: Path) -> None:
-    alone = related(tmp_path, "method=alone")
+    alone = related(tmp_path, "method=alone", "rounds=2")
     with pytest.raises(RunError, match=r"a model of its own.*--site: site-1, site-2"):
         predict([ner, alone], [note])
     for site in ("site-1", "site-2"):
