@@ -25,15 +25,15 @@ def test_given_names_decide():
 
 def test_one_type_may_be_both_ends():
     assert as_known(["x"], ("A",), pairs=frozenset({("A", "A")}), given={"x": "A"}) == {"x": "A"}
-    with pytest.raises(DataError, match=r"expected A and B.*got a.*--as FOUND=B"):
+    with pytest.raises(DataError, match=r"expected A and B.*got a.*--as FOUND=NAME"):
         as_known(["a"], ("A", "B"), pairs=frozenset({("A", "B")}), given={})
 
 
 def test_the_example_is_of_names_that_are_left():
     pairs = frozenset({("CHEMICAL", "GENE")})
-    with pytest.raises(DataError, match="--as Drug=CHEMICAL"):
+    with pytest.raises(DataError, match="--as Drug=NAME, where NAME is CHEMICAL or GENE"):
         as_known(["Drug", "Gene"], ("CHEMICAL", "GENE"), pairs=pairs, given={})
-    with pytest.raises(DataError, match="--as Protein=GENE"):
+    with pytest.raises(DataError, match="--as Protein=NAME"):
         as_known(["Chemical", "Protein"], ("CHEMICAL", "GENE"), pairs=pairs, given={})
 
 

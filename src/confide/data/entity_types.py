@@ -44,13 +44,12 @@ def as_known(
     if not fitting:
         shown = sorted(known) if pairs is None else sorted(" and ".join(pair) for pair in pairs)
         unnamed = [name for name in found if not names[name]]
-        free = sorted(set(known) - used)
-        example = f"{[*unnamed, 'FOUND'][0]}={[*free, 'KNOWN'][0]}"
         raise DataError(
             "the relation model knows no pair of these entity types",
             expected=", ".join(shown) or "any",
             got=", ".join(found) or "no type",
-            fix=f"say what it calls them, once for each type, as: --as {example}",
+            fix=f"say what it calls each of them: --as {[*unnamed, 'FOUND'][0]}=NAME,"
+            f" where NAME is {' or '.join(sorted(known)) or 'KNOWN'}",
         )
     return names
 
