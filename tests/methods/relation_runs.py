@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.federation.coarse import fixed
 from confide.federation.federation import Delivery, Federation
 from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
@@ -13,6 +18,7 @@ from confide.federation.messages import decode, encode, peek
 from confide.federation.site import Site
 from confide.gathering import gather
 from confide.methods import method_of
+from confide.methods.feded.steps import Predicted, TrainAndPredict, columns
 from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import tiny
@@ -80,3 +86,46 @@ def with_train(
         tables.append({**table.model_dump(exclude_none=True), "train": train})
         tables[-1] |= {key: value[table.name] for key, value in own.items() if table.name in value}
     return tiny(folder, f"method={method}", *overrides, site=tables)
+
+
+# --- FedED's messages by hand -----------------------------------------------------------------
+
+
+def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
+    """An ask of the defaults, about S public examples and R classes."""
+    ask = TrainAndPredict(
+        learning_rate=0.01,
+        optimiser="adamw",
+        momentum=0.9,
+        weight_decay=0.0,
+        clip=1.0,
+        batch_size=4,
+        local_epochs=2,
+        weights={},
+        version=1,
+        public=77,
+        examples=S,
+        classes=R,
+        upload="logits",
+        average="all",
+        wire_dtype="float16",
+        most=16.0,
+    )
+    return replace(ask, **changes)
+
+
+def reply_of(
+    logits_SR: NDArray[Any], ask: TrainAndPredict, knows: Sequence[bool] | None = None
+) -> Predicted:
+    """What a site says whose model has these logits."""
+    knows_R = np.array(knows or [True] * ask.classes)
+    found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
+    return Predicted(
+        predictions_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
+        knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
+        public=ask.public,
+        sites=1,
+        loss=0.5,
+        sentences=8,
+        clipped=0,
+    )

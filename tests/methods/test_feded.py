@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,15 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.data.relation_pieces import relation_batch
 from confide.data.relations import NO_RELATION, candidates
 from confide.errors import QuorumError, SettingsError
-from confide.federation.coarse import fixed
 from confide.federation.messages import Arrays, encode
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import load
-from confide.methods import feded
 from confide.methods.feded import teacher_of
 from confide.methods.feded.steps import (
     Predicted,
     PublicSet,
-    TrainAndPredict,
     columns,
     examples_of,
     public_of,
@@ -41,7 +37,7 @@ from confide.text.document import Document
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert
-from methods.relation_runs import started, with_train
+from methods.relation_runs import asked, reply_of, started, with_train
 
 STEP = "train_and_predict"
 
@@ -50,46 +46,6 @@ def softmax(logits: NDArray[Any], temperature: float = 1.0) -> NDArray[np.float6
     powers = np.exp((logits - logits.max(-1, keepdims=True)) / temperature)
     found: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
     return found
-
-
-def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
-    """An ask of the defaults, about S public examples and R classes."""
-    ask = TrainAndPredict(
-        learning_rate=0.01,
-        optimiser="adamw",
-        momentum=0.9,
-        weight_decay=0.0,
-        clip=1.0,
-        batch_size=4,
-        local_epochs=2,
-        weights={},
-        version=1,
-        public=77,
-        examples=S,
-        classes=R,
-        upload="logits",
-        average="all",
-        wire_dtype="float16",
-        most=16.0,
-    )
-    return replace(ask, **changes)
-
-
-def reply_of(
-    logits_SR: NDArray[Any], ask: TrainAndPredict, knows: Sequence[bool] | None = None
-) -> Predicted:
-    """What a site says whose model has these logits."""
-    knows_R = np.array(knows or [True] * ask.classes)
-    found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
-    return Predicted(
-        predictions_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
-        knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
-        public=ask.public,
-        sites=1,
-        loss=0.5,
-        sentences=8,
-        clipped=0,
-    )
 
 
 def total_of(*replies: Predicted) -> Predicted:
@@ -462,228 +418,3 @@ def test_each_site_alone_may_have_other_relations(tmp_path: Path) -> None:
     only = settings.model_copy(update={"site": settings.site[1:]})
     one = run(only, out=tmp_path / "one").result
     assert one["scores"]["sites"]["site-2"] == done.result["scores"]["sites"]["site-2"]
-
-
-# --- only differences go down ---------------------------------------------------------------------
-
-DIFFERENCE = ("method=feded", "options.download=difference")
-
-
-def test_sites_keep_the_central_model_bit_for_bit(tmp_path: Path) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, *DIFFERENCE))
-    state = method.start(federation)
-    assert state.behind == []
-    for number in (1, 2, 3):
-        before = state
-        state, _ = method.round(state, federation, number)
-        for site in federation.sites:
-            kept, ask = engine.memory(site), engine.asks["take_model", site]
-            assert kept.version == state.version == number + 1
-            assert kept.weights.keys() == state.weights.keys()
-            for name, array in state.weights.items():
-                assert np.array_equal(kept.weights[name], array)
-            assert not ask.weights
-            assert not engine.asks[STEP, site].weights
-        assert any((before.weights[n] != state.weights[n]).any() for n in state.weights)
-    small, large = len(encode(ask)), sum(array.nbytes for array in state.weights.values())
-    assert small < 0.4 * large
-    method.score(state, federation, part="test", round=3)
-    assert not engine.asks["score_model", "site-1"].weights
-
-
-def test_the_difference_is_near_what_the_server_learnt(tmp_path: Path) -> None:
-    """No number is off by more than half a step of its row, and the next round begins there."""
-    states = []
-    for download in ("whole", "difference"):
-        settings = tiny(tmp_path, "method=feded", f"options.download={download}")
-        method, federation, _ = started(tmp_path / download, settings)
-        states.append(method.start(federation))
-        states.append(method.round(states[-1], federation, 1)[0])
-    start, whole, same, near = states
-    assert all(np.array_equal(start.weights[name], same.weights[name]) for name in start.weights)
-    for name, array in whole.weights.items():
-        moved = np.abs(array - start.weights[name]).reshape(-1, array.shape[-1])
-        off = np.abs(array - near.weights[name]).reshape(moved.shape)
-        assert (off.max(1) <= moved.max(1) / 250 + 1e-6).all()
-
-
-def test_a_site_that_missed_a_difference_gets_the_whole_model(tmp_path: Path) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, *DIFFERENCE), at_least=2)
-    lost = {("take_model", "site-2", 1)}
-
-    def change(step: str, site: str, turn: int, reply: Any) -> Any:
-        return b"lost" if (step, site, turn) in lost else reply
-
-    engine.change = change
-    state, _ = method.round(method.start(federation), federation, 1)
-    assert state.behind == ["site-2"]
-    state = decode(FedED.State, encode(state))
-    state, _ = method.round(state, federation, 2)
-    assert engine.asks["take_model", "site-2"].weights
-    assert not engine.asks["take_model", "site-1"].weights
-    assert state.behind == []
-    kept = engine.memory("site-2")
-    assert all(np.array_equal(kept.weights[name], state.weights[name]) for name in kept.weights)
-    state, _ = method.round(state, federation, 3)
-    assert not engine.asks["take_model", "site-2"].weights
-    assert engine.memory("site-2").version == state.version
-
-
-def test_a_site_without_the_model_does_not_train_on_another(tmp_path: Path) -> None:
-    method, federation, _ = started(tmp_path, tiny(tmp_path, *DIFFERENCE))
-    state = method.start(federation)
-    with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
-        method.round(replace(state, version=state.version + 1), federation, 1)
-    whole, other, _ = started(tmp_path / "whole", tiny(tmp_path, "method=feded"))
-    state = whole.start(other)
-    with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
-        started(tmp_path, tiny(tmp_path, *DIFFERENCE))[0].round(state, other, 1)
-
-
-# --- interruptions ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("download", ["whole", "difference"])
-def test_a_run_that_ends_before_the_distillation_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: str
-) -> None:
-    settings = tiny(tmp_path, "method=feded", f"options.download={download}", sites=2)
-    straight = run(settings, out=tmp_path / "straight").folder
-    real, calls = feded._Student.learn, []
-
-    def dying(self: Any, *arguments: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(self, *arguments, **named)
-
-    monkeypatch.setattr(feded._Student, "learn", dying)
-    with pytest.raises(KeyboardInterrupt):
-        run(settings, out=tmp_path / "run")
-    run(settings, out=tmp_path / "run", resume=True)
-    assert len(calls) == 3
-    same_run(straight, tmp_path / "run")
-
-
-# --- what a reply weighs and may be -----------------------------------------------------------------
-
-
-def reply(S: int, Q: int, wire_dtype: Any) -> Predicted:
-    """One of the sizes of a real run."""
-    draw = np.random.default_rng(S).normal(scale=4, size=(S, Q))
-    codes = fixed(draw, wire_dtype, most=16.0)
-    return Predicted(codes, {}, 4_294_967_295, 1, round(0.123456, 4), sentences=2 * 82, clipped=0)
-
-
-@pytest.mark.parametrize(
-    ("public", "classes", "wire_dtype", "most"),
-    [
-        (64, 2, "int8", 323),  # EU-ADR: 20 % of 320; Sui et al. 2020, Table 7
-        (64, 2, "float16", 376),
-        (959, 2, "int8", 1_300),  # GAD: 20 % of 4,797
-        (959, 2, "float16", 5_000),
-        (2046, 9, "int8", 42_000),  # i2b2: 20 % of 10,231
-        (2046, 9, "float16", 42_000),
-    ],
-)
-def test_a_reply_weighs_what_its_numbers_do(
-    public: int, classes: int, wire_dtype: str, most: int
-) -> None:
-    message = reply(public, classes - 1, wire_dtype)
-    encoded = encode(message)
-    assert len(encoded) <= most
-    assert len(encoded) - message.predictions_SQ.nbytes <= 256
-
-
-GOOD = Predicted(np.zeros((4, 2), np.float16), {}, 77, 1, 0.5, 8, 0)
-KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"public": 78},
-        {"sites": 2},
-        {"sites": 0},
-        {"sentences": 0},
-        {"clipped": -1},
-        {"loss": math.inf},
-        {"predictions_SQ": np.zeros((4, 3), np.float16)},
-        {"predictions_SQ": np.zeros((3, 2), np.float16)},
-        {"predictions_SQ": np.zeros((4, 2), np.float32)},
-        {"predictions_SQ": np.zeros((4, 2), np.int8)},
-        {"predictions_SQ": np.full((4, 2), np.nan, np.float16)},
-        {"predictions_SQ": np.full((4, 2), 16.1, np.float16)},
-        {"predictions_SQ": np.full((4, 2), -np.inf, np.float16)},
-        {"knows": {"R": np.ones(3, np.float32)}},
-    ],
-    ids=str,
-)
-def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
-    check_reply(TRAIN_AND_PREDICT, asked(), GOOD)
-    check_reply(
-        TRAIN_AND_PREDICT, asked(), replace(GOOD, predictions_SQ=np.full((4, 2), -16, np.float16))
-    )
-    with pytest.raises(GuardError):
-        check_reply(TRAIN_AND_PREDICT, asked(), replace(GOOD, **changes))
-
-
-@pytest.mark.parametrize(
-    "knows",
-    [
-        {},
-        {"R": np.ones(2, np.float32)},
-        {"Q": np.ones(3, np.float32)},
-        {"R": np.array([1, 0.5, 1], np.float32)},
-        {"R": np.array([1, -1, 1], np.float32)},
-        {"R": np.array([1, 9, 1], np.float32)},
-        {"R": np.array([1, np.nan, 1], np.float32)},
-        {"R": np.ones(3, np.float32), "odd": np.ones(3, np.float32)},
-    ],
-    ids=str,
-)
-def test_what_a_site_knows_is_yes_or_no(knows: Arrays) -> None:
-    ask = asked(average="known")
-    check_reply(TRAIN_AND_PREDICT, ask, KNOWN)
-    with pytest.raises(GuardError):
-        check_reply(TRAIN_AND_PREDICT, ask, replace(KNOWN, knows=knows))
-
-
-@pytest.mark.parametrize("code", [-128, 127, -127])
-def test_codes_of_int8_are_symmetric(code: int) -> None:
-    ask = asked(wire_dtype="int8")
-    found = replace(GOOD, predictions_SQ=np.full((4, 2), code, np.int8))
-    if code == -128:
-        with pytest.raises(GuardError, match="larger than the largest"):
-            check_reply(TRAIN_AND_PREDICT, ask, found)
-    else:
-        check_reply(TRAIN_AND_PREDICT, ask, found)
-
-
-@pytest.mark.parametrize("wire_dtype", NEAR)
-@pytest.mark.parametrize("most", [0.5, 3.0, 1e6])
-def test_a_site_says_no_more_than_its_guard_lets_it(wire_dtype: Any, most: float) -> None:
-    """The norm of all logits together, whatever type of number they travel in."""
-    ask = asked(wire_dtype=wire_dtype)
-    logits = np.random.default_rng(1).normal(scale=4, size=(4, 3))
-    whole = reply_of(logits, ask)
-    found = bounded_predicted(ask, whole, most)
-    check_reply(TRAIN_AND_PREDICT, ask, found)
-    said = feded.unfixed(found.predictions_SQ, wire_dtype, most=16.0)
-    norm = float(np.linalg.norm(said))
-    if most > 1e5:
-        assert found.predictions_SQ is whole.predictions_SQ
-    else:
-        assert norm <= most * 1.001
-        if wire_dtype != "int8":
-            assert norm == pytest.approx(most, rel=1e-2)
-        full = feded.unfixed(whole.predictions_SQ, wire_dtype, most=16.0)
-        np.testing.assert_allclose(said, full * most / np.linalg.norm(full), atol=0.13)
-
-
-def test_unknown_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"unknown key 'temprature'.*did you mean 'temperature"):
-        FedED(tiny(tmp_path, "method=feded", "options.temprature=3"))
-    for odd in ("wire_dtype=int4", "temperature=0", "most=0", "distil_epochs=0", "average=some"):
-        with pytest.raises(SettingsError, match=f"{odd.partition('=')[0]} is wrong"):
-            FedED(tiny(tmp_path, "method=feded", f"options.{odd}"))

@@ -22,7 +22,8 @@ Where we differ from the paper or decide what it leaves open:
 - the public set is sent once, without its labels, and named by a number from its content;
 - the optimiser of the distillation starts anew each round, as those of the sites do;
 - `download = "difference"`: every site keeps the central model, and gets after each round how it
-  changed, in int8; what the server goes on with is what the sites then have;
+  changed, in int8; what the server goes on with is what the sites then have; the model that is
+  tested at the end is sent whole;
 - an unlabelled public set (`public.labelled = false`): the first part of Eq. 6 is left out;
 - sites with other relation sets (`knows` of a site): `average = "known"` takes the mean of a
   relation over the sites that annotate it. A relation that no site asked knows is learnt from the
@@ -194,8 +195,13 @@ class FedED:
     def score(
         self, state: FedEDState, federation: Federation, *, part: str, round: int
     ) -> dict[str, RelationCounts]:
-        """Every site's counts on its own held-out text."""
-        ask = ScoreModel(self._sent(state), state.version, part)
+        """Every site's counts on its own held-out text.
+
+        What is tested at the end is the model of the round that was selected, which the sites need
+        not have kept: it is sent whole.
+        """
+        weights = state.weights if part == "test" else self._sent(state)
+        ask = ScoreModel(weights, state.version, part)
         return scores_from(federation, SCORE_MODEL, ask, round=round)
 
     def _sent(self, state: FedEDState) -> Arrays:
