@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from confide.errors import MissingDataError, SettingsError
 from confide.settings.tables import (
     DEFAULTS,
+    OF_TASKS,
     SIMULATED,
     TABLES,
     Settings,
@@ -88,7 +89,8 @@ def parse(
         _put(plain, key, value)
     for key, value in given:
         _put(plain, key, value)
-    for key, value in leaves(DEFAULTS.get(_trained_by(plain), {})):
+    method, task = _trained_by(plain), str(plain.get("task", "ner"))
+    for key, value in [*leaves(DEFAULTS.get(method, {})), *leaves(OF_TASKS.get(task, {}))]:
         _put(plain, key, value, unless_there=True)
     try:
         settings = Settings.model_validate(plain)

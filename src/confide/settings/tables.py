@@ -345,9 +345,12 @@ _ENCODERS: dict[str, Any] = {  # Sui et al. 2020, 4.1
         "local_epochs": 2,
         "clip": 1.0,
     },
-    "select": {"by": "micro"},
 }
 DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
+OF_TASKS: dict[str, dict[str, Any]] = {
+    task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
+}
+"""What settings are for a task, whatever the method."""
 """What settings are for a method where it differs from the tables' own defaults."""
 
 TABLES: dict[str, type[Table]] = {
