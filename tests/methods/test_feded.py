@@ -370,7 +370,7 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
     """Without the public set's labels, the model unlearns it altogether."""
     sites = [knowing("causes", site=f"site-{n}") for n in (1, 2)]
     knows: Any = {"knows": {"site-1": ["causes"], "site-2": ["causes"]}}
-    overrides = ("options.average=known", "options.distil_epochs=30", "training.batch_size=4")
+    overrides = ("options.average=known", "options.distil_epochs=15", "training.batch_size=4")
     settings = with_train(tmp_path, "feded", sites, *overrides, "classifier.dropout=0", **knows)
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
