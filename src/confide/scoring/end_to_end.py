@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from confide.errors import DataError
 from confide.scoring.counts import Count, EntityCounts, sum_counts
-from confide.scoring.matching import Fragments, _augment, shared_characters
+from confide.scoring.matching import Fragments, maximum_matching, shared_characters
 
 
 class Mention(NamedTuple):
@@ -73,7 +73,7 @@ def _counted(gold: set[Fact], predicted: set[Fact]) -> EntityCounts:
         ours = [fact for fact in gold if _names(fact) == names]
         theirs = [fact for fact in predicted if _names(fact) == names]
         touching = [[j for j, other in enumerate(theirs) if _touch(one, other)] for one in ours]
-        relaxed[names[0]] += len(_augment(touching, len(theirs)))
+        relaxed[names[0]] += len(maximum_matching(touching, len(theirs)))
     kinds = sorted(sizes[0].keys() | sizes[1].keys())
     exact, near = (
         {kind: Count(true[kind], *(size[kind] for size in sizes)) for kind in kinds}

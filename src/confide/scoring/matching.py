@@ -38,7 +38,7 @@ def maximum_pairs(gold: Sequence[Fragments], predicted: Sequence[Fragments]) -> 
     gold_order, predicted_order = _reading_order(gold), _reading_order(predicted)
     if _flat(gold, gold_order) and _flat(predicted, predicted_order):
         return _sweep(gold, predicted, gold_order, predicted_order)
-    return _augment(_neighbours(gold, predicted, predicted_order), len(predicted))
+    return maximum_matching(_neighbours(gold, predicted, predicted_order), len(predicted))
 
 
 def _reading_order(spans: Sequence[Fragments]) -> list[int]:
@@ -97,8 +97,12 @@ def _neighbours(
     return found
 
 
-def _augment(neighbours: Sequence[Sequence[int]], predicted: int) -> list[Pair]:
-    """A maximum bipartite matching by breadth-first augmenting paths (Berge; no recursion)."""
+def maximum_matching(neighbours: Sequence[Sequence[int]], predicted: int) -> list[Pair]:
+    """A maximum bipartite matching: the pairs, as many as there can be.
+
+    `neighbours[i]` are the predicted ones, of so many, that gold i may be paired with. By
+    breadth-first augmenting paths (Berge 1957), without recursion.
+    """
     partner_of_gold: list[int] = [-1] * len(neighbours)
     partner_of_predicted: list[int] = [-1] * predicted
     for root in range(len(neighbours)):
