@@ -305,7 +305,7 @@ def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: P
 @pytest.mark.parametrize(
     ("method", "reference"),
     [
-        (name, reference)
+        pytest.param(name, reference, marks=[pytest.mark.slow] * ENTRIES[name].slow)
         for name, kind in METHODS.items()
         for reference in REFERENCES
         if kind.task == "re" or reference != "public-only"
