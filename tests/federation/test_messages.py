@@ -192,7 +192,7 @@ def rewritten(data: bytes, change: Any) -> bytes:
     header = peek(data)
     tensors = safetensors.numpy.load(data)
     change(header)
-    return safetensors.numpy.save(tensors, {"confide": json.dumps(header)})
+    return safetensors.numpy.save(tensors, {"confide": json.dumps(list(header.values()))})
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_another_header_is_refused_in_words(change: Any, words: str) -> None:
 
 def test_another_version_of_the_format_says_so() -> None:
     data = rewritten(encode(some()), lambda header: header.update(format=FORMAT + 1))
-    with pytest.raises(MessageError, match=r"another version.*format 1.*format 2.*same version"):
+    with pytest.raises(MessageError, match=r"another version.*format 2.*format 3.*same version"):
         decode(Everything, data)
 
 
 def test_missing_and_unknown_arrays_are_refused() -> None:
-    header = {"confide": json.dumps(peek(encode(some())))}
+    header = {"confide": json.dumps(list(peek(encode(some())).values()))}
     with pytest.raises(MessageError, match="without its field 'table_NM'"):
         decode(Everything, safetensors.numpy.save({"weights/a": np.ones(1)}, header))
     more = {"table_NM": np.ones(1), "table": np.ones(1)}

@@ -121,11 +121,10 @@ def reply_of(
     knows_R = np.array(knows or [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
     return Predicted(
-        predictions_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
+        said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
         public=ask.public,
         sites=1,
         loss=0.5,
         sentences=8,
-        clipped=0,
     )

@@ -50,12 +50,12 @@ def softmax(logits: NDArray[Any], temperature: float = 1.0) -> NDArray[np.float6
 
 def total_of(*replies: Predicted) -> Predicted:
     """Their sum, as a federation makes it."""
-    whole = replies[0].predictions_SQ.dtype.kind == "i"
-    sums = [reply.predictions_SQ.astype(np.int64 if whole else np.float64) for reply in replies]
+    whole = replies[0].said_SQ.dtype.kind == "i"
+    sums = [reply.said_SQ.astype(np.int64 if whole else np.float64) for reply in replies]
     knows = [reply.knows["R"].astype(np.float64) for reply in replies if reply.knows]
     return replace(
         replies[0],
-        predictions_SQ=np.sum(sums, 0),
+        said_SQ=np.sum(sums, 0),
         knows={"R": np.sum(knows, 0)} if knows else {},
         sites=len(replies),
         public=sum(reply.public for reply in replies),
@@ -116,8 +116,8 @@ def test_a_relation_is_the_mean_over_the_sites_that_know_it(upload: str) -> None
     ask = asked(S=1, R=3, average="known", upload=upload, most=8.0 if upload == "logits" else 1.0)
     first = reply_of(np.array([[0.0, 4.0, 7.0]]), ask, [True, True, False])
     other = reply_of(np.array([[1.0, 5.0, 2.0]]), ask, [True, False, False])
-    assert first.predictions_SQ.shape == (1, 2)
-    assert (first.predictions_SQ[0, 1], other.predictions_SQ.tolist()) == (0, [[0, 0]])
+    assert first.said_SQ.shape == (1, 2)
+    assert (first.said_SQ[0, 1], other.said_SQ.tolist()) == (0, [[0, 0]])
     found = teacher_of(total_of(first, other), ask, temperature=1.0)[0]
     assert found[2] == 0  # nobody says anything of it
     expected = math.exp(4) / (1 + math.exp(4))
@@ -168,14 +168,14 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
         logits = relation_logits(model, public)
         reply = engine.replies[STEP, name]
         np.testing.assert_allclose(
-            reply.predictions_SQ, logits[:, 1:] - logits[:, :1], rtol=1e-5, atol=1e-5
+            reply.said_SQ, logits[:, 1:] - logits[:, :1], rtol=1e-5, atol=1e-5
         )
         assert reply.loss == round(report.loss, 4)
         assert (reply.sentences, reply.sites, reply.public) == (18, 1, state.public)
     assert facts["sites"] == ["site-1", "site-2"]
     losses = [engine.replies[STEP, name].loss for name in ("site-1", "site-2")]
     assert facts["loss"] == pytest.approx(sum(losses) / 2)
-    assert facts["clipped"] == 0
+    assert facts["saturated"] == 0
     assert after.version == state.version + 1
 
 
@@ -235,13 +235,11 @@ def test_int8_saturates_and_the_share_of_what_did_is_told(tmp_path: Path) -> Non
     method, federation, engine = started(tmp_path, settings)
     _, facts = method.round(method.start(federation), federation, 1)
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
-    codes = np.concatenate([reply.predictions_SQ for reply in replies])
+    codes = np.concatenate([reply.said_SQ for reply in replies])
     assert np.abs(codes.astype(int)).max() == 127
     assert codes.min() >= -127
-    clipped = sum(reply.clipped for reply in replies)
-    assert 0 < clipped <= (np.abs(codes.astype(int)) == 127).sum()
-    assert facts["clipped"] == clipped / codes.size
-    assert facts["clipped"] > 0.5
+    everybody = np.abs(sum(reply.said_SQ.astype(int) for reply in replies)) == 2 * 127
+    assert facts["saturated"] == everybody.mean() > 0.5
 
 
 # --- the public set ---------------------------------------------------------------------------
@@ -362,8 +360,8 @@ def test_sites_answer_for_the_relations_that_they_know(tmp_path: Path, upload: s
     method.round(state, federation, 1)
     one, two = (engine.replies[STEP, name] for name in ("site-1", "site-2"))
     assert (one.knows["R"].tolist(), two.knows["R"].tolist()) == ([1, 1, 0], [1, 0, 1])
-    assert one.predictions_SQ[:, 0].all() and not one.predictions_SQ[:, 1].any()
-    assert two.predictions_SQ[:, 1].all() and not two.predictions_SQ[:, 0].any()
+    assert one.said_SQ[:, 0].all() and not one.said_SQ[:, 1].any()
+    assert two.said_SQ[:, 1].all() and not two.said_SQ[:, 0].any()
 
 
 def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 
 from confide.errors import MessageError
 
-FORMAT = 1
+FORMAT = 2
 MOST_INT = 2**63 - 1
 M = TypeVar("M")
 Arrays = dict[str, np.ndarray]
@@ -70,8 +70,8 @@ def encode(message: Any) -> bytes:
                 tensors[f"{name}/{key}"] = _array(array, type(message).__name__, f"{name}/{key}")
         else:
             plain[name] = _plain(value, type(message).__name__, name)
-    header = {"format": FORMAT, "message": type(message).__name__, "fields": plain}
-    return safetensors.numpy.save(tensors, {"confide": _json(header)})
+    header = _json([FORMAT, type(message).__name__, plain])
+    return safetensors.numpy.save(tensors, {"confide": header})
 
 
 def decode(kind: type[M], data: bytes) -> M:
@@ -113,19 +113,21 @@ def peek(data: bytes) -> dict[str, Any]:
             raise ValueError("cut short")
         outer = json.loads(bytes(data[8 : 8 + size]))
         header = json.loads(outer["__metadata__"]["confide"])
-        if header["format"] != FORMAT:
+        format = header["format"] if isinstance(header, dict) else header[0]
+        if format != FORMAT:
             raise MessageError(
                 "a message of another version of confide",
                 expected=f"format {FORMAT}",
-                got=f"format {header['format']}",
+                got=f"format {format}",
                 fix="use the same version of confide at all places",
             )
-        if not isinstance(header["message"], str) or not isinstance(header["fields"], dict):
+        _, message, fields = header
+        if not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return dict(header)
+        return {"format": format, "message": message, "fields": fields}
     except MessageError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise MessageError("these bytes are not a confide message") from error
 
 

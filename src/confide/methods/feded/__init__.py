@@ -188,7 +188,7 @@ class FedED:
             "learning_rate": ask.learning_rate,
             "sites": list(sites),
             "sentences": total.sentences,
-            "clipped": total.clipped / max(total.predictions_SQ.size * total.sites, 1),
+            "saturated": saturated(total, ask),
         }
         return self._moved(state, weights, federation, round=n), facts
 
@@ -249,7 +249,7 @@ def teacher_of(
 
     A class that no site asked knows has probability 0.
     """
-    sums_SQ = unfixed(total.predictions_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
+    sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
     sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
     mean_SQ = sums_SQ / np.maximum(sites_R[1:], 1.0)
     if ask.upload == "logits":
@@ -260,6 +260,12 @@ def teacher_of(
     logits_SR[:, sites_R == 0] = -np.inf
     found: NDArray[np.float32] = softened(torch.from_numpy(logits_SR), temperature).float().numpy()
     return found
+
+
+def saturated(total: Predicted, ask: TrainAndPredict) -> float:
+    """The share of predictions of which all sites sent the largest that can be sent, or nearly."""
+    mean_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most) / total.sites  # type: ignore[arg-type]
+    return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0
 
 
 class _Student:

@@ -106,7 +106,7 @@ class TrainAndPredict(RelationTraining):
 class Predicted:
     """What the trained model says of the public examples, and of nothing else."""
 
-    predictions_SQ: NDArray[np.generic] = carries(
+    said_SQ: NDArray[np.generic] = carries(
         "of each public example, logits of all relations against no relation, or probabilities"
     )
     knows: Arrays = carries("for each relation whether the site annotates it; average = known only")
@@ -114,7 +114,6 @@ class Predicted:
     sites: int = carries("1, so that the sum says how many sites these are")
     loss: float = carries("mean training loss per example")
     sentences: int = carries("examples trained on, over all epochs")
-    clipped: int = carries("predictions that were larger than the largest that can be sent")
 
 
 @dataclass(frozen=True)
@@ -229,13 +228,12 @@ def train_and_predict(
     knows_R = np.array(known_at(site, memory) if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
     reply = Predicted(
-        predictions_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
+        said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
         public=memory.public,
         sites=1,
         loss=round(report.loss, 4),
         sentences=report.sentences,
-        clipped=int((np.abs(found_SQ) > ask.most).sum()),
     )
     return reply, memory
 
@@ -262,18 +260,18 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
     """Raise GuardError where these are no predictions of the public set that was asked about."""
     if reply.public != ask.public:
         raise GuardError("public is the number of another public set")
-    found = reply.predictions_SQ
+    found = reply.said_SQ
     if found.shape != (ask.examples, ask.classes - 1) or found.dtype.name != ask.wire_dtype:
         raise GuardError(
-            "predictions_SQ has another form",
+            "said_SQ has another form",
             expected=f"{ask.wire_dtype} ({ask.examples}, {ask.classes - 1})",
             got=f"{found.dtype.name} {found.shape}",
         )
     most = LEVELS if ask.wire_dtype == "int8" else ask.most * 1.001
     if found.size and float(np.abs(found.astype(np.float32)).max()) > most:
-        raise GuardError("predictions_SQ holds what is larger than the largest prediction")
-    if reply.sites != 1 or reply.sentences < 1 or reply.clipped < 0:
-        raise GuardError("sites, sentences or clipped is not a count")
+        raise GuardError("said_SQ holds what is larger than the largest prediction")
+    if reply.sites != 1 or reply.sentences < 1:
+        raise GuardError("sites or sentences is not a count")
     expected = {"R": (ask.classes,)} if ask.average == "known" else {}
     if {name: array.shape for name, array in reply.knows.items()} != expected:
         raise GuardError("knows is not a number for each class")
@@ -284,8 +282,8 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
 def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:
     """The reply with predictions that are, together, no further than `most` from saying nothing."""
     codes_per_number = LEVELS / ask.most if ask.wire_dtype == "int8" else 1.0
-    kept = bounded({"": reply.predictions_SQ}, most, times=codes_per_number)
-    return replace(reply, predictions_SQ=kept[""])
+    kept = bounded({"": reply.said_SQ}, most, times=codes_per_number)
+    return replace(reply, said_SQ=kept[""])
 
 
 def score_model(
