@@ -65,8 +65,9 @@ class Bare:
             load(self.model, self.state.weights)
             seed = derive_seed(self.settings.seed, n, site, "train_and_predict")
             self.train(self.text[site], how, epochs=how.local_epochs, seed=seed)
-            logits.append(relation_logits(self.model, self.public).astype(np.float16))
-        teacher_SR = softened(torch.from_numpy(np.mean(logits, 0, np.float32)), 2.0)
+            logits_SR = relation_logits(self.model, self.public).astype(np.float64)
+            logits.append((logits_SR - logits_SR[:, :1]).astype(np.float16))
+        teacher_SR = softened(torch.from_numpy(np.mean(logits, 0, np.float64)), 2.0).float()
         load(self.model, self.state.weights)
         seed = derive_seed(self.settings.seed, "distil", n)
 

@@ -193,9 +193,7 @@ KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
 )
 def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
     check_reply(TRAIN_AND_PREDICT, asked(), GOOD)
-    check_reply(
-        TRAIN_AND_PREDICT, asked(), replace(GOOD, said_SQ=np.full((4, 2), -16, np.float16))
-    )
+    check_reply(TRAIN_AND_PREDICT, asked(), replace(GOOD, said_SQ=np.full((4, 2), -16, np.float16)))
     with pytest.raises(GuardError):
         check_reply(TRAIN_AND_PREDICT, asked(), replace(GOOD, **changes))
 

@@ -26,7 +26,8 @@ def test_the_recipes_of_the_experiments_are_there():
                 "crossner-domains", "conll2003-iid10", "fedner-medical", "fedner-medical-full",
                 "fedner-cnn-crf", "fedner-lstm-crf", "fedner-gram-cnn", "fedner-cnn-lstm-crf",
                 "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
-                "feded-chemprot", "feded-gad-paper", "feded-euadr-paper", "feded-i2b2-paper"}  # fmt: skip
+                "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
+                "feded-i2b2-paper"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
