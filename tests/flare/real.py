@@ -15,10 +15,10 @@ from confide.flare import processes
 from confide.flare.kits import Consortium, Kit, init
 from confide.flare.lead import Coordinated, coordinate
 from confide.flare.sitekit import agree, setup
+from confide.methods import METHODS
 from confide.settings import Settings
 from flare.homes import as_toml, write_site_files
 
-METHODS = ("fedavg", "fedner")
 JOBS = {"worker_process": "site", "runner_process": "server"}
 
 
@@ -43,8 +43,9 @@ class Real:
         self.files = write_site_files(folder / "homes", settings, consent={})
         for name, path in self.files.items():
             setup(self.kit(name), path)
-            for method in METHODS:
-                agree(self.kit(name), method)
+            for method, kind in METHODS.items():
+                if kind.task == settings.task:
+                    agree(self.kit(name), method)
 
     def kit(self, name: str) -> Kit:
         return self.consortium.kit(name)

@@ -12,6 +12,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.federation.events import Event
 from confide.flare.coordinating import LOST
+from confide.methods import METHODS
 from confide.predict import predict
 from confide.run import run
 from contract.corpus import tiny
@@ -36,6 +37,14 @@ def real(tmp_path_factory) -> Iterator[Real]:
 
 
 @pytest.fixture(scope="module")
+def relating(tmp_path_factory) -> Iterator[Real]:
+    """Sites whose text has relations."""
+    folder = tmp_path_factory.mktemp("relating")
+    with running(folder, tiny(folder, "method=feded")) as consortium:
+        yield consortium
+
+
+@pytest.fixture(scope="module")
 def whole(real: Real) -> Path:
     """The same run on one machine, which nothing disturbs."""
     run(real.settings, out=real.folder / "whole")
@@ -47,13 +56,17 @@ def same(one: Path, other: Path) -> None:
     assert not list(differences(states(one), states(other)))
 
 
-@pytest.mark.parametrize("method", sorted(ENTRIES))
-def test_the_numbers_are_those_of_one_machine(real: Real, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", sorted(ENTRIES, key=lambda name: METHODS[name].task))
+def test_the_numbers_are_those_of_one_machine(
+    request: pytest.FixtureRequest, method: str, tmp_path: Path
+) -> None:
+    task = METHODS[method].task
+    real: Real = request.getfixturevalue("real" if task == "ner" else "relating")
     settings = tiny(real.folder, f"method={method}", "rounds=4", "select.every=2")
     done = real.run(f"plain-{method}", settings=settings)
     run(settings, out=tmp_path / "one")
     same(tmp_path / "one", done.folder)
-    [note] = [path for path in real.memory("site-1").iterdir() if f"-{method}-1-" in path.name]
+    [note] = [p for p in real.memory("site-1").iterdir() if p.name.startswith(f"plain-{method}-")]
     text = settings.site[0].test[0]
     ours = predict(note, [text], site="site-1")
     assert ours == predict(tmp_path / "one", [text], site="site-1" if method == "fedner" else None)
