@@ -18,7 +18,7 @@ demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sit
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
 	$(BIN)/python -m pytest
 
-test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (two minutes)
+test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (five minutes)
 	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k numbers
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
