@@ -108,12 +108,7 @@ def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
     if "entities" not in found:
         screen.show(tables.scores(found))
         return
-    related = tables.scores(found["relations"], title="Relations, end to end")
-    related.columns[0].header, related.columns[-1].header = "relation", "relations"
-    related.caption = (
-        "in percent; strict: the same relation, and both entities have the same type and the same"
-        " characters; relaxed: both overlap"
-    )
+    related = tables.scores(found["relations"], title="Relations, end to end", of="end to end")
     screen.show(tables.scores(found["entities"], title="Entities"), related)
 
 

@@ -52,14 +52,15 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     return table
 
 
-def scores(values: Mapping[str, Any], *, title: str = "") -> Table:
+def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table:
     """Precision, recall and F1 in percent: of entities by type, or of relations one by one.
 
     Over all, entities are counted strict and relaxed; relations have a micro- and a macro-average.
+    `of` "end to end": relations of entities that were found, which are counted as entities are.
     """
     kinds = _kinds(values)
     typed = [kind for kind in kinds if "types" in values[kind]]
-    one, many, told = _SCORED.get(kinds[0], _SCORED["strict"])
+    one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
     table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
     table.add_column(one)
     for kind in typed:
@@ -221,8 +222,14 @@ _SCORED = {
         "relations",
         "micro: all relations together; macro: the mean over the relations",
     ),
+    "end to end": (
+        "relation",
+        "relations",
+        "strict: the same relation, and both entities have the same type and the same characters;"
+        " relaxed: both overlap",
+    ),
 }
-"""By first kind of score: what one row is, what is counted, and what the kinds mean."""
+"""By first kind of score, or end to end: what one row is, what is counted, what the kinds mean."""
 
 
 def two_ledgers(found: LedgerDifference) -> str:

@@ -74,6 +74,16 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
         return {name: _times(array, most / norm) for name, array in change.items()}
 
 
+def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) -> Arrays:
+    """The weights, or where they are more than `most` away from `before`, some on the way there.
+
+    How far is as in `bounded`; both may be `times` what is meant.
+    """
+    change = {name: array - before[name] for name, array in weights.items()}
+    kept = bounded(change, most, times=times)
+    return weights if kept is change else {name: before[name] + kept[name] for name in kept}
+
+
 def _times(array: np.ndarray, factor: float) -> np.ndarray:
     """In the array's own type of number, computed with no fewer digits than float32 has."""
     kind = np.promote_types(array.dtype, np.float32)

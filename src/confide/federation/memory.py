@@ -13,12 +13,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from confide.federation.failures import Refusal
 from confide.federation.files import write_atomically
 from confide.federation.messages import decode, encode
 
+Kept = TypeVar("Kept")
 _NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
+
+
+def known(memory: Kept | None) -> Kept:
+    """What a site remembers; one without memory cannot go on. Raises Refusal."""
+    if memory is None:
+        raise Refusal("memory-missing")
+    return memory
 
 
 @dataclass(slots=True)

@@ -186,3 +186,12 @@ def relation_logits(
             logits_SR[batch.rows_B] = model(batch).numpy()
     model.train(was_training)
     return logits_SR
+
+
+def probabilities(logits_SR: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The softmax of each row; a logit of minus infinity gives 0."""
+    likely_SR: NDArray[np.float64] = np.exp(
+        logits_SR.astype(np.float64) - logits_SR.max(1, keepdims=True)
+    )
+    likely_SR /= likely_SR.sum(1, keepdims=True)
+    return likely_SR

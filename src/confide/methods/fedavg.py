@@ -39,7 +39,8 @@ import numpy as np
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.guards import bounded
+from confide.federation.guards import near
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -66,7 +67,6 @@ from confide.methods.taggers import (
     extractor_of,
     forget_text,
     keep_private,
-    known,
     model_of,
     prepared_text,
     rows_seen,
@@ -244,15 +244,9 @@ def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
 
     So far as they are sent: without the site's weight, and without the rows that it leaves out.
     """
-    change: Arrays = {}
-    unchanged: Arrays = {}
-    for name, array in reply.weights.items():
-        before = start_of_trained(ask, reply, name)
-        unchanged[name], change[name] = before, array - before
-    kept = bounded(change, most, times=reply.weight)
-    if kept is change:
-        return reply
-    return replace(reply, weights={name: unchanged[name] + kept[name] for name in kept})
+    before = {name: start_of_trained(ask, reply, name) for name in reply.weights}
+    kept = near(reply.weights, before, most, times=reply.weight)
+    return reply if kept is reply.weights else replace(reply, weights=kept)
 
 
 def mean_of(total: Trained, before: Arrays) -> Arrays:

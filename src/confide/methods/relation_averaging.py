@@ -31,7 +31,8 @@ from pydantic import Field
 
 from confide.errors import GuardError
 from confide.federation.federation import Federation
-from confide.federation.guards import bounded
+from confide.federation.guards import near
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -50,7 +51,6 @@ from confide.methods.relations import (
     RelationTraining,
     ScoreRelations,
     forget_examples,
-    known,
     looked_at,
     scores_from,
     train_at,
@@ -143,11 +143,8 @@ def start_of_trained(ask: TrainRelations, reply: RelationsTrained, name: str) ->
 def bounded_trained(ask: TrainRelations, reply: RelationsTrained, most: float) -> RelationsTrained:
     """The reply with weights that are at most `most` away from those that were asked."""
     before = {name: start_of_trained(ask, reply, name) for name in reply.weights}
-    change = {name: array - before[name] for name, array in reply.weights.items()}
-    kept = bounded(change, most, times=reply.weight)
-    if kept is change:
-        return reply
-    return replace(reply, weights={name: before[name] + kept[name] for name in kept})
+    kept = near(reply.weights, before, most, times=reply.weight)
+    return reply if kept is reply.weights else replace(reply, weights=kept)
 
 
 _HOW: dict[str, Any] = {

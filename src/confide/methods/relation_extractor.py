@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from confide.data.relations import (
     RelationExample,
     Rules,
@@ -17,7 +14,7 @@ from confide.data.relations import (
 )
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
-from confide.learning.relations import RelationModeller, relation_logits
+from confide.learning.relations import RelationModeller, probabilities, relation_logits
 from confide.learning.weights import load
 from confide.methods.context import find_encoder
 from confide.methods.relation_form import RelationMemory, modeller_of, rules_of
@@ -51,10 +48,8 @@ class RelationExtractor:
         """Of each example, the probability of every class."""
         plain = with_labels(examples, set())
         logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
-        logits_SR = logits_SR.astype(np.float64) - logits_SR.max(1, keepdims=True)
-        likely_SR: NDArray[np.float64] = np.exp(logits_SR)
-        likely_SR /= likely_SR.sum(1, keepdims=True)
-        return [dict(zip(self.relations, row, strict=True)) for row in likely_SR.tolist()]
+        rows = probabilities(logits_SR).tolist()
+        return [dict(zip(self.relations, row, strict=True)) for row in rows]
 
 
 def extractor_of(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,7 @@ from confide.data.relation_pieces import EncodedRelations, RelationBatch
 from confide.data.relations import NO_RELATION, Candidates, candidates, with_labels
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -38,8 +39,6 @@ from confide.methods.relation_form import RelationMemory, modeller_of, rules_of
 from confide.models.relation import RelationClassifier, loss_among
 from confide.scoring import RelationCounts, count_relations
 from confide.settings import Settings as RunSettings
-
-Kept = TypeVar("Kept", bound="RelationMemory")
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def train_at(
         batch_size=ask.batch_size,
         optimiser=optimiser_of(ask),
         seed=seed,
-        loss=_loss_at(site, memory, model),
+        loss=_loss_at(site, memory),
     )
     return model, report
 
@@ -174,17 +173,10 @@ def known_at(site: Site, memory: RelationMemory) -> list[bool]:
 
 
 def _loss_at(
-    site: Site, memory: RelationMemory, model: RelationClassifier
+    site: Site, memory: RelationMemory
 ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
     known = known_at(site, memory)
     return None if all(known) else loss_among(known)
-
-
-def known(memory: Kept | None) -> Kept:
-    """The memory; a site without one cannot go on. Raises Refusal."""
-    if memory is None:
-        raise Refusal("memory-missing")
-    return memory
 
 
 # --- scores -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,6 @@ from confide.text.document import Document
 
 CHARACTER_ROWS = ("character.embedding.weight",)
 """The parameters that have a row per character, as `word.weight` has one per word."""
-
-Kept = TypeVar("Kept", bound="TaggerMemory")
 
 
 @dataclass(frozen=True)
@@ -105,13 +103,6 @@ def extractor_of(
         raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
     found = None if form.context == NONE else find_encoder(encoder or form.context)
     return Extractor(tagger_of(form, weights), vocabulary_for(form, key), found)
-
-
-def known(memory: Kept | None) -> Kept:
-    """The memory; a site without one cannot go on. Raises Refusal."""
-    if memory is None:
-        raise Refusal("memory-missing")
-    return memory
 
 
 def vocabulary_for(memory: TaggerMemory, key: bytes) -> dict[str, Any]:

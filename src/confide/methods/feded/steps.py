@@ -20,17 +20,17 @@ from confide.errors import GuardError
 from confide.federation.coarse import LEVELS, fixed, plus
 from confide.federation.failures import Refusal
 from confide.federation.guards import bounded
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.learning.relations import relation_logits
+from confide.learning.relations import probabilities, relation_logits
 from confide.methods.evaluation import RelationsScored, check_relations_scored
 from confide.methods.relation_form import RelationMemory
 from confide.methods.relations import (
     RelationTraining,
     desk_of,
     forget_examples,
-    known,
     known_at,
     scored_at,
     train_at,
@@ -250,9 +250,7 @@ def columns(
     if upload == "logits":
         found_SQ = found_SR[:, 1:] - found_SR[:, :1]
     else:
-        found_SR = np.where(knows_R, found_SR, -np.inf)
-        found_SR = np.exp(found_SR - found_SR.max(1, keepdims=True))
-        found_SQ = (found_SR / found_SR.sum(1, keepdims=True))[:, 1:]
+        found_SQ = probabilities(np.where(knows_R, found_SR, -np.inf))[:, 1:]
     return np.where(knows_R[1:], found_SQ, 0.0)
 
 

@@ -13,6 +13,7 @@ from confide.data.batches import drawn_batch
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import bounded
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -27,7 +28,6 @@ from confide.methods.taggers import (
     encoded_text,
     forget_text,
     keep_private,
-    known,
     model_of,
     prepared_text,
     tag_set,
