@@ -1,5 +1,6 @@
 """Settings: one short TOML file, read into typed tables."""
 
+from confide.settings.base import Table, Task
 from confide.settings.reading import (
     anchored,
     dump,
@@ -21,7 +22,6 @@ from confide.settings.tables import (
     Settings,
     SiteTable,
     SplitTable,
-    Table,
 )
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "SiteTable",
     "SplitTable",
     "Table",
+    "Task",
     "anchored",
     "dump",
     "dump_site",

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from confide.errors import MissingDataError, SettingsError
+from confide.settings.base import Table
 from confide.settings.tables import (
     DEFAULTS,
     OF_TASKS,
     SIMULATED,
     TABLES,
     Settings,
-    Table,
     trained_by,
 )
 

@@ -20,8 +20,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from confide.errors import SettingsError
+from confide.settings.base import Table
 from confide.settings.reading import anchored_table, explained, read_tree
-from confide.settings.tables import SCHEMA, GuardsTable, SiteTable, Table
+from confide.settings.tables import SCHEMA, GuardsTable, SiteTable
 
 
 class ConsentTable(Table):

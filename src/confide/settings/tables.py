@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
+from pydantic import Field, model_validator
+
+from confide.settings.base import (
+    Most,
+    Norm,
+    Paths,
+    Positive,
+    Share,
+    Table,
+    TagScheme,
+    Task,
 )
+from confide.settings.models import BagsTable, ClassifierTable, ModelTable, PcnnTable
 
 SCHEMA = 1
 SIMULATED = "simulated"
@@ -21,41 +26,12 @@ REFERENCES = ("pooled", "alone", "public-only")
 
 All text in one place, each site by itself, and the public set alone.
 """
-OF_THE_TASK = {("re", "fedavg"): "fedavg-re", ("re", "fedatt"): "fedatt-re"}
+OF_THE_TASK = {
+    ("re", "fedavg"): "fedavg-re",
+    ("re", "fedatt"): "fedatt-re",
+    ("bags", "fedavg"): "fedavg-bags",
+}
 """What a method is called where another task has one of the same name."""
-
-
-def _odd(number: int) -> int:
-    if number % 2 == 0:
-        raise ValueError("a width is odd, so that a word has as many neighbours on either side")
-    return number
-
-
-def _whole(number: float) -> float:
-    if number != math.inf and number != int(number):
-        raise ValueError("a count is a whole number, or inf for any")
-    return number
-
-
-def _none_if_inf(number: float) -> float | None:
-    return None if number == math.inf else number
-
-
-Paths = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-]
-Share = Annotated[float, Field(gt=0, lt=1)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
-Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
-Most = Annotated[float, Field(ge=0), AfterValidator(_whole)]
-TagScheme = Literal["iobes", "iob2"]
-
-
-class Table(BaseModel):
-    """A table of settings: frozen, and strict about its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class DataTable(Table):
@@ -150,44 +126,6 @@ class PublicTable(Table):
     relations: dict[str, str] = {}
 
 
-class ClassifierTable(Table):
-    """The relation classifier: an encoder by folder or name, and a linear layer.
-
-    `blind`: entities are replaced by their types; `typed`: each type has marks of its own; `pool`:
-    what stands for an entity, the sum of its pieces or its opening mark; `longest`: pieces.
-    """
-
-    encoder: Annotated[str, Field(min_length=1)] = "minilm"
-    blind: bool = True
-    typed: bool = False
-    pool: Literal["sum", "start"] = "sum"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    longest: Annotated[int, Field(ge=24)] = 128
-
-
-class ModelTable(Table):
-    """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
-
-    `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
-    word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
-    """
-
-    word_dim: Positive = 100
-    character: Literal["cnn", "bilstm", "none"] = "cnn"
-    character_dim: Positive = 30
-    character_filters: Positive = 30
-    character_width: Positive = 3
-    character_hidden: Positive = 25
-    context: Annotated[str, Field(min_length=1)] = "none"
-    cnn_filters: NotNegative = 0
-    cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
-    bilstm_hidden: Positive = 200
-    bilstm_layers: NotNegative = 1
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    tag_scheme: TagScheme = "iobes"
-    vectors: str | None = None
-
-
 class TrainingTable(Table):
     """One site's training within a round. The learning rate is multiplied by `decay` per round."""
 
@@ -228,7 +166,9 @@ class SelectTable(Table):
     written, from which `--resume` goes on.
     """
 
-    by: Literal["strict", "relaxed", "micro", "macro", "last"] = "strict"
+    by: Literal[
+        "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "last"
+    ] = "strict"
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
 
@@ -246,7 +186,7 @@ class GuardsTable(Table):
     min_batch: Positive = 1
     min_sites: Positive = 1
     max_rounds: Positive = 100_000
-    max_norm: Annotated[float, Field(gt=0), AfterValidator(_none_if_inf)] | None = None
+    max_norm: Norm | None = None
     private: tuple[str, ...] = ()
 
 
@@ -259,7 +199,7 @@ class Settings(Table):
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     name: str = ""
-    task: Literal["ner", "re"] = "ner"
+    task: Task = "ner"
     method: str = "fedavg"
     base: str = "fedavg"
     seed: int = 1
@@ -274,6 +214,8 @@ class Settings(Table):
     public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
     classifier: ClassifierTable = ClassifierTable()
+    bags: BagsTable = BagsTable()
+    pcnn: PcnnTable = PcnnTable()
     training: TrainingTable = TrainingTable()
     vocabulary: VocabularyTable = VocabularyTable()
     federation: FederationTable = FederationTable()
@@ -312,7 +254,11 @@ class Settings(Table):
         return trained_by(self.task, self.method, self.base)
 
 
-RATES = {"ner": ("strict", "relaxed"), "re": ("micro", "macro")}
+RATES = {
+    "ner": ("strict", "relaxed"),
+    "re": ("micro", "macro"),
+    "bags": ("auc", "auc_2000", "precision_at"),
+}
 """The kinds of scores of each task; the first is the one that is meant where none is named."""
 
 
@@ -346,6 +292,18 @@ _ENCODERS: dict[str, Any] = {  # Sui et al. 2020, 4.1
         "clip": 1.0,
     },
 }
+_BAGS: dict[str, Any] = {  # Sui et al. 2021, 4.1 and its grid
+    "training": {
+        "optimiser": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.0,
+        "decay": 0.99,
+        "batch_size": 32,
+        "local_epochs": 3,
+        "weight_decay": 1e-5,
+    },
+}
+DEFAULTS |= dict.fromkeys(("lazy-mil", "fedavg-bags", "chain"), _BAGS)
 DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
 OF_TASKS: dict[str, dict[str, Any]] = {
     task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
@@ -361,6 +319,8 @@ TABLES: dict[str, type[Table]] = {
     "public": PublicTable,
     "model": ModelTable,
     "classifier": ClassifierTable,
+    "bags": BagsTable,
+    "pcnn": PcnnTable,
     "training": TrainingTable,
     "vocabulary": VocabularyTable,
     "federation": FederationTable,

@@ -1,0 +1,78 @@
+"""The tables of what is trained: the tagger, and what reads the text around two entities."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from confide.settings.base import NotNegative, Odd, Positive, Table, TagScheme
+
+
+class ModelTable(Table):
+    """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
+
+    `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
+    word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
+    """
+
+    word_dim: Positive = 100
+    character: Literal["cnn", "bilstm", "none"] = "cnn"
+    character_dim: Positive = 30
+    character_filters: Positive = 30
+    character_width: Positive = 3
+    character_hidden: Positive = 25
+    context: Annotated[str, Field(min_length=1)] = "none"
+    cnn_filters: NotNegative = 0
+    cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
+    bilstm_hidden: Positive = 200
+    bilstm_layers: NotNegative = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    tag_scheme: TagScheme = "iobes"
+    vectors: str | None = None
+
+
+class ClassifierTable(Table):
+    """The relation classifier: an encoder by folder or name, and a linear layer.
+
+    `blind`: entities are replaced by their types; `typed`: each type has marks of its own; `pool`:
+    what stands for an entity, the sum of its pieces or its opening mark; `longest`: pieces.
+    """
+
+    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    blind: bool = True
+    typed: bool = False
+    pool: Literal["sum", "start"] = "sum"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    longest: Annotated[int, Field(ge=24)] = 128
+
+
+class BagsTable(Table):
+    """What stands for a bag: all sentences that name one pair of entities.
+
+    `reader` reads a sentence: a `pcnn` (`[pcnn]`), or an `encoder` (`[classifier]`). `denoise` is
+    how the sentences of a bag become one: a setting of the model of FedAvg and `chain`. `same` is
+    what makes two mentions one entity: their first concept (their letters, if they have none), or
+    always their letters.
+    """
+
+    reader: Literal["pcnn", "encoder"] = "pcnn"
+    denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
+    same: Literal["concept", "letters"] = "concept"
+
+
+class PcnnTable(Table):
+    """The piecewise CNN (Zeng et al. 2015): sizes, and the words that it reads of a sentence.
+
+    `farthest`: words from an entity beyond this distance have the position of this distance.
+    """
+
+    word_dim: Positive = 50
+    position_dim: Positive = 5
+    filters: Positive = 230
+    width: Odd = 3
+    activation: Literal["tanh", "relu"] = "tanh"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    longest: Annotated[int, Field(ge=8)] = 120
+    farthest: Positive = 60
+    vectors: str | None = None
