@@ -54,6 +54,7 @@ CODES = {
     " given; start the run again",
     "other-model": "the site does not have the model that a difference is to; the next round sends"
     " it whole",
+    "not-bid": "the site was told of winning sentences that it did not bid for in this round",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -141,6 +141,31 @@ class Federation:
                 answered += 1
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
+
+    def relay(
+        self,
+        step: Step,
+        ask: Any,
+        *,
+        round: int,
+        sites: Sequence[str],
+        then: Callable[[Any, Any], Any],
+    ) -> dict[str, Any]:
+        """Every site's reply, of sites asked one after the other, in the order given.
+
+        `then(ask, reply)` is what the next one is asked. A site that fails is passed over, as in
+        `ask`. Raises QuorumError where fewer than `at_least` answered.
+        """
+        if step.summed:
+            raise FederationError(f"step {step.name} may only be summed")
+        replies: dict[str, Any] = {}
+        for site in sites:
+            _, asks = self._addressed(ask, [site])
+            for name, reply in self._replies(step, asks, round=round, timeout=None):
+                replies[name] = reply
+                ask = then(ask, reply)
+        self._settle(step, list(sites), len(replies), round=round, at_least=None)
+        return replies
 
     def take_faults(self) -> list[SiteFault]:
         """The faults since the last call."""

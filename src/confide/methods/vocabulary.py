@@ -125,8 +125,8 @@ def count_vocabulary(
         raise Refusal("tag-outside-set")
     tokens = [token for example in examples for token in example.tokens]
     floor = site.guards.min_token_count
-    words = _digested(key, "word", count_words(tokens, ask.how), floor)  # type: ignore[arg-type]
-    characters = _digested(key, "character", count_characters(tokens), floor)
+    words = digested(key, "word", count_words(tokens, ask.how), floor)  # type: ignore[arg-type]
+    characters = digested(key, "character", count_characters(tokens), floor)
     return VocabularyCounted(*words, *characters, types, len(examples)), memory
 
 
@@ -136,18 +136,34 @@ def check_counted(ask: object, reply: VocabularyCounted) -> None:
         ("word", reply.word_digests_W16, reply.word_counts_W),
         ("character", reply.character_digests_C16, reply.character_counts_C),
     ):
-        if digests.shape != (len(digests), DIGEST_BYTES) or digests.dtype != np.uint8:
-            raise GuardError(f"the digests of {kind}s have another shape", got=str(digests.shape))
+        check_digests(kind, digests)
         if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
             raise GuardError(f"the counts of {kind}s are not counts")
-        if len(np.unique(_rows(digests))) != len(digests):
-            raise GuardError(f"the digests of {kind}s are not distinct")
     if reply.sentences < 1:
         raise GuardError("sentences is not a count")
 
 
+def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
+    """Raise GuardError where these are not distinct digests of `kind`s."""
+    if digests.shape != (len(digests), DIGEST_BYTES) or digests.dtype != np.uint8:
+        raise GuardError(f"the digests of {kind}s have another shape", got=str(digests.shape))
+    if len(np.unique(one_each(digests))) != len(digests):
+        raise GuardError(f"the digests of {kind}s are not distinct")
+
+
 CHECK_KEY = Step.of(check_key)
 COUNT_VOCABULARY = Step.of(count_vocabulary, check=check_counted)
+
+
+def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
+    """A number of this run, what the common key makes of it, and the sites that hold that key.
+
+    Raises FederationError where keys differ, QuorumError where too few sites have one.
+    """
+    nonce = format(derive_seed(federation.seed, "key check"), "x")
+    checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
+    check = _common_check({site: reply.check for site, reply in checks.items()})
+    return nonce, check, sorted(checks)
 
 
 def agree(
@@ -157,12 +173,10 @@ def agree(
 
     Raises FederationError where keys differ, DataError where no site has an entity.
     """
-    nonce = format(derive_seed(federation.seed, "key check"), "x")
-    checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
-    check = _common_check({site: reply.check for site, reply in checks.items()})
+    nonce, check, holders = compare_keys(federation)
     declared = list(types)
     counted = federation.ask(
-        COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=sorted(checks)
+        COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=holders
     )
     seen = sorted({name for reply in counted.values() for name in reply.types})
     if not seen and not declared:
@@ -188,7 +202,7 @@ def agree(
 
 def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
     """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16."""
-    everything = np.concatenate([_rows(digests) for digests, _ in counted.values()])
+    everything = np.concatenate([one_each(digests) for digests, _ in counted.values()])
     distinct, places = np.unique(everything, return_inverse=True)
     occurrences = np.zeros(len(distinct), np.int64)
     np.add.at(occurrences, places, np.concatenate([counts for _, counts in counted.values()]))
@@ -204,7 +218,8 @@ def file_check(key: bytes, content_digest: str) -> str:
     return digest(key, "file", content_digest).hex()
 
 
-def _digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts:
+def digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts:
+    """Digests of what occurs at least `floor` times, sorted, and how often each does."""
     pairs = sorted(
         (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
     )
@@ -213,7 +228,7 @@ def _digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts
     return digests.reshape(len(pairs), DIGEST_BYTES), counted
 
 
-def _rows(digests: NDArray[np.uint8]) -> NDArray[np.void]:
+def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
     """Each row of 16 bytes as one value that sorts like its bytes."""
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
