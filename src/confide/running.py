@@ -136,13 +136,13 @@ class Rounds:
         counts = self.score(state, "dev", number)
         scoring, by = SCORING[self._settings.task], self._settings.select.by
         overall = scoring.scores(scoring.sum(counts.values()))
-        record["dev"] = scoring.f1(overall)
+        record["dev"] = scoring.values(overall)
         first = scoring.kinds[0]
         record["dev_sites"] = {
-            site: scoring.scores(count)[first]["f1"] for site, count in counts.items()
+            site: scoring.value(scoring.scores(count), first) for site, count in counts.items()
         }
         has_text = overall[scoring.unit] > 0
-        later = -1 / number  # grows from round to round, and is under every F1
+        later = -1 / number  # grows from round to round, and is under every score
         value = later if by == "last" or not has_text else record["dev"][by]
         if value > progress.best_score:
             progress.best_score, progress.best_round = value, number

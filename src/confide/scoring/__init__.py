@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from confide.scoring.bags import BagCounts, bag_scores, count_bags, sum_bag_counts
 from confide.scoring.bootstrap import (
     Comparison,
     Interval,
@@ -31,6 +32,7 @@ from confide.scoring.tasks import SCORING, Counts, Scoring, scoring_of
 
 __all__ = [
     "SCORING",
+    "BagCounts",
     "Comparison",
     "Confusion",
     "Count",
@@ -40,8 +42,10 @@ __all__ = [
     "Interval",
     "RelationCounts",
     "Scoring",
+    "bag_scores",
     "bootstrap_interval",
     "confusion",
+    "count_bags",
     "count_entities",
     "count_relations",
     "directed_scores",
@@ -55,6 +59,7 @@ __all__ = [
     "scores",
     "scoring_of",
     "sentence_counts",
+    "sum_bag_counts",
     "sum_counts",
     "sum_relation_counts",
     "worst_errors",

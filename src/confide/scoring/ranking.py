@@ -1,0 +1,147 @@
+"""Ranked candidates -> precision-recall curve, the area under it, precision of the first N.
+
+Each candidate, from the highest score down, adds a point (recall, precision). Candidates of one
+score are a *step*: their order is not known, so the curve has what is expected of all their orders,
+that each of the step's true candidates is anywhere in it with the same chance. Recall's denominator
+is the number of facts, which is more than the true candidates where some fact has no candidate.
+
+The area is that of the trapezoid rule over the points, as the field has it (Riedel et al. 2010;
+Lin et al. 2016): there is no point (0, 1) before the first candidate.
+
+Legend: C candidates, B steps from the best on, P points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from confide.errors import DataError
+
+Floats = NDArray[np.float64]
+FIRSTS = (100, 200, 300)
+"""The N of precision at N."""
+_EULER = 0.5772156649015329
+_SMALL = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """Steps from the best on: how many candidates each has, and how many of these are true."""
+
+    candidates_B: Floats
+    true_B: Floats
+    facts: int
+
+    @classmethod
+    def of(cls, candidates_B: ArrayLike, true_B: ArrayLike, facts: int) -> Ranking:
+        """Steps without a candidate left out.
+
+        Raises DataError where a step has more true candidates than candidates, or all have more
+        than there are facts.
+        """
+        many, right = np.asarray(candidates_B, np.float64), np.asarray(true_B, np.float64)
+        if many.shape != right.shape or (right > many).any() or (right < 0).any():
+            raise DataError("a step of a ranking has more true candidates than candidates")
+        if right.sum() > facts:
+            raise DataError(
+                "there are more true candidates than facts",
+                expected=f"at most {facts}",
+                got=f"{right.sum():.0f}",
+            )
+        return cls(many[many > 0], right[many > 0], facts)
+
+    def first(self, many: int) -> Ranking:
+        """The first so many candidates; of the step that is cut, what is expected."""
+        before_B = np.cumsum(self.candidates_B) - self.candidates_B
+        kept_B = np.clip(many - before_B, 0, self.candidates_B)
+        share_B = kept_B / np.maximum(self.candidates_B, 1)
+        return Ranking(kept_B[kept_B > 0], (self.true_B * share_B)[kept_B > 0], self.facts)
+
+
+def ranking(scores: Sequence[float] | NDArray[Any], true: ArrayLike, facts: int) -> Ranking:
+    """The candidates with these scores, which need not be in order; `true` says which are facts.
+
+    Raises DataError: other numbers of both, a score that is not a number, too few facts.
+    """
+    scores_C, true_C = np.asarray(scores, np.float64), np.asarray(true, bool)
+    if scores_C.shape != true_C.shape or scores_C.ndim != 1:
+        raise DataError(
+            "scores and truths are not of the same candidates",
+            expected=f"{scores_C.shape}",
+            got=f"{true_C.shape}",
+        )
+    if np.isnan(scores_C).any():
+        raise DataError("a score is not a number")
+    _, step_C = np.unique(-scores_C, return_inverse=True)
+    return Ranking.of(np.bincount(step_C), np.bincount(step_C, weights=true_C), facts)
+
+
+def auc(found: Ranking) -> float:
+    """The area under the curve; 0 where there is no fact.
+
+    Within a step of n candidates, t of them true, after N candidates with T true ones, the j-th
+    has the precision (T + a j) / (N + j) = a + (T - a N) / (N + j), a = t / n, and adds a / facts
+    to recall: the sum over j is one of harmonic numbers.
+    """
+    if not found.facts or not len(found.candidates_B):
+        return 0.0
+    many_B, right_B = found.candidates_B, found.true_B
+    before_B, had_B = np.cumsum(many_B) - many_B, np.cumsum(right_B) - right_B
+    share_B = right_B / many_B
+    lead_B = had_B - share_B * before_B
+    sums_B = share_B * many_B + lead_B * (_harmonic(before_B + many_B) - _harmonic(before_B))
+    last_B = (had_B + right_B) / (before_B + many_B)
+    start_B = had_B / np.maximum(before_B, 1)
+    areas_B = share_B * (sums_B - (last_B - start_B) / 2)
+    areas_B[0] = share_B[0] ** 2 * (many_B[0] - 1)  # the very first candidate adds no area
+    return float(areas_B.sum() / found.facts)
+
+
+def precision_at(found: Ranking, first: int) -> float:
+    """The share of true ones among the first so many candidates, or all where there are fewer."""
+    top = found.first(first)
+    many = top.candidates_B.sum()
+    return float(top.true_B.sum() / many) if many else 0.0
+
+
+def precisions_at(found: Ranking, firsts: Iterable[int] = FIRSTS) -> dict[str, float]:
+    """Precision at each N, by its digits, and their `mean`."""
+    each = {str(first): precision_at(found, first) for first in firsts}
+    return {**each, "mean": sum(each.values()) / max(len(each), 1)}
+
+
+def pr_curve(found: Ranking, *, points: int = 200) -> list[list[float]]:
+    """`[recall, precision]` of the first candidate, and where recall has grown by even steps.
+
+    At most `points` of them, recall never falling; none where nothing true was ranked.
+    """
+    right_B = found.true_B
+    total = float(right_B.sum())
+    if not total or not found.facts:
+        return []
+    before_B = np.cumsum(found.candidates_B) - found.candidates_B
+    ends_B = np.cumsum(right_B)
+    true_P = np.linspace(0, total, points)[1:]
+    step_P = np.minimum(np.searchsorted(ends_B, true_P - 1e-9), len(ends_B) - 1)
+    within_P = (true_P - (ends_B - right_B)[step_P]) / np.maximum(right_B[step_P], 1e-12)
+    ranks_P = before_B[step_P] + within_P * found.candidates_B[step_P]
+    kept_P = ranks_P > 1
+    first = float(right_B[0] / found.candidates_B[0])
+    recall_P, precision_P = true_P[kept_P] / found.facts, true_P[kept_P] / ranks_P[kept_P]
+    rest = [[float(r), float(p)] for r, p in zip(recall_P, precision_P, strict=True)]
+    return [[first / found.facts, first], *rest]
+
+
+def _harmonic(counts: Floats) -> Floats:
+    """1 + 1/2 + ... + 1/n of whole numbers from 0, and what lies between of others."""
+    table = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, _SMALL + 1))])
+    small = np.interp(counts, np.arange(_SMALL + 1), table)
+    n = np.maximum(counts, _SMALL)
+    large = np.log(n) + _EULER + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
+    found: Floats = np.where(counts > _SMALL, large, small)
+    return found
