@@ -71,7 +71,7 @@ class RuleSegmenter:
 
     def __call__(self, text: str) -> tuple[Sentence, ...]:
         """The sentences of a text; none for a text of white space."""
-        tokens = [match.span() for match in _TOKEN.finditer(text)]
+        tokens = tokens_of(text)
         sentences: list[Sentence] = []
         first = 0
         for cut in (*_cuts(text), len(text)):
@@ -82,6 +82,11 @@ class RuleSegmenter:
                 sentences.append(_sentence(tokens[first:last]))
             first = last
         return tuple(sentences)
+
+
+def tokens_of(text: str) -> list[Span]:
+    """The tokens of a text, wherever its sentences end: the same that `RuleSegmenter` finds."""
+    return [match.span() for match in _TOKEN.finditer(text)]
 
 
 def _sentence(tokens: list[Span]) -> Sentence:

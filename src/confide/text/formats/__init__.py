@@ -19,6 +19,9 @@ from confide.text.formats import (
     doccano,
     i2b2,
     jsonl,
+    nyt10,
+    opennre,
+    pgr,
     plain,
     psytar,
     pubtator,
@@ -42,6 +45,9 @@ FORMATS: dict[str, Format] = {
     "ddi": Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
     "i2b2": Format("i2b2", "i2b2/VA 2010", "", i2b2.read, None, whole=True),
     "semeval": Format("semeval", "SemEval-2010 task 8", ".txt", semeval.read, None),
+    "nyt10": Format("nyt10", "NYT10's lines, and GIDS'", ".txt", nyt10.read, None),
+    "opennre": Format("opennre", "OpenNRE's JSON Lines", ".jsonl", opennre.read, opennre.write),
+    "pgr": Format("pgr", "PGR's table", ".tsv", pgr.read, None),
     "ade": Format("ade", "ADE corpus", "", ade.read, None, whole=True),
     "ade-positive": Format(
         "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True

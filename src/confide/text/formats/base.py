@@ -10,7 +10,10 @@ from pathlib import Path
 from confide.errors import DataError
 from confide.text.document import Document, Problem, Span
 
-NO_DATA = re.compile(r"(?i)^(readme|license|licence|source|notice|changelog)|\.(md|html?|pdf|png)$")
+NO_DATA = re.compile(
+    r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
+    r"|\.(md|html?|pdf|png)$"
+)
 """Names of files that lie beside data and are none."""
 
 

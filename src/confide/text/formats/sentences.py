@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from confide.text.document import Sentence
-from confide.text.segment import RuleSegmenter
+from confide.text.segment import tokens_of
 
 
 class Joined(NamedTuple):
@@ -19,17 +19,12 @@ class Joined(NamedTuple):
 
 def joined(texts: Iterable[str]) -> Joined:
     """Sentences joined by newlines. Each stays one sentence, whatever full stops are in it."""
-    segmenter = RuleSegmenter()
     given = list(texts)
     sentences: list[Sentence] = []
     starts: list[int] = []
     offset = 0
     for text in given:
-        tokens = tuple(
-            (start + offset, end + offset)
-            for sentence in segmenter(text)
-            for start, end in sentence.tokens
-        )
+        tokens = tuple((start + offset, end + offset) for start, end in tokens_of(text))
         if tokens:
             sentences.append(Sentence(tokens[0][0], tokens[-1][1], tokens))
         starts.append(offset)

@@ -15,6 +15,9 @@ from confide.text.formats.biobert import is_biobert
 from confide.text.formats.chemprot import is_chemprot
 from confide.text.formats.columns import find_layout
 from confide.text.formats.markup import root_name
+from confide.text.formats.nyt10 import is_nyt10
+from confide.text.formats.opennre import is_opennre
+from confide.text.formats.pgr import is_pgr
 from confide.text.formats.psytar import ZIP
 from confide.text.formats.semeval import is_semeval
 
@@ -23,6 +26,7 @@ BRAT = frozenset((".ann", ".a1", ".a2"))
 _JSON = re.compile(r'\[\s*[{\]]|\{\s*("[^"\t]*"\s*:|\}|$)')
 _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
 _XML = {bioc.ROOT: "bioc", ddi.ROOT: "ddi"}
+_BY_LINES = {"nyt10": is_nyt10, "pgr": is_pgr, "ade": is_ade, "biobert": is_biobert}
 
 
 def detect(path: Path | str, encoding: str | None = None) -> str:
@@ -77,16 +81,17 @@ def _of_text(text: str, path: Path) -> str:
         return "pubtator"
     if is_semeval(lines):
         return "semeval"
+    whole = lines[:-1] if len(text) == _SAMPLE and len(lines) > 1 else lines
+    if is_opennre(whole):
+        return "opennre"
     if _is_json(text):
         return _of_json(text, lines)
     if i2b2.is_relation_line(first):
         return "i2b2"
-    if len(text) == _SAMPLE and len(lines) > 1:
-        lines.pop()  # cut in the middle
-    if is_ade(lines):
-        return "ade"
-    if is_biobert(lines):
-        return "biobert"
+    lines = whole  # without one that is cut in the middle
+    for name, belongs in _BY_LINES.items():
+        if belongs(lines):
+            return name
     try:
         find_layout(lines, None, str(path))
     except ConfideError as error:
@@ -95,7 +100,8 @@ def _of_text(text: str, path: Path) -> str:
         raise FormatError(
             "the format is not known",
             expected="CoNLL columns, brat, JSON Lines, PubTator, BioC, BioBERT's tables, ChemProt, "
-            "DDI, i2b2, SemEval, the ADE corpus, PsyTAR, or raw text in a .txt file",
+            "DDI, i2b2, SemEval, the ADE corpus, PsyTAR, NYT10, OpenNRE, PGR, or raw text in a "
+            ".txt file",
             where=f"{path}:1",
             fix="state the format (and for CoNLL the columns)",
         ) from error

@@ -1,0 +1,113 @@
+"""NYT10's lines (Riedel et al. 2010; GIDS too): a sentence, two entities in it, and a relation.
+
+``id1 id2 name1 name2 relation sentence ###END###``, cut by tabs; the mark of the end is a seventh
+column, or ends the sixth. The words of a name are joined by ``_``, in its column and in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Problem
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, Reading
+from confide.text.formats.one_pair import (
+    End,
+    Line,
+    document_of,
+    find_names,
+    map_problems,
+    whole_words,
+)
+from confide.text.formats.records import clean
+
+END = "###END###"
+_SAMPLE = 20
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the lines: a document for each, of one sentence, that asks about its pair.
+
+    A name is looked for as a word of the sentence, of several places the first. Its ``_`` become
+    blanks, so that offsets stay and words are those of other text. Entities have the identifiers of
+    the file as concepts and the type `options.bare_type`; ``NA`` is no relation.
+
+    Raises:
+        FormatError: a line has not six or seven columns, or an empty one among them.
+        DataError: there is no line, or the type is not among the declared ones.
+    """
+    text, encoding = read_text(path, options.encoding)
+    problems: list[Problem] = []
+    documents, labels = [], []
+    open_ended = []
+    for number, row in enumerate(lines_of(text), 1):
+        if not row.strip():
+            continue
+        where = f"{path}:{number}"
+        *ends, label, sentence = _columns(row, where)
+        if not _ended(row):
+            open_ended.append(where)
+        line = _placed(ends, sentence, (where, options), problems)
+        labels.append((label, where))
+        line = replace(line, id=f"{path.stem}:{number}", label=clean(label))
+        documents.append(document_of(line, options, problems))
+    if not documents:
+        raise DataError("the file is empty", where=str(path))
+    if open_ended:
+        what = f"{len(open_ended)} of {len(documents)} lines do not end with {END}: are they whole?"
+        problems.append(Problem("no-end", open_ended[0], what))
+    problems += map_problems(path, labels)
+    return Reading(documents, problems, "nyt10", {"encoding": encoding})
+
+
+def is_nyt10(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are such lines."""
+    first = [line for line in lines if line.strip()][:_SAMPLE]
+    return bool(first) and all(_ended(line) and line.count("\t") in (5, 6) for line in first)
+
+
+def _ended(row: str) -> bool:
+    return row.rstrip().endswith(END)
+
+
+def _columns(row: str, where: str) -> list[str]:
+    """Two identifiers, two names, the relation and the sentence."""
+    columns = [column.strip() for column in row.split("\t")]
+    if len(columns) > 6 and columns[-1] in (END, ""):
+        columns.pop()
+    columns[-1] = columns[-1].removesuffix(END).rstrip()
+    if len(columns) != 6 or not all(columns):
+        raise FormatError(
+            f"a line of {len(columns)} columns, or an empty one among them",
+            expected=f"id1, id2, name1, name2, relation, sentence {END}, cut by tabs",
+            where=where,
+        )
+    return columns
+
+
+def _placed(
+    ends: Sequence[str], sentence: str, context: tuple[str, Options], problems: list[Problem]
+) -> Line:
+    """A line without its label: the sentence with the names as they are read, and their places."""
+    where, options = context
+    names = ends[2:]
+    places = find_names(sentence, names, where=where, problems=problems)
+    spans = [span for fragments in places for span in fragments or ()]
+    spans += [span for name in names for span in whole_words(sentence, name)]
+    for start, end in spans:
+        sentence = sentence[:start] + _apart(sentence[start:end]) + sentence[end:]
+    head, tail = (
+        End(name, options.bare_type, clean(concept), place)
+        for name, concept, place in zip(names, ends, places, strict=False)
+    )
+    return Line("", where, sentence, (head, tail), None)
+
+
+def _apart(name: str) -> str:
+    """A name with blanks for its ``_``; one that begins or ends with them keeps those."""
+    inner = name.strip("_")
+    start = name.find(inner) if inner else 0
+    return name[:start] + inner.replace("_", " ") + name[start + len(inner) :] if inner else name

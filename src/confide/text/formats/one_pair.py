@@ -1,0 +1,205 @@
+"""What formats share whose every line is a sentence, two entities by name, and what holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from confide.errors import ConfideError
+from confide.text.archives import inside
+from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.files import lines_of, read_text
+from confide.text.formats.base import Options, shown
+from confide.text.formats.biobert import is_negative
+from confide.text.formats.placing import WAYS, place_mentions
+from confide.text.formats.sentences import joined
+from confide.text.pairs import pair_attributes
+
+MAPS = re.compile(r"relation2id\.txt|(.*_)?rel2id\.json")
+"""Names of files beside bag data that number its relations."""
+_MAP_LINE = re.compile(r"(\S.*?)\s+(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of a pair: what the file calls it, its type and its identifier ("": none).
+
+    `fragments` are where it stands in the text, None where it was not found.
+    """
+
+    name: str
+    type: str
+    concept: str = ""
+    fragments: tuple[Span, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of such a format. `label` is what holds; None where nobody says whether anything does.
+
+    `sentences` are empty where the text has no tokens of its own. `paired` is false where the pair
+    is not to be looked at, whatever is found of it.
+    """
+
+    id: str
+    where: str
+    text: str
+    ends: tuple[End, End]
+    label: str | None
+    attributes: tuple[tuple[str, str], ...] = ()
+    sentences: tuple[Sentence, ...] = ()
+    paired: bool = True
+
+
+def document_of(line: Line, options: Options, problems: list[Problem]) -> Document:
+    """The line as a document of one sentence that asks about its pair, head T1 and tail T2.
+
+    Where an end was not found the document has no pair, and what is said of it is lost: whoever
+    has not found it names that. A label that `is_negative` is no relation.
+
+    Raises DataError where a type is not among the declared ones.
+    """
+    entities = []
+    for name, end in zip(("T1", "T2"), line.ends, strict=True):
+        options.require(end.type, line.where)
+        if end.fragments is not None:
+            concepts = (end.concept,) if end.concept else ()
+            entities.append(Entity(name, end.type, end.fragments, concepts=concepts))
+    pairs = [("T1", "T2")] if line.paired and len(entities) == 2 else []
+    relations: tuple[Relation, ...] = ()
+    if pairs and line.label is not None and not is_negative(line.label):
+        relations = (Relation("R1", line.label, "T1", "T2"),)
+    return Document(
+        line.id,
+        line.text,
+        entities=tuple(entities),
+        relations=relations,
+        sentences=line.sentences or joined([line.text]).sentences,
+        attributes=(*pair_attributes(pairs), *line.attributes),
+        source=line.where,
+    )
+
+
+# --- where two names stand ----------------------------------------------------------------
+
+
+def find_names(
+    text: str,
+    names: Sequence[str],
+    *,
+    where: str,
+    problems: list[Problem],
+    taken: Sequence[Span] = (),
+) -> list[tuple[Span, ...] | None]:
+    """Where names stand in a sentence, each at a place of its own; None where one does not.
+
+    First as a whole word between blanks, of several the first; else in the ways 1 to 3 of
+    `placing`, away from the names that were found and from what is taken. What is doubtful or lost
+    is named.
+    """
+    found: dict[int, tuple[Span, ...]] = {}
+    used = list(taken)
+    for number, name in enumerate(names):
+        places = list(whole_words(text, name, used))
+        if places:
+            found[number] = (places[0],)
+            used.append(places[0])
+            _doubt(name, len(places), where, problems)
+    masked = list(text)
+    for start, end in used:
+        masked[start:end] = "\0" * (end - start)
+    missing = [number for number in range(len(names)) if number not in found]
+    placed = place_mentions("".join(masked), [names[n] for n in missing]) if missing else []
+    for number, place in zip(missing, placed, strict=True):
+        name = names[number]
+        if place is None or place.way not in WAYS[:3]:
+            what = f"{shown(name)} is not in the sentence: its pair is left out"
+            problems.append(Problem("mention-not-found", where, what, lost=True))
+            continue
+        found[number] = place.fragments
+        _doubt(name, place.places, where, problems)
+        if place.way == WAYS[2]:
+            what = f"{shown(name)} is read {place.way}"
+            problems.append(Problem("text-mismatch", where, what))
+    return [found.get(number) for number in range(len(names))]
+
+
+def whole_words(text: str, name: str, taken: Sequence[Span] = ()) -> Iterator[Span]:
+    """The places of a name between blanks that share no character with those that are taken."""
+    start = text.find(name) if name else -1
+    while start >= 0:
+        end = start + len(name)
+        whole = not text[start - 1 : start].strip() and not text[end : end + 1].strip()
+        if whole and all(end <= one or other <= start for one, other in taken):
+            yield start, end
+        start = text.find(name, start + 1)
+
+
+def _doubt(name: str, places: int, where: str, problems: list[Problem]) -> None:
+    if places > 1:
+        what = f"{shown(name)} may stand at {places} places; read at the first"
+        problems.append(Problem("ambiguous-mention", where, what))
+
+
+# --- relations that have numbers ----------------------------------------------------------
+
+
+def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]:
+    """What the maps of relations beside a file (`MAPS`) do not know of its (label, where).
+
+    A map is not needed to read; one that cannot be read, or that gives two relations one number,
+    is a problem, too.
+    """
+    if inside(path) is not None or not path.parent.is_dir():
+        return []
+    first: dict[str, str] = {}
+    lines: Counter[str] = Counter()
+    for label, where in labels:
+        first.setdefault(label, where)
+        lines[label] += 1
+    problems: list[Problem] = []
+    for file in sorted(one for one in path.parent.iterdir() if MAPS.fullmatch(one.name)):
+        try:
+            known = _relation_map(file)
+        except (ConfideError, ValueError, RecursionError) as error:
+            what = f"this map of relations cannot be read: {error}"
+            problems.append(Problem("map-unread", str(file), what))
+            continue
+        problems += _shared_numbers(file, known)
+        for label in first.keys() - known.keys():
+            near = get_close_matches(label, known, n=1)
+            hint = f"; the nearest that is there: {near[0]}" if near else ""
+            what = f"{label} ({lines[label]} lines) is not in {file.name}{hint}"
+            problems.append(Problem("not-in-map", first[label], what))
+    return sorted(problems, key=lambda one: (one.kind, one.what))
+
+
+def _relation_map(file: Path) -> Mapping[str, int]:
+    """The relations of a map and their numbers; raises ValueError where it is none."""
+    text, _ = read_text(file)
+    if file.suffix == ".json":
+        found = json.loads(text)
+        if not isinstance(found, dict) or not all(isinstance(n, int) for n in found.values()):
+            raise ValueError("not an object of names and numbers")
+        return found
+    lines = [line.strip() for line in lines_of(text) if line.strip()]
+    if lines and lines[0].isdigit():
+        lines = lines[1:]  # how many there are
+    matches = [_MAP_LINE.fullmatch(line) for line in lines]
+    if not all(matches):
+        raise ValueError("a line that is not a name and a number")
+    return {match[1]: int(match[2]) for match in matches if match}
+
+
+def _shared_numbers(file: Path, known: Mapping[str, int]) -> Iterator[Problem]:
+    names: dict[int, list[str]] = {}
+    for name, number in known.items():
+        names.setdefault(number, []).append(name)
+    for number, same in names.items():
+        if len(same) > 1:
+            yield Problem("map-number", str(file), f"{' and '.join(same)} are all number {number}")
