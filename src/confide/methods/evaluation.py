@@ -2,7 +2,8 @@
 
 What leaves a site: per entity type how many entities were right, predicted and gold, strict and
 relaxed, and the number of sentences; of relations, how often which was predicted as which, and how
-many no pair covers. What never does: a prediction, a text.
+many no pair covers; of bags, how many candidates and how many facts have a score of about that
+much, and by relation how many bags were right. What never does: a prediction, a text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError
 from confide.federation.messages import carries
 from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
+from confide.scoring.bags import BINS, BagCounts
 from confide.text.document import Document
 
 HELD_OUT = ("dev", "test")
@@ -122,3 +124,59 @@ def relation_counts_of(reply: RelationsScored) -> RelationCounts:
     }
     missed = dict(zip(reply.labels, reply.missed_Y.tolist(), strict=True))
     return RelationCounts(confusion, {label: count for label, count in missed.items() if count})
+
+
+@dataclass(frozen=True)
+class BagsScored:
+    """Counts of one site on one part of its held-out text. B bins of scores, Y relations."""
+
+    candidates_B: NDArray[np.int64] = carries("pairs and relations whose score is in each bin")
+    true_B: NDArray[np.int64] = carries("how many of them are facts")
+    facts: int = carries("number of facts")
+    bags: int = carries("number of bags scored")
+    labels: list[str] = carries("names of the relations (not text)")
+    best_Y3: NDArray[np.int64] = carries("bags by best label: right, predicted, gold, by relation")
+
+
+def bags_scored(counts: BagCounts) -> BagsScored:
+    """The reply for these counts."""
+    labels = sorted(counts.relations)
+    return BagsScored(
+        candidates_B=counts.candidates_B,
+        true_B=counts.true_B,
+        facts=counts.facts,
+        bags=counts.bags,
+        labels=labels,
+        best_Y3=_table(counts.relations, labels),
+    )
+
+
+def check_bags_scored(ask: object, reply: BagsScored) -> None:
+    """Raise GuardError where counts are of another shape, or contradict themselves."""
+    many = len(reply.labels)
+    for name, table, shape in (
+        ("candidates_B", reply.candidates_B, (BINS,)),
+        ("true_B", reply.true_B, (BINS,)),
+        ("best_Y3", reply.best_Y3, (many, 3)),
+    ):
+        if table.dtype != np.int64 or table.shape != shape:
+            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+        if (table < 0).any():
+            raise GuardError(f"{name} holds counts that cannot be")
+    if (reply.true_B > reply.candidates_B).any() or reply.true_B.sum() > reply.facts:
+        raise GuardError("true_B holds counts that cannot be")
+    if (reply.best_Y3[:, :1] > reply.best_Y3[:, 1:]).any():
+        raise GuardError("best_Y3 holds counts that cannot be")
+    if len(set(reply.labels)) != many or reply.bags < 0 or reply.facts < 0:
+        raise GuardError("labels, bags or facts cannot be")
+
+
+def bag_counts_of(reply: BagsScored) -> BagCounts:
+    """The counts in a reply."""
+    return BagCounts(
+        candidates_B=reply.candidates_B,
+        true_B=reply.true_B,
+        facts=reply.facts,
+        bags=reply.bags,
+        relations=_by_type(reply.labels, reply.best_Y3),
+    )

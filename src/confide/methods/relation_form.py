@@ -6,7 +6,7 @@ sites), the names of its relations and entity types, and between which types its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,25 +103,35 @@ def agree_on_relations(
     """
     server = find_encoder(run.classifier.encoder)
     replies = federation.ask(DESCRIBE_RELATIONS, DescribeRelations(run.classifier.encoder), round=0)
-    odd = [site for site, reply in replies.items() if reply.encoder != server.digest]
-    if odd:
-        raise FederationError(
-            f"the sites do not have the server's encoder: {', '.join(odd)} has another one",
-            fix="give every site the same files, and name them with `context` in its table",
-        )
+    check_encoders({site: reply.encoder for site, reply in replies.items()}, server.digest)
     relations = {name for reply in replies.values() for name in reply.relations}
     relations |= {relation.type for document in public for relation in document.relations}
     relations -= {NO_RELATION}
-    if not relations:
-        raise FederationError(
-            "no site has a single relation in its training text",
-            fix="look at the files with `confide data check`, and at the names in `relations`",
-        )
+    check_relations_known(relations)
     pairs = {tuple(pair) for reply in replies.values() for pair in reply.pairs}
     pairs |= type_pairs(public)
     types = {name for reply in replies.values() for name in reply.types}
     types |= {entity.type for document in public for entity in document.entities}
     return _form(run, relations, pairs=run.pairs.types or pairs, types=types, digest=server.digest)
+
+
+def check_encoders(digests: Mapping[str, str], ours: str) -> None:
+    """Raise FederationError where sites have another encoder than the server."""
+    odd = [site for site, digest in digests.items() if digest != ours]
+    if odd:
+        raise FederationError(
+            f"the sites do not have the server's encoder: {', '.join(odd)} has another one",
+            fix="give every site the same files, and name them with `context` in its table",
+        )
+
+
+def check_relations_known(relations: Collection[str]) -> None:
+    """Raise FederationError where nobody has a relation."""
+    if not relations:
+        raise FederationError(
+            "no site has a single relation in its training text",
+            fix="look at the files with `confide data check`, and at the names in `relations`",
+        )
 
 
 def _form(
@@ -134,8 +144,8 @@ def _form(
         known_types=sorted(types),
         pairs=sorted(tuple(pair) for pair in pairs),
         direction=rules.direction,
-        max_sentences=_limit(rules.max_sentences),
-        max_tokens=_limit(rules.max_tokens),
+        max_sentences=limit_of(rules.max_sentences),
+        max_tokens=limit_of(rules.max_tokens),
         encoder=own.encoder,
         digest=digest,
         blind=own.blind,
@@ -145,7 +155,8 @@ def _form(
     )
 
 
-def _limit(number: float) -> int:
+def limit_of(number: float) -> int:
+    """A limit of the settings as a message says it."""
     return ANY if number == float("inf") else int(number)
 
 

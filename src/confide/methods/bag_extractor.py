@@ -1,0 +1,197 @@
+"""What a trained bag model is for who has it: documents in, facts with the sentences that say so.
+
+Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.bags import Bags, held_out_bags
+from confide.data.relations import NO_RELATION, RelationExample, Rules, candidates, with_labels
+from confide.data.vocabulary import Vocabulary
+from confide.errors import FederationError
+from confide.federation.messages import Arrays
+from confide.learning.bags import BagModeller, bag_scores, sentence_probabilities
+from confide.learning.weights import load
+from confide.methods.bag_form import PCNN, BagMemory, modeller_of, words_of
+from confide.methods.context import find_encoder
+from confide.methods.relation_form import rules_of
+from confide.models.bags import BagModel
+from confide.text.document import Document, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A sentence of a bag: the document (its place among those given), and the pair's ids there.
+
+    `score` is how likely the model finds the fact's relation in this sentence alone.
+    """
+
+    document: int
+    pair: tuple[str, str]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a model says holds between two entities, by all sentences that name them both.
+
+    `head` and `tail` are identities (a concept, or letters), `names` how the two are written in the
+    best sentence; `confidence` is the bag's, `sentences` are all of the bag, best first.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    names: tuple[str, str]
+    confidence: float
+    sentences: tuple[Support, ...]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Documents as bags, and what the model says of each."""
+
+    examples: list[RelationExample]
+    bags: Bags
+    likely_SR: NDArray[np.float32]
+    scores_GR: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BagExtractor:
+    """A trained bag model, which pairs it looks at, and what makes two mentions one entity."""
+
+    modeller: BagModeller
+    model: BagModel
+    rules: Rules
+    same: str
+    denoise: str
+    types: tuple[str, ...]
+
+    @cached_property
+    def relations(self) -> tuple[str, ...]:
+        """Its classes, `NO_RELATION` first."""
+        return tuple(self.modeller.form.relations)
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the likeliest relation of each bag on all its pairs of mentions.
+
+        A relation's confidence is the bag's score. Relations that were there are replaced.
+        """
+        read = self._read(documents)
+        found: dict[int, list[Relation]] = {}
+        said = dict[int, tuple[str, float]]()
+        for rows, scores_R in zip(read.bags.groups, read.scores_GR, strict=True):
+            best = int(scores_R.argmax())
+            if self.relations[best] != NO_RELATION:
+                said |= dict.fromkeys(map(int, rows), (self.relations[best], float(scores_R[best])))
+        for row in sorted(said):
+            example, (relation, score) = read.examples[row], said[row]
+            own = found.setdefault(example.document, [])
+            own.append(Relation(f"R{len(own) + 1}", relation, *example.pair, confidence=score))
+        return [replace(one, relations=tuple(found.get(n, ()))) for n, one in enumerate(documents)]
+
+    def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
+        """What holds between the pairs of the documents, the likeliest first.
+
+        Of each pair its likeliest relation, unless that is none; with `least`, every relation whose
+        confidence is at least that.
+        """
+        read = self._read(documents)
+        found = []
+        for bag, scores_R in enumerate(read.scores_GR):
+            wanted = [int(scores_R.argmax())]
+            if least is not None:
+                wanted = [place for place, score in enumerate(scores_R) if score >= least]
+            found += [
+                self._fact(read, bag, place, documents)
+                for place in wanted
+                if self.relations[place] != NO_RELATION
+            ]
+        return sorted(found, key=lambda fact: -fact.confidence)
+
+    def scores(self, documents: Sequence[Document]) -> tuple[Bags, NDArray[np.float32]]:
+        """The bags of the documents with their facts, and scores_GR: of each, all relations."""
+        examples = candidates(documents, self.rules).examples
+        bags = held_out_bags(examples, documents, same=self.same)  # type: ignore[arg-type]
+        encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
+        return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
+
+    def _read(self, documents: Sequence[Document]) -> _Read:
+        plain = [replace(one, relations=()) for one in documents]
+        examples = candidates(plain, self.rules).examples
+        bags = held_out_bags(examples, plain, same=self.same)  # type: ignore[arg-type]
+        encoded = self.modeller.encoded(with_labels(examples, ()))
+        return _Read(
+            examples,
+            bags,
+            sentence_probabilities(self.model, encoded),
+            bag_scores(self.model, encoded, bags.groups, denoise=self.denoise),
+        )
+
+    def _fact(self, read: _Read, bag: int, place: int, documents: Sequence[Document]) -> Fact:
+        rows = [int(row) for row in read.bags.groups[bag]]
+        rows.sort(key=lambda row: (-read.likely_SR[row, place], row))
+        head, tail = read.bags.pairs[bag]
+        best = read.examples[rows[0]]
+        return Fact(
+            head=head,
+            relation=self.relations[place],
+            tail=tail,
+            names=_names(documents[best.document], best.pair),
+            confidence=float(read.scores_GR[bag, place]),
+            sentences=tuple(
+                Support(
+                    read.examples[row].document,
+                    read.examples[row].pair,
+                    float(read.likely_SR[row, place]),
+                )
+                for row in rows
+            ),
+        )
+
+
+def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
+    entities = {entity.id: entity for entity in document.entities}
+    head, tail = pair
+    return document.surface(entities[head]), document.surface(entities[tail])
+
+
+def extractor_of(
+    memory: BagMemory, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+) -> BagExtractor:
+    """What a trained bag model is for who holds the key, or, if an encoder reads, its files.
+
+    `encoder` is where these lie, if not as the settings of the run say. Raises KeyFileError;
+    FederationError where these are other files; and what `find_encoder` raises.
+    """
+    if memory.reader == PCNN:
+        return extractor_with(memory, weights, words=words_of(memory, key))
+    found = find_encoder(encoder or memory.encoder)
+    if found.digest != memory.digest:
+        raise FederationError(
+            "this is not the encoder that the bag model was trained with",
+            where=str(found.folder),
+            fix="name the folder of the same files",
+        )
+    return _built(memory, weights, modeller_of(memory, words=None, encoder=found))
+
+
+def extractor_with(memory: BagMemory, weights: Arrays, *, words: Vocabulary) -> BagExtractor:
+    """The same with these words, in whatever vocabulary: row i of the word table is word i."""
+    return _built(memory, weights, modeller_of(memory, words=words, encoder=None))
+
+
+def _built(memory: BagMemory, weights: Arrays, modeller: BagModeller) -> BagExtractor:
+    model = modeller.initial(0)
+    load(model, weights)
+    return BagExtractor(
+        modeller, model, rules_of(memory), memory.same, memory.denoise, tuple(memory.known_types)
+    )

@@ -1,0 +1,314 @@
+"""Lazy MIL: sites bid for sentences, and train on those of their own that are the best of all.
+
+Sui, Chen, Liu & Zhao, "Distantly Supervised Relation Extraction in Federated Settings", Findings of
+EMNLP 2021, Algorithms 1 and 2.
+
+A knowledge base says what holds between two entities, and not which sentence says so: the sentences
+of one pair are a *bag*, and most of them may be wrong. In a round each site drawn says how likely
+the model finds the relation in its best sentence of each triple (head, tail, relation); the server
+picks the highest value of each triple among all sites; each site trains on those of its own
+sentences that won, and on nothing else; the server averages the weights.
+
+What leaves a site: at the start that it holds the common key, keyed digests of its words with
+counts (or which public encoder it has), names of relations and entity types, numbers of sentences
+and bags; in a round keyed digests of its triples, the best value of each, and its trained weights,
+of which the server keeps only the sum; counts of facts by score, and of bags by best label.
+What never does: text, words, entities, identifiers, which sentence won and where it stands.
+What this may still tell: the server sees how many bags a site has and which of them two sites
+share; a site that loses a bag learns that another site has the pair. docs/methods/lazy-mil.md.
+
+Where we differ from the paper or decide what it leaves open:
+- triples travel as HMAC digests under the key that the sites share and the server never sees;
+- the index of the best sentence stays in the site's memory: the paper sends it, but the server has
+  no use for it, and a site that hears which of its bags won knows the sentence;
+- a site hears of its own bags only (the authors' code gave every site one list of all winners);
+- pairs without a relation are triples too; ties go to the lower name of a site, then to the first
+  sentence;
+- `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
+- a site whose winners are none, or fewer than its own guard `min_sentences`, says so: it is not
+  asked to train, and weighs nothing;
+- the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
+- prediction for a pair is the maximum over its sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.vocabulary import DIGEST_BYTES
+from confide.errors import GuardError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.memory import known
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.learning.bags import sentence_probabilities
+from confide.methods.bag_averaging import FedAvgBags, train_ask
+from confide.methods.bag_form import COUNT_BAGS, BagMemory
+from confide.methods.bags import (
+    SCORE_BAGS,
+    BagFormTaken,
+    BagState,
+    Looked,
+    Rows,
+    TrainBags,
+    check_form_taken,
+    form_taken,
+    looked_at,
+    mean_of,
+    model_at,
+    start_of_bags,
+    train_at,
+    trained,
+)
+from confide.methods.relation_averaging import (
+    RelationsTrained,
+    bounded_trained,
+    check_trained,
+    start_of_trained,
+)
+from confide.methods.vocabulary import CHECK_KEY, check_digests, one_each
+from confide.settings import Table
+
+Digests = NDArray[np.uint8]
+DENOISE = "none"
+"""What a bag is when a pair is predicted: the maximum over its sentences."""
+
+
+@dataclass(frozen=True)
+class LazyMemory(BagMemory):
+    """What a site keeps: the form of the model, and between bidding and training its bids."""
+
+    bid_round: int = carries("the round that it bid in; -1 before the first")
+    bid_digests_G16: Digests = carries("its triples, as it bid for them")
+    bid_rows_G: Rows = carries("its best sentence of each: never sent")
+    won_W: Rows = carries("those of its sentences that won: what it trains on")
+
+
+@dataclass(frozen=True)
+class Bid:
+    """Say how well your best sentence of each triple does with these weights."""
+
+    weights: Arrays = carries("the common weights")
+    vectors: bool = carries("whether rows of the site's vector file are filled in first")
+
+
+@dataclass(frozen=True)
+class Bids:
+    """A site's triples and their best values. G bags."""
+
+    digests_G16: Digests = carries(
+        "keyed digests of the site's triples (two entities and a relation, or none), sorted"
+    )
+    values_G: NDArray[np.float32] = carries(
+        "of each, how likely the model finds it in the best of the site's sentences"
+    )
+
+
+@dataclass(frozen=True)
+class HearWinners:
+    """Your best sentences of these triples are the best of all sites'. W triples."""
+
+    digests_W16: Digests = carries("keyed digests of triples that the site bid for and won")
+
+
+@dataclass(frozen=True)
+class WinnersHeard:
+    """Whether the site will train on them."""
+
+    sentences: int = carries(
+        "how many sentences it will train on; 0 where its own guard finds them too few"
+    )
+
+
+def take_lazy_form(
+    site: Site, memory: LazyMemory | None, ask: BagMemory, turn: Turn
+) -> tuple[BagFormTaken, LazyMemory]:
+    """Keep the form of the model and the common words, and look at the training text with them."""
+    no_rows = np.zeros(0, np.int64)
+    fresh = LazyMemory(
+        **vars(ask),
+        bid_round=-1,
+        bid_digests_G16=np.zeros((0, DIGEST_BYTES), np.uint8),
+        bid_rows_G=no_rows,
+        won_W=no_rows,
+    )
+    return form_taken(site, ask), fresh
+
+
+def bid(
+    site: Site, memory: LazyMemory | None, ask: Bid, turn: Turn
+) -> tuple[Bids, LazyMemory]:
+    """Score the site's own sentences, and say the best value of each triple (Algorithm 2)."""
+    memory = known(memory)
+    looked = looked_at(site, memory, "train")
+    model = model_at(site, memory, ask.weights, vectors=ask.vectors, lent=True)
+    likely_SR = sentence_probabilities(model, looked.encoded)
+    rows_G, values_G = best_sentences(likely_SR, looked)
+    order_G = np.argsort(one_each(looked.digests_G16), kind="stable")
+    digests_G16 = looked.digests_G16[order_G]
+    kept = replace(
+        memory,
+        bid_round=turn.round,
+        bid_digests_G16=digests_G16,
+        bid_rows_G=rows_G[order_G],
+        won_W=np.zeros(0, np.int64),
+    )
+    return Bids(digests_G16, values_G[order_G]), kept
+
+
+def best_sentences(
+    likely_SR: NDArray[np.float32], looked: Looked
+) -> tuple[Rows, NDArray[np.float32]]:
+    """Of each training bag its best sentence, the first of several, and how likely it says so."""
+    sizes_G = np.array([len(rows) for rows in looked.groups], np.int64)
+    rows_S = np.concatenate([np.zeros(0, np.int64), *looked.groups]).astype(np.int64)
+    bags_S = np.repeat(np.arange(len(sizes_G)), sizes_G)
+    likely_S = likely_SR[rows_S, looked.relations_G[bags_S]]
+    order_S = np.lexsort((rows_S, -likely_S, bags_S))
+    first_G = order_S[np.cumsum(sizes_G) - sizes_G]
+    return rows_S[first_G], likely_S[first_G].astype(np.float32)
+
+
+def check_bids(ask: Bid, reply: Bids) -> None:
+    """Raise GuardError where bids are not distinct digests with a probability each."""
+    check_digests("triple", reply.digests_G16)
+    values_G = reply.values_G
+    if values_G.shape != (len(reply.digests_G16),) or values_G.dtype != np.float32:
+        raise GuardError("values_G has another shape", got=str(values_G.shape))
+    if not ((values_G >= 0) & (values_G <= 1)).all():
+        raise GuardError("values_G is not a probability for each triple")
+
+
+def hear_winners(
+    site: Site, memory: LazyMemory | None, ask: HearWinners, turn: Turn
+) -> tuple[WinnersHeard, LazyMemory]:
+    """Look up which of the site's own sentences won. Raises Refusal for a triple without a bid."""
+    memory = known(memory)
+    place = {mark: row for row, mark in enumerate(_marks(memory.bid_digests_G16))}
+    won = _marks(ask.digests_W16)
+    if memory.bid_round != turn.round or len(set(won)) != len(won) or not place.keys() >= set(won):
+        raise Refusal("not-bid")
+    won_W = np.sort(memory.bid_rows_G[[place[mark] for mark in won]]) if won else _NO_ROWS
+    if len(won_W) < site.guards.min_sentences:
+        won_W = _NO_ROWS
+    return WinnersHeard(len(won_W)), replace(memory, won_W=won_W)
+
+
+_NO_ROWS = np.zeros(0, np.int64)
+
+
+def _marks(digests_G16: Digests) -> list[bytes]:
+    if digests_G16.dtype != np.uint8 or digests_G16.shape[1:] != (DIGEST_BYTES,):
+        raise Refusal("bad-ask")
+    return [row.tobytes() for row in digests_G16]
+
+
+def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
+    """Raise GuardError where a site would train on another number of sentences than it won."""
+    if reply.sentences not in (0, len(ask.digests_W16)):
+        raise GuardError("sentences is not the number of winners")
+
+
+def train_on_winners(
+    site: Site, memory: LazyMemory | None, ask: TrainBags, turn: Turn
+) -> tuple[RelationsTrained, LazyMemory]:
+    """Train the common model on the site's own winning sentences for some epochs."""
+    memory = known(memory)
+    if memory.bid_round != turn.round or not len(memory.won_W):
+        raise Refusal("not-bid")
+    model, report = train_at(site, memory, ask, seed=turn.seed, winners_W=memory.won_W)
+    weight = float(len(memory.won_W)) if ask.weighting == "sentences" else 1.0
+    return trained(model, report, weight=weight), memory
+
+
+TAKE_LAZY_FORM = Step.of(take_lazy_form, check=check_form_taken)
+BID = Step.of(bid, check=check_bids)
+HEAR_WINNERS = Step.of(hear_winners, check=check_heard)
+TRAIN_ON_WINNERS = Step.of(
+    train_on_winners,
+    summed=True,
+    like=(("weights", "weights"),),
+    check=check_trained,
+    bound=bounded_trained,
+    start=start_of_trained,
+)
+
+
+def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
+    """Of each site the triples that it won: those for which nobody bid more.
+
+    Of sites that bid the same, the one with the lower name wins. Sites that won nothing are left
+    out.
+    """
+    sites = sorted(bids)
+    if not sites:
+        return {}
+    digests_N16 = np.concatenate([bids[site].digests_G16 for site in sites])
+    values_N = np.concatenate([bids[site].values_G for site in sites])
+    site_N = np.repeat(np.arange(len(sites)), [len(bids[site].values_G) for site in sites])
+    _, triple_N = np.unique(one_each(digests_N16), return_inverse=True)
+    order_N = np.lexsort((site_N, -values_N, triple_N))
+    ranked_N = triple_N[order_N]
+    best_W = order_N[np.diff(ranked_N, prepend=-1) > 0]
+    found = {site: digests_N16[best_W[site_N[best_W] == place]] for place, site in enumerate(sites)}
+    return {site: digests for site, digests in found.items() if len(digests)}
+
+
+class LazyMilSettings(Table):
+    """The table `[options]` of Lazy MIL: what a site's weights count in the mean."""
+
+    weighting: Literal["sentences", "equal"] = "sentences"
+
+
+class LazyMil(FedAvgBags):
+    """The method: `round` is bidding, choosing and training, as in Algorithm 1."""
+
+    name: ClassVar[str] = "lazy-mil"
+    steps: ClassVar[tuple[Step, ...]] = (
+        CHECK_KEY,
+        COUNT_BAGS,
+        TAKE_LAZY_FORM,
+        BID,
+        HEAR_WINNERS,
+        TRAIN_ON_WINNERS,
+        SCORE_BAGS,
+    )
+    Settings: ClassVar[type] = LazyMilSettings
+    Memory: ClassVar[type] = LazyMemory
+
+    def start(self, federation: Federation) -> BagState:
+        """Agree on the model and its words, and draw its first weights."""
+        return start_of_bags(self._run, federation, TAKE_LAZY_FORM, denoise=DENOISE)
+
+    def round(
+        self, state: BagState, federation: Federation, n: int
+    ) -> tuple[BagState, dict[str, Any]]:
+        """Sites bid, the best sentences are chosen, their owners train, and the mean is next."""
+        drawn = federation.draw(self._run.federation.fraction, n)
+        ask = train_ask(self._run, state.weights, n, weighting=self._own.weighting)
+        bidders = [site for site in drawn if site not in state.idle]
+        bids = federation.ask(BID, Bid(ask.weights, ask.vectors), round=n, sites=bidders)
+        won = winners(bids)
+        told = {site: HearWinners(digests) for site, digests in won.items()}
+        heard = federation.ask(HEAR_WINNERS, told, round=n)
+        facts = {
+            "loss": None,
+            "learning_rate": ask.learning_rate,
+            "sites": list(drawn),
+            "bids": sum(len(reply.values_G) for reply in bids.values()),
+            "winners": {site: reply.sentences for site, reply in heard.items()},
+            "sentences": 0,
+        }
+        sites = [site for site, reply in heard.items() if reply.sentences]
+        if not sites:
+            return state, facts
+        total = federation.sum(TRAIN_ON_WINNERS, ask, round=n, sites=sites)
+        facts |= {"loss": total.loss / total.weight, "sentences": total.sentences}
+        return replace(state, weights=mean_of(total)), facts
