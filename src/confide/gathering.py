@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from confide.data.bags import Same
 from confide.data.corpora import locate
 from confide.data.facts import count_relations, fingerprint, kinds_of, part_facts
 from confide.data.masking import masked
-from confide.data.partitions import group_of, partition
+from confide.data.pairing import apart, grouped
+from confide.data.partitions import deal_pairs, group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
@@ -38,7 +40,8 @@ class Gathered:
     """Sites as specs, what did not fit, and a fingerprint of all text and annotations.
 
     `public` is the public set, `labelled` whether it says what holds, and `public_problems` what
-    did not fit in it.
+    did not fit in it. `left_out` training documents had what `apart` names (`[split]`) in common
+    with held-out ones.
     """
 
     specs: tuple[SiteSpec, ...]
@@ -48,6 +51,9 @@ class Gathered:
     public: tuple[Document, ...] = ()
     labelled: bool = True
     public_problems: list[Problem] = field(default_factory=list)
+    same: Same = "concept"
+    apart: str = ""
+    left_out: int = 0
 
     def facts(self) -> dict[str, Any]:
         """Counts per site and of the public set, for result.json. No text."""
@@ -57,7 +63,8 @@ class Gathered:
                 spec.name: part_facts(
                     {part: getattr(spec, part) for part in PARTS},
                     self.problems[spec.name],
-                    relations=self.task == "re",
+                    relations=self.task != "ner",
+                    bags=self.same if self.task == "bags" else None,
                 )
                 for spec in self.specs
             },
@@ -68,6 +75,8 @@ class Gathered:
                 "relations": count_relations(self.public),
                 "problems": kinds_of(self.public_problems),
             }
+        if self.apart:
+            facts["apart"] = {"by": self.apart, "left_out": self.left_out}
         return facts
 
 
@@ -81,8 +90,9 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     public_problems: list[Problem] = []
     public = list(public_set(settings, public_problems))
     problems: dict[str, list[Problem]] = {}
+    left_out = 0
     if settings.split:
-        held, drawn = _dealt(settings, problems)
+        held, drawn, left_out = _dealt(settings, problems)
         public += _public(drawn, settings)
     else:
         held = _read_sites(settings, problems)
@@ -94,18 +104,21 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     for name in sorted(held):
         parts = {**held[name], "train": trained[name]}
         specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
-    if settings.task == "re":
-        _check_relations(specs)
+    if settings.task != "ner":
+        _check_relations(specs, settings.task)
     texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
     texts += [("", "public", public)] if public else []
     return Gathered(
         tuple(specs),
         {spec.name: problems.get(spec.name, []) for spec in specs},
-        fingerprint(texts, relations=settings.task == "re"),
+        fingerprint(texts, relations=settings.task != "ner"),
         task=settings.task,
         public=tuple(public),
         labelled=settings.public.labelled,
         public_problems=public_problems,
+        same=settings.bags.same,
+        apart=settings.split.apart if settings.split else "",
+        left_out=left_out,
     )
 
 
@@ -177,7 +190,8 @@ def _spec(
             fix="check its `train` files with `confide data check`",
         )
     own = next((site for site in settings.site if site.name == name), None)
-    vectors = (own.vectors if own else None) or settings.model.vectors
+    common = settings.pcnn.vectors if settings.task == "bags" else settings.model.vectors
+    vectors = (own.vectors if own else None) or common
     return SiteSpec(
         name=name,
         train=parts["train"],
@@ -207,36 +221,52 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
 
 def _dealt(
     settings: Settings, problems: dict[str, list[Problem]]
-) -> tuple[dict[str, Parts], list[Document]]:
-    """One corpus, each part dealt by itself to the same sites; and its share that is public."""
+) -> tuple[dict[str, Parts], list[Document], int]:
+    """One corpus, each part dealt by itself to the same sites; and its share that is public.
+
+    And how many training documents were left out, since they shared something with held-out ones.
+    """
     split = settings.split
     assert split is not None
     found: list[Problem] = []
     whole = _read(split, settings, found)
     corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
+    (corpus,), left_out = apart([corpus], split.apart, settings.bags.same)
     corpus["train"], drawn = _drawn(corpus["train"], settings)
-    _check_groups(whole, corpus, split)
+    _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
     for part, documents in corpus.items():
         if not documents:
             continue
-        shares = partition(
-            documents,
-            split.sites,
-            by=split.by,
-            seed=split.seed,
-            alpha=split.alpha,
-            classes="relations" if settings.task == "re" else "entities",
-            everybody=part == "train",
-        )
-        for name, share in shares.items():
+        for name, share in _dealt_part(documents, part, settings).items():
             sites.setdefault(name, {p: [] for p in PARTS})[part] = share
     given = [part for part in PARTS if corpus[part]]
     for name in sites:
         sites[name] = _held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    return sites, drawn
+    kept, more = apart(list(sites.values()), split.apart, settings.bags.same)
+    return dict(zip(sites, kept, strict=True)), drawn, left_out + more
+
+
+def _dealt_part(
+    documents: list[Document], part: str, settings: Settings
+) -> dict[str, list[Document]]:
+    """A part of a corpus, dealt as the settings say; held-out bags stay whole in any case."""
+    split, same = settings.split, settings.bags.same
+    assert split is not None
+    everybody = part == "train"
+    if split.by == "pair" or (settings.task == "bags" and not everybody):
+        return deal_pairs(documents, split.sites, seed=split.seed, same=same, everybody=everybody)
+    return partition(
+        documents,
+        split.sites,
+        by=split.by,
+        seed=split.seed,
+        alpha=split.alpha,
+        classes="entities" if settings.task == "ner" else "relations",
+        everybody=everybody,
+    )
 
 
 def _read(
@@ -273,7 +303,8 @@ def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[st
     """A site (or corpus, "") without dev or test files holds out a share of its training documents.
 
     At least one document stays for training; a site of one document holds out nothing. Parts that
-    are `given` stay as they are, even where none of it is here.
+    are `given` stay as they are, even where none of it is here. Of bags, a share of the pairs of
+    entities is held out, each with all its documents.
     """
     wanted = [
         (held, share)
@@ -286,13 +317,16 @@ def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[st
     if not wanted:
         return parts
     train = parts["train"]
+    bags = settings.task == "bags"
+    units = grouped(train, settings.bags.same) if bags else [[document] for document in train]
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
-    shuffled = [train[place] for place in order.permutation(len(train))]
+    shuffled = [units[place] for place in order.permutation(len(units))]
     held_out = dict(parts)
     for held, share in wanted:
-        count = min(int(share * len(train) + 0.5), len(shuffled) - 1)
-        held_out[held], shuffled = shuffled[:count], shuffled[count:]
-    return {**held_out, "train": shuffled}
+        count = min(int(share * len(units) + 0.5), len(shuffled) - 1)
+        held_out[held] = list(chain.from_iterable(shuffled[:count]))
+        shuffled = shuffled[count:]
+    return {**held_out, "train": list(chain.from_iterable(shuffled))}
 
 
 def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], list[Document]]:
@@ -315,15 +349,17 @@ def _public(documents: Sequence[Document], settings: Settings) -> list[Document]
     return [replace(document, relations=()) for document in documents]
 
 
-def _check_groups(whole: Parts, corpus: Parts, split: SplitTable) -> None:
+def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
     """Files or domains go to the same sites in each part only if each part drawn has all of them.
 
     Raises DataError.
     """
-    if split.by not in ("file", "domain"):
+    split = settings.split
+    if split is None or split.by not in ("file", "domain"):
         return
     there = {group_of(document, split.by) for document in whole["train"]}
-    for part in ("train", *(part for part in PARTS if not whole[part] and corpus[part])):
+    drawn = [part for part in PARTS if not whole[part] and corpus[part]]
+    for part in ("train", *([] if settings.task == "bags" else drawn)):
         missing = there - {group_of(document, split.by) for document in corpus[part]}
         if missing:
             raise DataError(
@@ -345,7 +381,7 @@ def _shared(train: list[Document], settings: Settings, name: str) -> list[Docume
     return [train[place] for place in sorted(order.permutation(len(train))[:count])]
 
 
-def _check_relations(specs: Sequence[SiteSpec]) -> None:
+def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
     """Raise DataError where relations shall be learned and nobody has any.
 
     A real site by itself may have pairs without a relation only.
@@ -355,8 +391,9 @@ def _check_relations(specs: Sequence[SiteSpec]) -> None:
         return
     raise DataError(
         "no training document has a relation",
-        expected='annotated relations, because task = "re"',
+        expected=f'annotated relations, because task = "{task}"',
         got=f"{len(train)} documents without any",
         fix="see what is in the files with `confide data stats`; relations are read from brat, "
-        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus",
+        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus"
+        + (", and bags from OpenNRE, NYT10 and PGR" if task == "bags" else ""),
     )

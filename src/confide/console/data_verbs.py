@@ -13,7 +13,7 @@ from confide.console.words import Encoding, Format, Json, Scheme
 
 data = typer.Typer(no_args_is_help=True, help="Check, convert, split and count annotated files.")
 
-By = Literal["iid", "file", "domain", "dirichlet", "quantity"]
+By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
 
 

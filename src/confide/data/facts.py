@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from confide.data.bags import Same
 from confide.data.examples import examples_from
+from confide.data.pairing import pairs_of
 from confide.text.document import Document, Problem
 from confide.text.pairs import NO_RELATION, stated_pairs
 from confide.text.segment import segmented
@@ -16,17 +18,24 @@ TRAIN = "train"
 
 
 def part_facts(
-    parts: Mapping[str, Sequence[Document]], problems: Sequence[Problem], *, relations: bool
+    parts: Mapping[str, Sequence[Document]],
+    problems: Sequence[Problem],
+    *,
+    relations: bool,
+    bags: Same | None = None,
 ) -> dict[str, Any]:
     """Sentences of each part, entities of the training text by type, and problems by kind.
 
     With `relations`, the training text's relations by type as well; without, the problems of making
-    a tagger's examples of the training text count, too.
+    a tagger's examples of the training text count, too. With `bags`, what makes two mentions one
+    entity, also how many pairs of entities each part has (several in one document count as one).
     """
     train = parts[TRAIN]
     types = Counter(entity.type for document in train for entity in document.entities)
     facts: dict[str, Any] = {part: _sentences(documents) for part, documents in parts.items()}
     facts["entities"] = dict(sorted(types.items()))
+    if bags is not None:
+        facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:
         return {**facts, "relations": count_relations(train), "problems": kinds_of(problems)}
     _, left_out = examples_from(train)

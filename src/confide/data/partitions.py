@@ -7,6 +7,8 @@
   from Dirichlet(alpha, ..., alpha) (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha` gives
   sites that hardly share classes.
 - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha, or the `shares` given.
+- `pair`: all documents that state one pair of entities go to one site; the pairs are shuffled and
+  cut into equal parts. A document that states several pairs, or none, is dealt by itself.
 
 Each draw has its own seed, from `seed` and a name: so train, dev and test of one corpus, dealt one
 after the other, give a site the same shares of classes, and the same domains where all have them.
@@ -23,11 +25,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.bags import Same
+from confide.data.pairing import pairs_of
 from confide.errors import DataError
 from confide.text.document import Document
 from confide.text.pairs import NO_RELATION, stated_pairs
 
-By = Literal["iid", "file", "domain", "dirichlet", "quantity"]
+By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 KINDS: tuple[By, ...] = get_args(By)
 Classes = Literal["entities", "relations"]
 ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
@@ -60,6 +64,8 @@ def partition(
         raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
     if sites < 1:
         raise DataError("there must be a site", expected="at least 1", got=str(sites))
+    if by == "pair":
+        return deal_pairs(documents, sites, seed=seed, everybody=everybody)
     few = len(documents) < sites
     if few and everybody:
         raise DataError(
@@ -80,8 +86,37 @@ def partition(
         owner = _dealt(len(documents), np.array(wanted), _generator(seed, by))
     if not few:
         _leave_no_site_empty(owner, sites)
-    dealt: dict[str, list[Document]] = {name: [] for name in site_names(sites)}
-    names = list(dealt)
+    return _by_owner(documents, owner, sites)
+
+
+def deal_pairs(
+    documents: Sequence[Document],
+    sites: int,
+    *,
+    seed: int = 1,
+    same: Same = "concept",
+    everybody: bool = True,
+) -> dict[str, list[Document]]:
+    """As `partition` by "pair"; `same` is what makes two mentions one entity.
+
+    Raises DataError where there are fewer pairs than sites, and `everybody` must get one.
+    """
+    groups = pairs_of(documents, same)
+    place = {pair: number for number, pair in enumerate(dict.fromkeys(groups))}
+    if len(place) < sites and everybody:
+        raise DataError(
+            "there are fewer pairs of entities than sites",
+            expected=f"at least {sites}",
+            got=str(len(place)),
+            fix='ask for fewer sites, or deal by "iid" or another way',
+        )
+    owner = _dealt(len(place), np.ones(sites), _generator(seed, "pair"))
+    return _by_owner(documents, owner[[place[pair] for pair in groups]], sites)
+
+
+def _by_owner(documents: Sequence[Document], owner: Owner, sites: int) -> dict[str, list[Document]]:
+    names = site_names(sites)
+    dealt: dict[str, list[Document]] = {name: [] for name in names}
     for document, site in zip(documents, owner, strict=True):
         dealt[names[site]].append(document)
     return dealt

@@ -81,16 +81,18 @@ class SplitTable(Table):
     """One corpus dealt to `sites` simulated sites.
 
     `hold_out` is where text is held out, if no file is named: of each "site", or of the "corpus"
-    before it is dealt.
+    before it is dealt. `apart` names an attribute of documents ("file", say), or "pair": training
+    documents that share theirs with a held-out one are left out.
     """
 
     sites: Positive
     train: Paths
     dev: Paths = ()
     test: Paths = ()
-    by: Literal["iid", "file", "domain", "dirichlet", "quantity"] = "iid"
+    by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid"
     alpha: Annotated[float, Field(gt=0)] | None = None
     hold_out: Literal["site", "corpus"] = "site"
+    apart: str = ""
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     seed: int = 1
