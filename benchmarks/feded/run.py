@@ -1,6 +1,6 @@
 """The runs behind FedED's tables and curves (Sui et al. 2020, Tables 4, 6 to 8 and Fig. 2).
 
-    python benchmarks/feded/run.py --out runs/feded [--only gad] [--seeds 1 2 3] [KEY=VALUE]...
+    python benchmarks/feded/run.py --out runs/feded [--only gad] [--seeds 1 2 3] [--set KEY=VALUE ...]
 
 Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
 the command can be stopped and given again; several may work on different experiments of one folder.
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--methods", nargs="*", help="only these")
-    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run")
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     for name in given.only:
         for seed in given.seeds:

@@ -1,0 +1,95 @@
+"""The runs behind Lazy MIL's tables (Sui et al. 2021, Tables 2 to 4, and the claim behind them).
+
+    python benchmarks/lazymil/run.py --out runs/lazymil [--only pgr] [--seeds 1 2 3 4 5] [--set ...]
+
+Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
+the command can be stopped and given again; several may work on different experiments of one folder.
+`corpora.py` makes the corpora of `scattered` and `cdr` first; `table.py` turns the folder into
+tables.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from confide.run import run
+from confide.runfolder import RunFolder
+
+HERE = Path(__file__).parent
+DENOISERS = ("none", "one", "att", "ave", "att-ra")
+FEDERATED = {"lazy-mil": ()} | {
+    f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS
+}
+OTHERS = {
+    "chain-att": ("method=chain", "bags.denoise=att"),
+    "pooled-one": ("method=pooled", "base=fedavg", "bags.denoise=one"),
+    "pooled-att": ("method=pooled", "base=fedavg", "bags.denoise=att"),
+}
+SHARES = ("0", "25", "50", "75")
+Row = tuple[str, str, str, tuple[str, ...]]
+"""(label, recipe, name of the method, overrides) of each run, but for its seed."""
+
+
+def rows(only: str, corpora: Path) -> Iterator[Row]:
+    """The runs of an experiment."""
+    if only in ("pgr", "gids"):
+        for name, own in (FEDERATED | OTHERS).items():
+            yield only, f"lazymil-{only}", name, own
+    elif only == "cdr":
+        files = (f"split.train={corpora / 'cdr.jsonl'}", f"split.test={corpora / 'cdr-test.jsonl'}")
+        for name, own in (FEDERATED | OTHERS).items():
+            yield only, str(HERE / "cdr.toml"), name, (*files, *own)
+    elif only == "scattered":
+        for share in SHARES:
+            for name, own in FEDERATED.items():
+                yield scattered(corpora, share, name, own)
+            yield scattered(corpora, f"right-{share}", "fedavg-none", FEDERATED["fedavg-none"])
+    elif only == "fraction":
+        for share in ("0.1", "0.2", "0.5", "1.0"):
+            for name, own in FEDERATED.items():
+                yield f"c-{share}", "lazymil-gids", name, (f"federation.fraction={share}", *own)
+    elif only == "sites":
+        for sites in ("10", "20", "40"):
+            for name, own in FEDERATED.items():
+                yield f"k-{sites}", "lazymil-gids", name, (f"split.sites={sites}", *own)
+
+
+def scattered(corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
+    """A run of sentences scattered into bags."""
+    train, test = corpora / f"scattered-{share}.jsonl", corpora / "scattered-test.jsonl"
+    files = (f"split.train={train}", f"split.test={test}")
+    return f"scattered-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
+
+
+EXPERIMENTS = ("pgr", "gids", "cdr", "scattered", "fraction", "sites")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/lazymil"))
+    parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--methods", nargs="*", help="only these")
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
+    given = parser.parse_args()
+    for only in given.only:
+        for seed in given.seeds:
+            for label, recipe, name, own in rows(only, given.out / "corpora"):
+                if not given.methods or name in given.methods:
+                    out = given.out / "runs" / label / f"{name}-{seed}"
+                    one(out, recipe, [*own, f"seed={seed}", *given.overrides])
+
+
+def one(out: Path, recipe: str, overrides: list[str]) -> None:
+    """One run, unless it is there."""
+    if (out / "result.json").exists():
+        return
+    started = time.perf_counter()
+    run(recipe, overrides=overrides, out=out, resume=RunFolder(out).is_taken())
+    print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
