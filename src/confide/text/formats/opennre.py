@@ -211,12 +211,9 @@ class _Reader:
             return None
         if tokens is not None:
             start, end = tokens[start][0], tokens[end - 1][1]
-        found = text[start:end]
-        start, end = (
-            start + len(found) - len(found.lstrip()),
-            end - len(found) + len(found.rstrip()),
-        )
-        if start >= end:
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        found = text[start:end].strip()
+        if not found:
             what = f"{shown(name)} is white space in the text"
             self.problems.append(Problem("empty-span", where, what, lost=True))
             return None
