@@ -94,17 +94,17 @@ def test_named_test_files_keep_their_pairs_unless_apart(tmp_path: Path) -> None:
     assert set.union(*pairs(shared, "test")) & set.union(*pairs(shared, "train"))
     found = gathered(tmp_path, split=split | {"apart": "pair"})
     assert not set.union(*pairs(found, "test")) & set.union(*pairs(found, "train"))
-    left_out = found.facts()["apart"]["left_out"]
-    assert left_out == 4 * 5 - 4 * len(set(range(5)) & {int(p[0][2:]) for p in _dev(found)})
-    assert found.facts()["apart"]["by"] == "pair"
+    assert found.facts()["apart"] == {"by": "pair", "left_out": 4 * 5}
 
 
-def _dev(found: Gathered) -> set[Any]:
-    return set.union(*pairs(found, "dev"))
+def test_named_development_files_are_kept_apart_too(tmp_path: Path) -> None:
+    dev, test = corpus(5, 2, first=200), corpus(9, 1, first=300)
+    split = {"sites": 2, "train": corpus(), "dev": dev, "test": test, "apart": "pair"}
+    assert gathered(tmp_path, split=split).facts()["apart"]["left_out"] == 4 * 9
 
 
 @pytest.mark.parametrize("hold_out", ["corpus", "site"])
-def test_no_file_is_in_training_and_in_held_out_text(tmp_path: Path, hold_out: str) -> None:
+def test_no_file_is_in_training_and_in_test_text(tmp_path: Path, hold_out: str) -> None:
     split = {"sites": 2, "train": corpus(40, 3, files=90), "hold_out": hold_out, "apart": "file"}
     found = gathered(tmp_path, split=split)
 
@@ -112,7 +112,7 @@ def test_no_file_is_in_training_and_in_held_out_text(tmp_path: Path, hold_out: s
         held = (d for spec in found.specs for part in parts for d in getattr(spec, part))
         return {dict(document.attributes)["file"] for document in held}
 
-    assert files("dev", "test") and not files("train") & files("dev", "test")
+    assert files("test") and not files("train") & files("test")
     left = sum(len(getattr(s, p)) for s in found.specs for p in ("train", "dev", "test"))
     assert 0 < found.facts()["apart"]["left_out"] == 120 - left
 

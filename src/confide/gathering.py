@@ -229,9 +229,10 @@ def _dealt(
     split = settings.split
     assert split is not None
     found: list[Problem] = []
-    whole = _read(split, settings, found)
+    same = settings.bags.same
+    (whole,), left_out = apart([_read(split, settings, found)], split.apart, same)
     corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
-    (corpus,), left_out = apart([corpus], split.apart, settings.bags.same)
+    (corpus,), more = apart([corpus], split.apart, same, held=("test",))
     corpus["train"], drawn = _drawn(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
@@ -245,8 +246,8 @@ def _dealt(
         sites[name] = _held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    kept, more = apart(list(sites.values()), split.apart, settings.bags.same)
-    return dict(zip(sites, kept, strict=True)), drawn, left_out + more
+    kept, last = apart(list(sites.values()), split.apart, same, held=("test",))
+    return dict(zip(sites, kept, strict=True)), drawn, left_out + more + last
 
 
 def _dealt_part(
@@ -394,6 +395,5 @@ def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
         expected=f'annotated relations, because task = "{task}"',
         got=f"{len(train)} documents without any",
         fix="see what is in the files with `confide data stats`; relations are read from brat, "
-        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus"
-        + (", and bags from OpenNRE, NYT10 and PGR" if task == "bags" else ""),
+        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus",
     )

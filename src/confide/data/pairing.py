@@ -9,8 +9,6 @@ from confide.errors import DataError
 from confide.text.document import Document
 from confide.text.pairs import PAIR, stated_pairs
 
-HELD_OUT = ("dev", "test")
-
 
 def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hashable]:
     """What each document's one stated pair is: the identities of head and tail.
@@ -38,11 +36,16 @@ def grouped(documents: Sequence[Document], same: Same = "concept") -> list[list[
 
 
 def apart(
-    parts: Sequence[Mapping[str, list[Document]]], by: str, same: Same = "concept"
+    parts: Sequence[Mapping[str, list[Document]]],
+    by: str,
+    same: Same = "concept",
+    *,
+    held: Sequence[str] = ("dev", "test"),
 ) -> tuple[list[dict[str, list[Document]]], int]:
     """The parts without training documents that share what `by` names with a held-out document.
 
-    `parts` are those of one corpus or of several sites: what any of them holds out counts for all.
+    `parts` are those of one corpus or of several sites: what any of them has in the parts `held`
+    counts for all.
     `by` is the name of an attribute of documents ("" leaves all as it is), or "pair": the pair of
     entities that a document states. A document without the attribute shares nothing.
 
@@ -51,13 +54,13 @@ def apart(
     """
     if not by:
         return [dict(one) for one in parts], 0
-    held = {key for one in parts for part in HELD_OUT for key in _keys(one[part], by, same)}
-    held -= {None}
-    kept, left_out, found = [], 0, set(held)
+    keys_held = {key for one in parts for part in held for key in _keys(one[part], by, same)}
+    kept, left_out, found = [], 0, set(keys_held)
+    keys_held.discard(None)
     for one in parts:
         keys = _keys(one["train"], by, same)
         found.update(keys)
-        train = [d for d, key in zip(one["train"], keys, strict=True) if key not in held]
+        train = [d for d, key in zip(one["train"], keys, strict=True) if key not in keys_held]
         left_out += len(keys) - len(train)
         kept.append({**one, "train": train})
     if not found - {None}:
