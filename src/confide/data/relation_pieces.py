@@ -18,7 +18,7 @@ Shapes: N pieces of all examples, S examples, P pieces of a batch's longest, B e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +97,23 @@ class EncodedRelations:
 
     def __len__(self) -> int:
         return len(self.relations_S)
+
+    def only(self, rows: Rows) -> EncodedRelations:
+        """These examples, in this order; `trimmed` is not known of them, and 0."""
+        lengths = self.lengths_S[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(int(lengths.sum())) + np.repeat(
+            self.from_S1[rows] - ends + lengths, lengths
+        )
+        return replace(
+            self,
+            ids_N=self.ids_N[places],
+            from_S1=np.append(0, ends).astype(np.int64),
+            heads_S2=self.heads_S2[rows],
+            tails_S2=self.tails_S2[rows],
+            relations_S=self.relations_S[rows],
+            trimmed=0,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +302,7 @@ def _cut_to_window(flat: list[int], spans: list[tuple[int, int]], marking: Marki
     kept = list(range(len(flat)))
     trimmed = False
     if len(flat) > room:
-        kept, trimmed = _window(len(flat), [(a - 1, b + 1) for a, b in spans], room)
+        kept, trimmed = window(len(flat), [(a - 1, b + 1) for a, b in spans], room)
     shift = len(marking.before)
     place = {old: new + shift for new, old in enumerate(kept)}
     ranges = []
@@ -297,8 +314,8 @@ def _cut_to_window(flat: list[int], spans: list[tuple[int, int]], marking: Marki
     return _Row(ids, ranges[0], ranges[1], trimmed)
 
 
-def _window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[int], bool]:
-    """Which of `length` pieces stay, and whether one of the marked ranges had to be cut."""
+def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[int], bool]:
+    """Which `room` of `length` pieces stay, and whether one of two marked ranges had to be cut."""
     first, last = sorted(marked)
     start, end = first[0], max(first[1], last[1])
     if end - start <= room:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from confide.data.batches import TaggerBatch, train_batches
 from confide.data.encoding import Encoded
 from confide.errors import DataError
-from confide.learning.optimisers import Optimiser, build
+from confide.learning.optimisers import Optimiser, Steps, build, clip
 from confide.learning.seeds import derive_seed, seeded
 from confide.models import tagger
 from confide.models.tagger import Tagger
@@ -84,14 +84,16 @@ def train(
     optimiser: Optimiser,
     seed: int,
     on_batch: Callable[[int, float], None] | None = None,
+    make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
 ) -> FitReport:
     """Trains any model in place, as `fit` does a tagger.
 
-    `batches` gives those of one epoch for its seed, `loss` that of each sentence of a batch.
+    `batches` gives those of one epoch for its seed, `loss` that of each sentence of a batch; `make`
+    makes the optimiser.
     """
     started = time.perf_counter()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    steps_of = build(parameters, optimiser)
+    steps_of = make(parameters, optimiser)
     steps = tokens = sentences = 0
     mean = 0.0
     model.train()
@@ -103,7 +105,7 @@ def train(
                 steps_of.zero_grad()
                 loss_of_batch.backward()  # type: ignore[no-untyped-call]
                 if optimiser.clip > 0.0:
-                    nn.utils.clip_grad_norm_(parameters, optimiser.clip)
+                    clip(parameters, optimiser.clip)
                 steps_of.step()
                 value = float(loss_of_batch.detach())
                 steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)

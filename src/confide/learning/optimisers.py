@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -11,6 +12,13 @@ from torch import nn
 from confide.errors import SettingsError
 
 Parameters = Iterable[nn.Parameter]
+
+
+class Steps(Protocol):
+    """What moves parameters along their gradients."""
+
+    def zero_grad(self) -> None: ...  # noqa: D102
+    def step(self) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,11 @@ class Optimiser:
     def keeps_still(self) -> bool:
         """Whether a number whose gradient is always zero stays as it is, to the bit."""
         return self.weight_decay == 0.0
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether a step of some rows of a table needs to know nothing of the others."""
+        return self.name == "sgd" and self.momentum == 0.0
 
 
 def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
@@ -71,3 +84,60 @@ OPTIMISERS: dict[str, Callable[[Parameters, Optimiser], torch.optim.Optimizer]] 
     "adam": _adam,
     "adamw": _adamw,
 }
+
+
+def clip(parameters: Parameters, most: float) -> None:
+    """Scales the gradients so that their norm, of all together, is at most `most`.
+
+    A sparse gradient of a table, as `nn.Embedding(sparse=True)` has one, must name a row once.
+    """
+    slopes = [p.grad for p in parameters if p.grad is not None]
+    parts = [slope._values() if slope.is_sparse else slope for slope in slopes]
+    total = nn.utils.get_total_norm(parts)
+    factor = (most / (total + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_(parts, factor)
+
+
+class RowSteps:
+    """SGD without momentum, of tables too that have a sparse gradient: a step moves its rows only.
+
+    So the time of a step does not depend on the size of a table. Weight decay is of the rows that
+    move. Each row is named once in a gradient. Without weight decay the numbers are those of SGD.
+    """
+
+    def __init__(self, parameters: Parameters, settings: Optimiser) -> None:
+        self._parameters, self._settings = list(parameters), settings
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Every w ← w - rate · (gradient + decay · w)."""
+        rate, decay = self._settings.learning_rate, self._settings.weight_decay
+        for parameter in self._parameters:
+            slope = parameter.grad
+            if slope is None:
+                continue
+            if slope.is_sparse:
+                rows_U, values_UD = slope._indices()[0], slope._values()
+                if decay:
+                    values_UD.add_(parameter[rows_U], alpha=decay)
+                parameter.index_add_(0, rows_U, values_UD, alpha=-rate)
+            else:
+                if decay:
+                    slope.add_(parameter, alpha=decay)
+                parameter.add_(slope, alpha=-rate)
+
+
+def row_steps(parameters: Parameters, settings: Optimiser) -> RowSteps:
+    """`RowSteps`. Raises SettingsError for an optimiser that is not `rowwise`."""
+    if not settings.rowwise:
+        raise SettingsError(
+            "only SGD without momentum moves single rows",
+            expected="sgd, momentum 0",
+            got=f"{settings.name}, momentum {settings.momentum}",
+        )
+    return RowSteps(parameters, settings)

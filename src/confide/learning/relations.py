@@ -95,14 +95,18 @@ class RelationModeller:
             pool=self.form.pool,
             dropout=self.form.dropout,
         )
-        body = copy.deepcopy(self.encoder.loaded.model)
         with seeded(seed):
-            _add_rows(body, self.marking.count)
-            model = RelationClassifier(body, sizes)
-        if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # nobody asks it
+            model = RelationClassifier(self.body(), sizes)
         widen(model)
         return model.requires_grad_(True).eval()
+
+    def body(self) -> Any:
+        """A copy of the encoder, with rows for the marks that torch draws now."""
+        body = copy.deepcopy(self.encoder.loaded.model)
+        _add_rows(body, self.marking.count)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None  # nobody asks it
+        return body
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples as numbers. Raises DataError where one has a relation of no class."""

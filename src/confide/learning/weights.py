@@ -74,13 +74,18 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = F
 
 def set_words(model: Tagger, vectors: VectorFile) -> None:
     """Puts a file's rows at its word ids; raises `DataError` where the width differs."""
-    if vectors.dims != model.sizes.word_dim:
+    set_rows(model.word, vectors)
+
+
+def set_rows(table: nn.Embedding, vectors: VectorFile) -> None:
+    """The same for a table of words."""
+    if vectors.dims != table.embedding_dim:
         raise DataError(
             "the word vectors do not fit the model",
-            expected=f"{model.sizes.word_dim} numbers per word",
+            expected=f"{table.embedding_dim} numbers per word",
             got=str(vectors.dims),
             fix="set `word_dim` of the model to the file's width",
         )
     with torch.no_grad():
         places_K = torch.from_numpy(vectors.ids_K.astype(np.int64))
-        model.word.weight[places_K] = torch.from_numpy(vectors.rows_KD)
+        table.weight[places_K] = torch.from_numpy(vectors.rows_KD)

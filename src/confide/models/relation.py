@@ -6,7 +6,8 @@ Relation Extraction", EMNLP 2020, 3.1:
     h = [CLS] ⊕ Σ states of the head's pieces ⊕ Σ states of the tail's pieces  →  dropout → linear
 
 With `pool = "start"` the state of the piece that opens each entity stands for it instead (Baldini
-Soares et al. 2019, "entity start").
+Soares et al. 2019, "entity start"), with `pool = "max"` the maximum over its pieces ("mention
+pooling").
 
 Shapes: B examples, P pieces, D numbers of a state, R relations.
 """
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Pool = Literal["sum", "start"]
+Pool = Literal["sum", "start", "max"]
 
 
 class RelationInput(Protocol):
@@ -66,15 +67,41 @@ class RelationClassifier(nn.Module):
         """logits_BR."""
         found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
-        if self.sizes.pool == "start":
-            rows_B1 = torch.arange(len(states_BPD))[:, None]
-            entities_B2D = states_BPD[rows_B1, batch.openings_B2]
-        else:
-            entities_B2P = torch.stack((batch.head_BP, batch.tail_BP), 1).to(states_BPD.dtype)
-            entities_B2D = entities_B2P @ states_BPD
+        entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
         values_B3D = torch.cat((states_BPD[:, :1], entities_B2D), 1)
         logits_BR: Tensor = self.relation(self.dropout(values_B3D.flatten(1)))
         return logits_BR
+
+
+class MentionReader(nn.Module):
+    """The states of head and tail alone, head first: features_BF of a batch, F = 2 · dim.
+
+    With `pool = "max"`, Sui et al., Findings of EMNLP 2021, B.1.
+    """
+
+    def __init__(self, encoder: nn.Module, dim: int, *, pool: Pool = "max") -> None:
+        super().__init__()
+        self.pool: Pool = pool
+        self.features = 2 * dim
+        self.encoder = encoder
+
+    def forward(self, batch: RelationInput) -> Tensor:
+        """features_BF."""
+        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        return _entities(found.last_hidden_state, batch, self.pool).flatten(1)
+
+
+def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
+    """entities_B2D; zeros for an entity without a piece, where it is not its opening mark."""
+    if pool == "start":
+        rows_B1 = torch.arange(len(states_BPD))[:, None]
+        return states_BPD[rows_B1, batch.openings_B2]
+    entities_B2P = torch.stack((batch.head_BP, batch.tail_BP), 1)
+    if pool == "sum":
+        return entities_B2P.to(states_BPD.dtype) @ states_BPD
+    inside_B2P1 = entities_B2P[..., None]
+    most_B2D = states_BPD[:, None].masked_fill(~inside_B2P1, -math.inf).amax(2)
+    return most_B2D.masked_fill(~inside_B2P1.any(2), 0.0)
 
 
 def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:

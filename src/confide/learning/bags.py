@@ -1,0 +1,391 @@
+"""Models of bags: made, trained, and asked for what they say of sentences and of bags.
+
+Training takes the sentences of a bag as rows of what `BagModeller.encoded` made. All sentences of a
+training bag have one relation, and that is the bag's.
+
+Shapes: S sentences, G bags, R relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.batches import shuffled
+from confide.data.relation_pieces import (
+    EncodedRelations,
+    RelationBatch,
+    predict_relation_batches,
+    relation_batch,
+)
+from confide.data.relations import RelationExample
+from confide.data.sentences import (
+    EncodedSentences,
+    SentenceBatch,
+    encode_sentences,
+    predict_sentence_batches,
+    sentence_batch,
+)
+from confide.data.vectors import VectorFile
+from confide.data.vocabulary import PAD, How, Vocabulary
+from confide.errors import DataError
+from confide.learning.encoder import FrozenEncoder
+from confide.learning.fit import FitReport, train
+from confide.learning.optimisers import Optimiser, build, row_steps
+from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.rows import only_rows
+from confide.learning.seeds import seeded
+from confide.learning.weights import set_rows
+from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
+from confide.models.pcnn import Activation, Pcnn, PcnnSizes
+from confide.models.products import widen
+from confide.models.relation import MentionReader, Pool
+
+Rows = NDArray[np.int64]
+EncodedBags = EncodedSentences | EncodedRelations
+"""What a model of bags reads: the one of a piecewise CNN, or that of an encoder."""
+
+_MOST = 64  # sentences of a bag that an encoder is trained on at once
+_AT_ONCE = 100_000  # sentences whose bags are scored together
+
+
+@dataclass(frozen=True)
+class PcnnForm:
+    """All that a piecewise CNN is, but for its vocabulary and weights."""
+
+    how: How = "lower-digits"
+    word_dim: int = 50
+    position_dim: int = 5
+    filters: int = 230
+    width: int = 3
+    activation: Activation = "tanh"
+    longest: int = 120
+    farthest: int = 60
+
+
+@dataclass(frozen=True)
+class EncoderForm:
+    """How an encoder reads a sentence: the fields of `learning.relations.RelationForm`."""
+
+    types: tuple[str, ...] = ()
+    blind: bool = True
+    pool: Pool = "max"
+    longest: int = 128
+
+
+@dataclass(frozen=True)
+class BagForm:
+    """All that a model of bags is, but for its words and weights. `relations` are its classes."""
+
+    relations: tuple[str, ...]
+    reader: PcnnForm | EncoderForm = PcnnForm()
+    dropout: float = 0.5
+
+
+@dataclass(frozen=True)
+class BagModeller:
+    """Makes models of one form, and turns examples into what they read.
+
+    `source` is the vocabulary that a `PcnnForm` needs, or the encoder that an `EncoderForm` needs.
+    """
+
+    form: BagForm
+    source: Vocabulary | FrozenEncoder
+
+    def initial(self, seed: int) -> BagModel:
+        """A new model, drawn by the seed; of an encoder only what it does not have."""
+        with seeded(seed):
+            return self._new().requires_grad_(True).eval()
+
+    def _new(self) -> BagModel:
+        form = self.form
+        reader: Pcnn | MentionReader
+        if isinstance(form.reader, PcnnForm):
+            reader = Pcnn(_sizes(form.reader, len(self._vocabulary)))
+        else:
+            body = self._relations.body()
+            reader = MentionReader(body, self._relations.encoder.dim, pool=form.reader.pool)
+            widen(reader)
+        return BagModel(reader, len(form.relations), dropout=form.dropout)
+
+    def encoded(self, examples: Sequence[RelationExample]) -> EncodedBags:
+        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        reader = self.form.reader
+        if isinstance(reader, EncoderForm):
+            return self._relations.encoded(examples)
+        return encode_sentences(
+            examples,
+            words=self._vocabulary,
+            relations=self.form.relations,
+            how=reader.how,
+            longest=reader.longest,
+            farthest=reader.farthest,
+        )
+
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        if isinstance(self.source, FrozenEncoder):
+            raise TypeError("a piecewise CNN needs a vocabulary")
+        return self.source
+
+    @cached_property
+    def _relations(self) -> RelationModeller:
+        reader = self.form.reader
+        if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
+            raise TypeError("a reader of word pieces needs an encoder")
+        own = RelationForm(
+            relations=self.form.relations,
+            types=reader.types,
+            blind=reader.blind,
+            pool=reader.pool,
+            longest=reader.longest,
+        )
+        return RelationModeller(self.source, own)
+
+
+def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
+    return PcnnSizes(
+        words=words,
+        word_dim=form.word_dim,
+        position_dim=form.position_dim,
+        farthest=form.farthest,
+        filters=form.filters,
+        width=form.width,
+        activation=form.activation,
+    )
+
+
+def set_vectors(model: BagModel, vectors: VectorFile) -> None:
+    """Puts a file's rows at its word ids; raises DataError where the width differs."""
+    if isinstance(model.reader, Pcnn):
+        set_rows(model.reader.word, vectors)
+
+
+# --- training ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class BagBatch:
+    """Sentences of some bags; `bags_S` is the bag of each."""
+
+    sentences: SentenceBatch | RelationBatch
+    bags_S: Tensor
+    relations_G: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Words, or pieces."""
+        return self.sentences.tokens
+
+    def __len__(self) -> int:
+        return len(self.relations_G)
+
+
+def fit_bags(
+    model: BagModel,
+    encoded: EncodedBags,
+    groups: Sequence[Rows],
+    *,
+    denoise: Denoise,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+) -> FitReport:
+    """Trains in place, from a fresh optimiser: the mean loss of each batch's bags goes down.
+
+    `groups[g]` are the rows of bag `g`; a batch is of `batch_size` bags in random order. With
+    "none" each sentence is a bag of its own. With "one" the sentence of each bag is chosen anew for
+    each batch, by the weights of that moment. Of a bag of more than 64 sentences an encoder is
+    trained on that many, drawn anew in each epoch; a piecewise CNN on all.
+
+    Words that these sentences do not have stay as they are, weight decay or not; with SGD without
+    momentum, weight decay is of the words of a batch. `sentences` of the report are those that
+    were trained on, its loss is a mean over bags. Raises DataError where there is nothing to train
+    on, or a bag has no sentence.
+    """
+    _must_have_sentences(groups)
+    if denoise == "none":
+        groups = [row[None] for group in groups for row in group]
+    trained = 0
+
+    def batches(seed: int) -> Iterator[BagBatch]:
+        nonlocal trained
+        random = np.random.default_rng(seed)
+        for own in _dealt(encoded, groups, batch_size, random):
+            chosen = _chosen(model, encoded, own) if denoise == "one" else own
+            batch = _batch(encoded, chosen)
+            trained += len(batch.bags_S)
+            yield batch
+
+    loss = loss_of(denoise)
+    with _table_of(model, encoded, groups, optimiser) as make:
+        report = train(
+            model,
+            batches,
+            lambda batch: loss(model, batch),
+            epochs=epochs,
+            optimiser=optimiser,
+            seed=seed,
+            make=make,
+        )
+    return replace(report, sentences=trained)
+
+
+def fit_sentences(
+    model: BagModel,
+    encoded: EncodedBags,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+) -> FitReport:
+    """The same where every sentence counts for itself."""
+    return fit_bags(
+        model,
+        encoded,
+        [np.arange(len(encoded))],
+        denoise="none",
+        epochs=epochs,
+        batch_size=batch_size,
+        optimiser=optimiser,
+        seed=seed,
+    )
+
+
+def _must_have_sentences(groups: Sequence[Rows]) -> None:
+    if any(not len(group) for group in groups):
+        raise DataError("a bag has no sentence")
+
+
+def _dealt(
+    encoded: EncodedBags, groups: Sequence[Rows], batch_size: int, random: np.random.Generator
+) -> Iterator[list[Rows]]:
+    """The bags of each batch of one epoch; for an encoder bags of like size are together."""
+    if isinstance(encoded, EncodedSentences):
+        order = random.permutation(len(groups))
+        for start in range(0, len(order), batch_size):
+            yield [groups[number] for number in order[start : start + batch_size]]
+        return
+    lengths_S = encoded.lengths_S
+    kept = [
+        group if len(group) <= _MOST else np.sort(random.choice(group, _MOST, replace=False))
+        for group in groups
+    ]
+    sizes_G = np.array([len(group) * lengths_S[group].max() for group in kept], np.int64)
+    for numbers in shuffled(sizes_G, batch_size, random=random):
+        yield [kept[number] for number in numbers]
+
+
+def _batch(encoded: EncodedBags, groups: Sequence[Rows]) -> BagBatch:
+    rows_S = np.concatenate(groups)
+    bags_S = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    firsts_G = np.array([group[0] for group in groups])
+    relations_G = encoded.relations_S[firsts_G].astype(np.int64)
+    made: Callable[..., Any] = (
+        sentence_batch if isinstance(encoded, EncodedSentences) else relation_batch
+    )
+    return BagBatch(made(encoded, rows_S), torch.from_numpy(bags_S), torch.from_numpy(relations_G))
+
+
+def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> list[Rows]:
+    """The clearest sentence of each bag, as the model is now."""
+    found = list(groups)
+    several = [number for number, group in enumerate(groups) if len(group) > 1]
+    if not several:
+        return found
+    many = [groups[number] for number in several]
+    rows_S = np.concatenate(many)
+    bags_S = torch.from_numpy(np.repeat(np.arange(len(many)), [len(group) for group in many]))
+    relations_G = torch.from_numpy(encoded.relations_S[[group[0] for group in many]]).long()
+    logits_SR = torch.from_numpy(_said(model, encoded.only(rows_S))) + model.relation.bias.detach()
+    best_G = clearest(logits_SR, bags_S, relations_G).numpy()
+    for number, place in zip(several, best_G, strict=True):
+        found[number] = rows_S[place : place + 1]
+    return found
+
+
+@contextmanager
+def _table_of(
+    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], optimiser: Optimiser
+) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Any]]:
+    """Within, only rows of the table that are read are trained; gives what makes the optimiser."""
+    reader = model.reader
+    if isinstance(reader, Pcnn) and optimiser.rowwise:
+        reader.word.sparse = True
+        try:
+            yield row_steps
+        finally:
+            reader.word.sparse = False
+        return
+    within: AbstractContextManager[None] = nullcontext()
+    if isinstance(reader, Pcnn) and isinstance(encoded, EncodedSentences):
+        own = encoded.only(np.concatenate(groups)) if groups else encoded
+        within = only_rows(model, reader.word, np.append(own.words_N, PAD))
+    elif isinstance(encoded, EncodedRelations) and optimiser.keeps_still:
+        body: Any = reader.encoder
+        table: nn.Embedding = body.get_input_embeddings()
+        within = only_rows(model, table, np.append(encoded.ids_N, encoded.padding))
+    with within:
+        yield build
+
+
+# --- what a model says ------------------------------------------------------------------------
+
+
+def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
+    """p_SR: of each sentence, the probability of every relation."""
+    said_SR = torch.from_numpy(_said(model, encoded)) + model.relation.bias.detach()
+    found: NDArray[np.float32] = said_SR.softmax(1).numpy()
+    return found
+
+
+def bag_scores(
+    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], *, denoise: Denoise
+) -> NDArray[np.float32]:
+    """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
+
+    Of "none" and "one" the maximum over the bag's sentences of each relation's probability, of the
+    others as `models.bags` says. Raises DataError where a bag has no sentence.
+    """
+    _must_have_sentences(groups)
+    scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
+    if not len(groups):
+        return scores_GR
+    said_SR = _said(model, encoded)
+    score, bias_R = scores_of(denoise), model.relation.bias.detach()
+    sizes_G = np.array([len(group) for group in groups])
+    cuts = np.flatnonzero(np.diff(np.cumsum(sizes_G) // _AT_ONCE)) + 1
+    for numbers in np.split(np.arange(len(groups)), cuts):
+        rows_S = np.concatenate([groups[number] for number in numbers])
+        bags_S = torch.from_numpy(np.repeat(np.arange(len(numbers)), sizes_G[numbers]))
+        own_SR = torch.from_numpy(said_SR[rows_S])
+        scores_GR[numbers] = score(own_SR, bias_R, bags_S, len(numbers)).numpy()
+    return scores_GR
+
+
+def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
+    """said_SR: the linear layer's answers without its bias."""
+    said_SR = np.zeros((len(encoded), len(model.relation.bias)), np.float32)
+    batches: Iterator[SentenceBatch | RelationBatch]
+    if isinstance(encoded, EncodedSentences):
+        batches = predict_sentence_batches(encoded)
+    else:
+        batches = predict_relation_batches(encoded)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        weight_FR = model.relation.weight.t()
+        for batch in batches:
+            said_SR[batch.rows_B] = (model.reader(batch) @ weight_FR).numpy()
+    model.train(was_training)
+    return said_SR
