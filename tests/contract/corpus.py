@@ -10,6 +10,7 @@ from typing import Any
 from confide.federation.keys import new_key
 from confide.methods import METHODS
 from confide.settings import OF_THE_TASK, Settings, parse
+from contract.bags import tiny_bags, write_bag_sites
 from contract.relations import tiny_relations, write_relation_sites
 
 DRUGS = ("aspirin", "codeine", "heparin", "insulin", "morphine", "warfarin")
@@ -77,6 +78,18 @@ TINY: dict[str, Any] = {
 """Settings of a run that takes half a second."""
 
 
+WRITE = {"ner": write_sites, "re": write_relation_sites, "bags": write_bag_sites}
+"""What writes the files of sites, by task."""
+
+
+def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
+    if task == "ner":
+        return TINY
+    if task == "re":
+        return tiny_relations(folder)
+    return tiny_bags("encoder" if "bags.reader=encoder" in overrides else "pcnn")
+
+
 _SHORT = {full: name for (_, name), full in OF_THE_TASK.items()}
 
 
@@ -87,15 +100,15 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     """
     chosen = [override.split("=", 1) for override in overrides]
     named = [name for key, name in chosen if key in ("method", "base")]
-    relations = any(METHODS[name].task == "re" for name in named if name in METHODS)
+    tasks = {METHODS[name].task for name in named if name in METHODS}
+    task = next((one for one in ("re", "bags") if one in tasks), "ner")
     overrides = tuple(
         f"{key}={_SHORT.get(value, value) if key in ('method', 'base') else value}"
         for key, value in chosen
     )
-    write_them = write_relation_sites if relations else write_sites
-    tables = tree.pop("site", None) or write_them(folder / "data", sites)
+    tables = tree.pop("site", None) or WRITE[task](folder / "data", sites)
     key = folder / "shared.key"
     if not key.exists():
         new_key(key, KEY)
-    usual = {"task": "re", **tiny_relations(folder)} if relations else TINY
+    usual = {"task": task, **_usual(folder, task, overrides)}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

@@ -1,4 +1,4 @@
-"""Relation methods over real engines, for tests that look at what is sent."""
+"""Methods of relations and bags over real engines, for tests that look at what is sent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def started(
     folder: Path, settings: Settings, *, at_least: int = 0, **changes: Any
 ) -> tuple[Any, Federation, Seen]:
     """The method, a federation of the settings' sites, and its engine."""
-    gathered = gather(settings, folder / "sites", key_file=None)
+    key = Path(settings.key) if settings.key else None
+    gathered = gather(settings, folder / "sites", key_file=key)
     method = method_of(settings)(settings, changes.get("public", gathered.public))
     steps = {step.name: step for step in method.steps}
     engine = Seen(gathered.specs, Hosting(steps, method.Memory, settings.seed))

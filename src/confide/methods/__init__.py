@@ -9,9 +9,11 @@ from confide.errors import SettingsError
 from confide.federation.federation import Federation
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
+from confide.methods.bag_averaging import Chain, FedAvgBags
 from confide.methods.fedavg import FedAvg
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
+from confide.methods.lazy_mil import LazyMil
 from confide.methods.relation_averaging import FedAttRE, FedAvgRE
 from confide.scoring import Counts
 from confide.settings import OF_THE_TASK, REFERENCES, nearest
@@ -32,7 +34,7 @@ class Method(Protocol):
     Settings: ClassVar[type]
     State: ClassVar[type]
     Memory: ClassVar[type]
-    task: ClassVar[Literal["ner", "re"]]
+    task: ClassVar[Literal["ner", "re", "bags"]]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
 
@@ -69,6 +71,9 @@ METHODS: dict[str, type[Method]] = {
     "feded": FedED,
     "fedavg-re": FedAvgRE,
     "fedatt-re": FedAttRE,
+    "lazy-mil": LazyMil,
+    "fedavg-bags": FedAvgBags,
+    "chain": Chain,
 }
 """By the names that `Settings.trained_by` gives; of two tasks with a method, each has its own."""
 

@@ -128,9 +128,7 @@ class FedAvgBags:
 
     def start(self, federation: Federation) -> BagState:
         """Agree on the model and its words, and draw its first weights."""
-        return start_of_bags(
-            self._run, federation, TAKE_BAG_FORM, denoise=self._run.bags.denoise
-        )
+        return start_of_bags(self._run, federation, TAKE_BAG_FORM, denoise=self._run.bags.denoise)
 
     def round(
         self, state: BagState, federation: Federation, n: int
@@ -206,6 +204,4 @@ def _on_from(ask: TrainBags, reply: RelationsTrained) -> TrainBags:
 
 def train_ask(run: RunSettings, weights: Arrays, n: int, *, weighting: str) -> TrainBags:
     """How the sites train in a round; in the first they fill their word vectors in."""
-    return TrainBags(
-        **training_of(run, n), weights=weights, weighting=weighting, vectors=n == 1
-    )
+    return TrainBags(**training_of(run, n), weights=weights, weighting=weighting, vectors=n == 1)

@@ -12,17 +12,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.bags import Bags, held_out_bags
+from confide.data.bags import Bags, Same, held_out_bags
 from confide.data.relations import NO_RELATION, RelationExample, Rules, candidates, with_labels
 from confide.data.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.learning.bags import BagModeller, bag_scores, sentence_probabilities
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
-from confide.methods.bag_form import PCNN, BagMemory, modeller_of, words_of
+from confide.methods.bag_form import PCNN, BagMemory, bag_form_of, words_of
 from confide.methods.context import find_encoder
 from confide.methods.relation_form import rules_of
-from confide.models.bags import BagModel
+from confide.models.bags import BagModel, Denoise
 from confide.text.document import Document, Relation
 
 
@@ -71,8 +72,8 @@ class BagExtractor:
     modeller: BagModeller
     model: BagModel
     rules: Rules
-    same: str
-    denoise: str
+    same: Same
+    denoise: Denoise
     types: tuple[str, ...]
 
     @cached_property
@@ -120,14 +121,14 @@ class BagExtractor:
     def scores(self, documents: Sequence[Document]) -> tuple[Bags, NDArray[np.float32]]:
         """The bags of the documents with their facts, and scores_GR: of each, all relations."""
         examples = candidates(documents, self.rules).examples
-        bags = held_out_bags(examples, documents, same=self.same)  # type: ignore[arg-type]
+        bags = held_out_bags(examples, documents, same=self.same)
         encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
 
     def _read(self, documents: Sequence[Document]) -> _Read:
         plain = [replace(one, relations=()) for one in documents]
         examples = candidates(plain, self.rules).examples
-        bags = held_out_bags(examples, plain, same=self.same)  # type: ignore[arg-type]
+        bags = held_out_bags(examples, plain, same=self.same)
         encoded = self.modeller.encoded(with_labels(examples, ()))
         return _Read(
             examples,
@@ -173,7 +174,7 @@ def extractor_of(
     FederationError where these are other files; and what `find_encoder` raises.
     """
     if memory.reader == PCNN:
-        return extractor_with(memory, weights, words=words_of(memory, key))
+        return extractor_with(memory, weights, words_of(memory, key))
     found = find_encoder(encoder or memory.encoder)
     if found.digest != memory.digest:
         raise FederationError(
@@ -181,17 +182,21 @@ def extractor_of(
             where=str(found.folder),
             fix="name the folder of the same files",
         )
-    return _built(memory, weights, modeller_of(memory, words=None, encoder=found))
+    return extractor_with(memory, weights, found)
 
 
-def extractor_with(memory: BagMemory, weights: Arrays, *, words: Vocabulary) -> BagExtractor:
-    """The same with these words, in whatever vocabulary: row i of the word table is word i."""
-    return _built(memory, weights, modeller_of(memory, words=words, encoder=None))
-
-
-def _built(memory: BagMemory, weights: Arrays, modeller: BagModeller) -> BagExtractor:
+def extractor_with(
+    memory: BagMemory, weights: Arrays, source: Vocabulary | FrozenEncoder
+) -> BagExtractor:
+    """The same with these words, row i of the word table being word i, or this encoder."""
+    modeller = BagModeller(bag_form_of(memory), source)
     model = modeller.initial(0)
     load(model, weights)
     return BagExtractor(
-        modeller, model, rules_of(memory), memory.same, memory.denoise, tuple(memory.known_types)
+        modeller,
+        model,
+        rules=rules_of(memory),
+        same=memory.same,  # type: ignore[arg-type]
+        denoise=memory.denoise,  # type: ignore[arg-type]
+        types=tuple(memory.known_types),
     )

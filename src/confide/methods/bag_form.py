@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 from confide.data.relations import NO_RELATION, type_pairs
 from confide.data.vocabulary import (
     DIGEST_BYTES,
-    SPECIALS,
     KeyedVocabulary,
-    Vocabulary,
     count_words,
     digest,
 )
@@ -34,8 +32,7 @@ from confide.federation.keys import key_check
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.learning.bags import BagForm, BagModeller
-from confide.learning.encoder import FrozenEncoder
+from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm
 from confide.methods.context import WIDEST, encoder_of, find_encoder
 from confide.methods.relation_form import (
     RelationMemory,
@@ -45,7 +42,7 @@ from confide.methods.relation_form import (
 )
 from confide.methods.vocabulary import check_digests, compare_keys, digested, number
 from confide.settings import Settings as RunSettings
-from confide.text.segment import segmented
+from confide.text.segment import tokens_of
 
 PCNN = "pcnn"
 _SIZES = ("word_dim", "position_dim", "filters", "width", "farthest")
@@ -79,6 +76,8 @@ class BagsCounted:
 class BagMemory(RelationMemory):
     """What a site keeps: the form of the model, and the common words, whose key it needs."""
 
+    pool: str = carries("what stands for an entity where an encoder reads: max")
+    longest: int = carries("words or word pieces that are read of an example")
     reader: str = carries("what reads a sentence: pcnn or encoder")
     denoise: str = carries("how the sentences of a bag become one")
     same: str = carries("what makes two mentions one entity: concept or letters")
@@ -95,17 +94,18 @@ def count_bags(
 ) -> tuple[BagsCounted, object]:
     """Count words, relations and types of the training text; a site without text has none."""
     if ask.reader == PCNN:
-        words: Any = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
-        words = digested(site.key(), "word", words, site.guards.min_token_count)
+        counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
+        digests, times = digested(site.key(), "word", counts, site.guards.min_token_count)
         encoder, dim = "", 0
     else:
-        words = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
         found = encoder_of(site, ask.encoder)
         encoder, dim = found.digest, found.dim
     relations = {relation.type for document in site.train for relation in document.relations}
     types = {entity.type for document in site.train for entity in document.entities}
     reply = BagsCounted(
-        *words,
+        word_digests_W16=digests,
+        word_counts_W=times,
         encoder=encoder,
         dim=dim,
         relations=sorted(relations - {NO_RELATION}),
@@ -116,10 +116,9 @@ def count_bags(
 
 
 def _tokens(site: Site) -> Iterable[str]:
-    for given in site.train:
-        document = segmented(given)
-        for sentence in document.sentences:
-            yield from document.token_texts(sentence)
+    for document in site.train:
+        for start, end in tokens_of(document.text):
+            yield document.text[start:end]
 
 
 def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
@@ -203,15 +202,19 @@ def _form(
 
 
 def bag_form_of(memory: BagMemory) -> BagForm:
-    """What a bag model of this form is, but for its words or its encoder."""
-    TODO
-
-
-def modeller_of(
-    memory: BagMemory, *, words: Vocabulary | None, encoder: FrozenEncoder | None
-) -> BagModeller:
-    """What makes models of this form, from the common words or from the common encoder."""
-    TODO
+    """What a bag model of this form is, but for its words or its encoder, and its weights."""
+    reader: PcnnForm | EncoderForm
+    if memory.reader == PCNN:
+        sizes: dict[str, Any] = {**memory.sizes, "how": memory.how, "activation": memory.activation}
+        reader = PcnnForm(**sizes, longest=memory.longest)
+    else:
+        reader = EncoderForm(
+            types=tuple(memory.types),
+            blind=memory.blind,
+            pool=memory.pool,  # type: ignore[arg-type]
+            longest=memory.longest,
+        )
+    return BagForm(tuple(memory.relations), reader, memory.dropout)
 
 
 def modeller_without_key(memory: BagMemory) -> BagModeller:
@@ -220,13 +223,9 @@ def modeller_without_key(memory: BagMemory) -> BagModeller:
     Raises what `find_encoder` raises.
     """
     if memory.reader == PCNN:
-        return modeller_of(memory, words=_unread(memory), encoder=None)
-    return modeller_of(memory, words=None, encoder=find_encoder(memory.encoder))
-
-
-def _unread(memory: BagMemory) -> KeyedVocabulary:
-    """The common words for who cannot look one up: how many they are."""
-    return KeyedVocabulary(memory.word_digests_V16, "word", b"")
+        unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
+        return BagModeller(bag_form_of(memory), unread)
+    return BagModeller(bag_form_of(memory), find_encoder(memory.encoder))
 
 
 def words_of(memory: BagMemory, key: bytes | None) -> KeyedVocabulary:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from confide.data.bags import held_out_bags, training_bags
 from confide.data.relations import candidates, with_labels
 from confide.data.vectors import VectorFile, read_vectors
-from confide.errors import ConfideError, KeyFileError
+from confide.data.vocabulary import DIGEST_BYTES
+from confide.errors import ConfideError, GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import key_check
@@ -34,6 +35,7 @@ from confide.learning.bags import (
     bag_scores,
     fit_bags,
     fit_sentences,
+    set_vectors,
 )
 from confide.learning.fit import FitReport
 from confide.learning.seeds import derive_seed
@@ -43,7 +45,6 @@ from confide.methods.bag_form import (
     BagMemory,
     agree_on_bags,
     bag_form_of,
-    modeller_of,
     modeller_without_key,
     triple_digest,
     words_of,
@@ -128,8 +129,7 @@ def desk_of(site: Site, memory: BagMemory) -> _Desk:
     desks: dict[Any, _Desk] = site.scratch.setdefault("bag desks", {})
     place = (bag_form_of(memory), memory.check)
     if place not in desks or not desks[place].knows(memory):
-        words = words_of(memory, key) if encoder is None else None
-        modeller = modeller_of(memory, words=words, encoder=encoder)
+        modeller = BagModeller(bag_form_of(memory), encoder or words_of(memory, key))
         desks[place] = _Desk(modeller, memory.word_digests_V16)
     return desks[place]
 
@@ -146,7 +146,7 @@ def model_at(
     found = vectors_of(site, memory) if vectors else None
     load(model, weights, lent=lent and found is None)
     if found is not None:
-        set_words(model, found)
+        set_vectors(model, found)
     return model
 
 
@@ -199,30 +199,34 @@ def looked_at(site: Site, memory: BagMemory, part: str) -> Looked:
 
 
 def _looked(site: Site, memory: BagMemory, part: str) -> Looked:
-    examples = candidates(site.documents(part), rules_of(memory)).examples
-    number = {name: place for place, name in enumerate(memory.relations)}
+    documents = site.documents(part)
+    examples = candidates(documents, rules_of(memory)).examples
     modeller = desk_of(site, memory).modeller
-    encoded = modeller.encoded(with_labels(examples, number))
+    number = {name: place for place, name in enumerate(memory.relations)}
     if part != "train":
-        held = held_out_bags(examples, site.documents(part), same=memory.same)  # type: ignore[arg-type]
+        held = held_out_bags(examples, documents, same=memory.same)  # type: ignore[arg-type]
+        encoded = modeller.encoded(with_labels(examples, ()))
         return Looked(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
     if examples and len(examples) < site.guards.min_sentences:
         raise Refusal("too-few-sentences")
-    if any(one.relation not in number for one in examples):
+    bags = training_bags(examples, documents, same=memory.same)  # type: ignore[arg-type]
+    if not number.keys() >= set(bags.relations):
         raise Refusal("relation-outside-set")
-    bags = training_bags(examples, site.train, same=memory.same)  # type: ignore[arg-type]
     key = key_of(site, memory)
     marks = [
-        triple_digest(memory, key, (head, tail, relation))
-        for (head, tail), relation in zip(bags.pairs, bags.relations, strict=True)
+        triple_digest(memory, key, (*names, relation))
+        for names, relation in zip(bags.pairs, bags.relations, strict=True)
     ]
-    digests_G16 = np.frombuffer(b"".join(marks), np.uint8).reshape(len(marks), -1 if marks else 16)
-    relations_G = np.array([number[name] for name in bags.relations], np.int64)
-    return Looked(encoded, bags.groups, relations_G, digests_G16)
+    return Looked(
+        encoded=modeller.encoded(bags.examples),
+        groups=bags.groups,
+        relations_G=np.array([number[name] for name in bags.relations], np.int64),
+        digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(-1, DIGEST_BYTES),
+    )
 
 
 _NONE = np.zeros(0, np.int64)
-_NO_DIGESTS = np.zeros((0, 16), np.uint8)
+_NO_DIGESTS = np.zeros((0, DIGEST_BYTES), np.uint8)
 
 
 def forget_bags(site: Site) -> None:
@@ -258,7 +262,9 @@ def check_form_taken(ask: object, reply: BagFormTaken) -> None:
 TAKE_BAG_FORM = Step.of(take_bag_form, check=check_form_taken)
 
 
-def start_of_bags(run: RunSettings, federation: Federation, step: Step, *, denoise: str) -> BagState:
+def start_of_bags(
+    run: RunSettings, federation: Federation, step: Step, *, denoise: str
+) -> BagState:
     """Agree on the model, hand its form out by `step`, and draw its first weights.
 
     Raises what `agree_on_bags` raises, and FederationError where sites have other vectors.
@@ -299,10 +305,8 @@ def train_at(
     }
     if winners_W is not None or memory.denoise == "none":
         return model, fit_sentences(model, encoded, **how)
-    report = fit_bags(
-        model, encoded, looked.groups, looked.relations_G, denoise=memory.denoise, **how
-    )
-    return model, report
+    denoise: Any = memory.denoise
+    return model, fit_bags(model, encoded, looked.groups, denoise=denoise, **how)
 
 
 def trained(model: BagModel, report: FitReport, *, weight: float) -> RelationsTrained:
@@ -338,7 +342,8 @@ def score_bags(
         raise Refusal("bad-ask")
     looked = looked_at(site, memory, ask.part)
     model = model_at(site, memory, ask.weights, lent=True)
-    scores_GR = bag_scores(model, looked.encoded, looked.groups, denoise=memory.denoise)
+    denoise: Any = memory.denoise
+    scores_GR = bag_scores(model, looked.encoded, looked.groups, denoise=denoise)
     return bags_scored(count_bags(scores_GR, memory.relations, looked.facts)), memory
 
 

@@ -289,7 +289,7 @@ class FedAvg:
     Settings: ClassVar[type] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
     Memory: ClassVar[type] = TaggerMemory
-    task: ClassVar[Literal["ner", "re"]] = "ner"
+    task: ClassVar[Literal["ner", "re", "bags"]] = "ner"
     keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = False
 

@@ -142,9 +142,7 @@ def take_lazy_form(
     return form_taken(site, ask), fresh
 
 
-def bid(
-    site: Site, memory: LazyMemory | None, ask: Bid, turn: Turn
-) -> tuple[Bids, LazyMemory]:
+def bid(site: Site, memory: LazyMemory | None, ask: Bid, turn: Turn) -> tuple[Bids, LazyMemory]:
     """Score the site's own sentences, and say the best value of each triple (Algorithm 2)."""
     memory = known(memory)
     looked = looked_at(site, memory, "train")

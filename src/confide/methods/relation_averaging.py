@@ -183,7 +183,7 @@ class FedAvgRE:
     Settings: ClassVar[type] = FedAvgRESettings
     State: ClassVar[type] = RelationState
     Memory: ClassVar[type] = RelationMemory
-    task: ClassVar[Literal["ner", "re"]] = "re"
+    task: ClassVar[Literal["ner", "re", "bags"]] = "re"
     keyed: ClassVar[bool] = False
     personal: ClassVar[bool] = False
 

@@ -126,7 +126,7 @@ class FedED:
     Settings: ClassVar[type] = FedEDSettings
     State: ClassVar[type] = FedEDState
     Memory: ClassVar[type] = FedEDMemory
-    task: ClassVar[Literal["ner", "re"]] = "re"
+    task: ClassVar[Literal["ner", "re", "bags"]] = "re"
     keyed: ClassVar[bool] = False
     personal: ClassVar[bool] = False
 

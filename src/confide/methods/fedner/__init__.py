@@ -118,7 +118,7 @@ class FedNER:
     Settings: ClassVar[type] = FedNERSettings
     State: ClassVar[type] = FedNERState
     Memory: ClassVar[type] = FedNERMemory
-    task: ClassVar[Literal["ner", "re"]] = "ner"
+    task: ClassVar[Literal["ner", "re", "bags"]] = "ner"
     keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 

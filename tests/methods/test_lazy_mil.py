@@ -1,0 +1,487 @@
+"""Lazy MIL: who bids what, who wins, and that everybody trains on nothing but their own winners."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.data.bags import training_bags
+from confide.data.relations import NO_RELATION, candidates
+from confide.data.vocabulary import digest
+from confide.errors import GuardError, QuorumError
+from confide.federation.changes import restored
+from confide.federation.guards import Guards, check_reply
+from confide.federation.inprocess import Hosting
+from confide.federation.keys import new_key
+from confide.federation.messages import encode
+from confide.gathering import gather
+from confide.learning.bags import BagModeller, fit_sentences, sentence_probabilities
+from confide.learning.seeds import derive_seed
+from confide.learning.weights import arrays, load
+from confide.methods import lazy_mil
+from confide.methods.bag_averaging import train_ask
+from confide.methods.bag_form import bag_form_of, words_of
+from confide.methods.bags import Looked
+from confide.methods.lazy_mil import (
+    BID,
+    HEAR_WINNERS,
+    Bid,
+    Bids,
+    HearWinners,
+    WinnersHeard,
+    best_sentences,
+    winners,
+)
+from confide.methods.relation_form import rules_of
+from confide.methods.relations import optimiser_of
+from confide.text.document import Document
+from contract.bags import bag_documents, sentence, write_bags
+from contract.corpus import KEY, tiny
+from methods.relation_runs import Seen, started
+
+SAID = {"eases": "took", "causes": "head", "": "the patient", "nothing": "pain"}
+
+
+def says(name: str, pair: tuple[str, str], relation: str, said: str) -> Document:
+    """A sentence about a pair, labelled with the relation, that says something."""
+    import random
+
+    return sentence(
+        random.Random(name),
+        name,
+        names=(f"drug{pair[0]}", f"pain{pair[1]}"),
+        concepts=pair,
+        said=SAID[said],
+        relation=relation,
+    )
+
+
+def own_sites(
+    folder: Path, sites: dict[str, Sequence[Document]], *overrides: str, at_least: int = 0
+) -> tuple[Any, Any, Seen]:
+    """Lazy MIL over sites that train on these documents."""
+    tables = write_bags(folder / "data", sites)
+    settings = tiny(folder, "method=lazy-mil", *overrides, site=tables)
+    return started(folder, settings, at_least=at_least)
+
+
+TWO = {
+    "site-1": [
+        says("1a", ("D1", "E1"), "eases", "eases"),
+        says("1b", ("D1", "E1"), "eases", "nothing"),
+        says("1c", ("D2", "E2"), "causes", "nothing"),
+        says("1d", ("D3", "E3"), "", ""),
+        says("1e", ("D5", "E5"), "causes", "causes"),
+        says("1f", ("D6", "E6"), "eases", "nothing"),
+    ],
+    "site-2": [
+        says("2a", ("D1", "E1"), "eases", "nothing"),
+        says("2b", ("D2", "E2"), "causes", "causes"),
+        says("2c", ("D2", "E2"), "causes", "nothing"),
+        says("2d", ("D3", "E3"), "", "nothing"),
+        says("2e", ("D4", "E4"), "eases", "eases"),
+        says("2f", ("D6", "E6"), "eases", "eases"),
+        says("2g", ("E6", "D6"), "eases", "eases"),
+    ],
+}
+"""Bags of both sites, bags of one of them, and a pair that is head and tail of each other."""
+
+
+# --- choosing -----------------------------------------------------------------------------------
+
+
+def marks(*numbers: int) -> np.ndarray:
+    return np.array([[number] * 16 for number in numbers], np.uint8).reshape(-1, 16)
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def test_the_highest_bid_wins_and_of_equal_ones_the_lower_name() -> None:
+    bids = {
+        "b": Bids(marks(1, 2, 4), f32(0.5, 0.9, 0.1)),
+        "a": Bids(marks(1, 2, 3), f32(0.5, 0.2, 0.0)),
+        "c": Bids(marks(1, 4), f32(0.4, 0.0)),
+        "d": Bids(marks(), f32()),
+    }
+    found = winners(bids)
+    assert list(found) == ["a", "b"]
+    assert found["a"].tolist() == marks(1, 3).tolist()
+    assert found["b"].tolist() == marks(2, 4).tolist()
+    assert winners({}) == {}
+    assert winners({"d": bids["d"]}) == {}
+
+
+def test_winners_are_those_of_a_plain_loop() -> None:
+    random = np.random.default_rng(3)
+    bids = {}
+    for place in range(7):
+        numbers = np.sort(random.choice(60, size=random.integers(0, 40), replace=False))
+        values = (random.integers(0, 4, len(numbers)) / 4).astype(np.float32)
+        bids[f"site-{place}"] = Bids(marks(*numbers.tolist()), values)
+    best: dict[int, tuple[float, str]] = {}
+    for site in sorted(bids):
+        for mark, value in zip(bids[site].digests_G16, bids[site].values_G, strict=True):
+            if int(mark[0]) not in best or value > best[int(mark[0])][0]:
+                best[int(mark[0])] = (float(value), site)
+    found = winners(dict(reversed(bids.items())))
+    for site in bids:
+        mine = sorted(number for number, (_, owner) in best.items() if owner == site)
+        assert found.get(site, marks())[:, 0].tolist() == mine
+
+
+def test_a_bag_bids_with_its_best_sentence_and_of_equal_ones_the_first() -> None:
+    likely_SR = f32(0.1, 0.9, 0.6, 0.4, 0.2, 0.8, 0.5, 0.5, 0.2, 0.8).reshape(5, 2)
+    groups = [np.array([1]), np.array([0, 2, 4]), np.array([2, 4]), np.array([0, 3])]
+    looked = Looked(None, groups, np.array([0, 1, 1, 0]), marks(1, 2, 3, 4))  # type: ignore[arg-type]
+    rows, values = best_sentences(likely_SR, looked)
+    assert rows.tolist() == [1, 0, 2, 3]
+    np.testing.assert_array_equal(values, f32(0.6, 0.9, 0.8, 0.5))
+    none, nothing = best_sentences(
+        f32().reshape(0, 2), Looked(None, [], np.array([], int), marks())
+    )  # type: ignore[arg-type]
+    assert (len(none), len(nothing), nothing.dtype) == (0, 0, np.float32)
+
+
+# --- two sites ----------------------------------------------------------------------------------
+
+
+def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, str], list[float]]:
+    """Of each triple how likely the model finds each of its sentences, by means of its own."""
+    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    model = modeller.initial(0)
+    load(model, state.weights)
+    bags = training_bags(candidates(documents, rules_of(state)).examples, documents, same="concept")
+    likely = sentence_probabilities(model, modeller.encoded(bags.examples))
+    return {
+        (*pair, relation): [float(likely[row, state.relations.index(relation)]) for row in rows]
+        for pair, relation, rows in zip(bags.pairs, bags.relations, bags.groups, strict=True)
+    }
+
+
+def mark_of(state: Any, triple: tuple[str, str, str]) -> bytes:
+    return digest(KEY, "triple", json.dumps([state.nonce, *triple]))
+
+
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
+    """Fills up with the words of the sentences of each training, site after site."""
+    seen: list[list[list[int]]] = []
+
+    def watched(model: Any, encoded: Any, **how: Any) -> Any:
+        cuts = encoded.from_S1
+        seen.append([encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
+        return fit_sentences(model, encoded, **how)
+
+    monkeypatch.setattr("confide.methods.bags.fit_sentences", watched)
+    return seen
+
+
+def words_at(engine: Seen, site: str, state: Any, rows: Sequence[int]) -> list[list[int]]:
+    """The words of these of a site's sentences."""
+    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    documents = engine.site(site).train
+    bags = training_bags(candidates(documents, rules_of(state)).examples, documents, same="concept")
+    encoded = modeller.encoded([bags.examples[row] for row in rows])
+    cuts = encoded.from_S1
+    return [encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def test_every_site_trains_on_its_own_winners_and_on_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is a plain loop over all sentences of both sites with their names in the clear."""
+    seen = trained_on(monkeypatch)
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    for number in (1, 2, 3):
+        seen.clear()
+        values = {site: scored(state, documents) for site, documents in TWO.items()}
+        best: dict[tuple[str, str, str], str] = {}
+        for site in ("site-1", "site-2"):
+            for triple, likely in values[site].items():
+                owner = best.get(triple)
+                if owner is None or max(likely) > max(values[owner][triple]):
+                    best[triple] = site
+        state, facts = method.round(state, federation, number)
+        assert len(best) == 7
+        trained = [site for site in ("site-1", "site-2") if site in best.values()]
+        assert len(seen) == len(trained)
+        for site, words in zip(trained, seen, strict=True):
+            mine = [triple for triple, owner in best.items() if owner == site]
+            order = list(values[site])
+            rows = {}
+            start = 0
+            for triple in order:  # sentences of a bag lie together in TWO
+                likely = values[site][triple]
+                rows[triple] = start + int(np.argmax(likely))
+                start += len(likely)
+            own = sorted(rows[triple] for triple in mine)
+            assert words == words_at(engine, site, state, own)
+            assert engine.memory(site).won_W.tolist() == own
+            told = engine.asks["hear_winners", site].digests_W16
+            assert sorted(map(bytes, told)) == sorted(mark_of(state, one) for one in mine)
+            assert facts["winners"][site] == len(mine)
+        assert facts["sentences"] == 7
+        assert facts["bids"] == sum(len(one) for one in values.values())
+
+
+def test_no_site_is_told_of_a_bag_that_it_does_not_have(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    method.round(state, federation, 1)
+    digests = {}
+    for site, documents in TWO.items():
+        reply = engine.replies["bid", site]
+        mine = sorted(mark_of(state, triple) for triple in scored(state, documents))
+        assert [bytes(row) for row in reply.digests_G16] == mine  # sorted, one for each triple
+        digests[site] = set(mine)
+    shared = digests["site-1"] & digests["site-2"]
+    assert len(shared) == 4
+    told = [set(map(bytes, engine.asks["hear_winners", site].digests_W16)) for site in TWO]
+    assert not told[0] & told[1]
+    assert told[0] | told[1] == digests["site-1"] | digests["site-2"]
+    assert told[0] <= digests["site-1"]
+    assert told[1] <= digests["site-2"]
+
+
+def test_bids_travel_as_digests_only(tmp_path: Path) -> None:
+    """Neither a name, nor an identifier, nor where the best sentence stands, is in any byte."""
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    method.round(state, federation, 1)
+    sent = b"".join(engine.sent.values())
+    asked = b"".join(encode(ask) for ask in engine.asks.values())
+    for text in ("drugD1", "painE1", "D1", "E6"):
+        mark = digest(KEY, "word", text.lower())
+        assert text.encode() not in asked
+        assert len(text) < 4 or text.encode() not in sent
+        assert mark != text
+    bids = engine.replies["bid", "site-1"]
+    assert {name: value.dtype.name for name, value in vars(bids).items()} == {
+        "digests_G16": "uint8",
+        "values_G": "float32",
+    }
+    other = [digest(b"another key " * 3, "triple", json.dumps([state.nonce, "D1", "E1", "eases"]))]
+    other += [digest(KEY, "triple", json.dumps(["another run", "D1", "E1", "eases"]))]
+    assert mark_of(state, ("D1", "E1", "eases")) in set(map(bytes, bids.digests_G16))
+    assert not set(other) & set(map(bytes, bids.digests_G16))
+    assert mark_of(state, ("D3", "E3", NO_RELATION)) in set(map(bytes, bids.digests_G16))
+
+
+@pytest.mark.parametrize("weighting", ["sentences", "equal"])
+def test_the_next_weights_are_the_mean_of_what_winners_teach(
+    tmp_path: Path, weighting: str
+) -> None:
+    """The oracle trains models of its own, from the first weights, on each site's winners."""
+    method, federation, engine = own_sites(tmp_path, TWO, f"options.weighting={weighting}")
+    state = method.start(federation)
+    after, facts = method.round(state, federation, 1)
+    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    ask = engine.asks["train_on_winners", "site-1"]
+    found, losses, counts = [], [], []
+    for site, documents in TWO.items():
+        rows = engine.memory(site).won_W
+        examples = candidates(documents, rules_of(state)).examples
+        model = modeller.initial(0)
+        load(model, state.weights)
+        report = fit_sentences(
+            model,
+            modeller.encoded(examples).only(rows),
+            epochs=1,
+            batch_size=6,
+            optimiser=optimiser_of(ask),
+            seed=derive_seed(federation.seed, 1, site, "train_on_winners"),
+        )
+        found.append(arrays(model))
+        losses.append(report.loss)
+        counts.append(len(rows))
+    assert min(counts) > 0
+    weights = counts if weighting == "sentences" else [1, 1]
+    assert facts["loss"] == pytest.approx(np.average(losses, weights=weights))
+    for name, array in after.weights.items():
+        mean = np.average([one[name].astype(np.float64) for one in found], axis=0, weights=weights)
+        np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-7)
+
+
+# --- sites without winners ------------------------------------------------------------------------
+
+
+def test_of_sites_that_are_all_tied_the_first_wins_everything(tmp_path: Path) -> None:
+    """Both have the same sentences: the second is not asked to train and sends nothing."""
+    same = bag_documents("common", "train", 12)
+    method, federation, engine = own_sites(tmp_path, {"site-1": same, "site-2": same})
+    state = method.start(federation)
+    after, facts = method.round(state, federation, 1)
+    one, two = engine.replies["bid", "site-1"], engine.replies["bid", "site-2"]
+    np.testing.assert_array_equal(one.digests_G16, two.digests_G16)
+    np.testing.assert_array_equal(one.values_G, two.values_G)
+    assert ("hear_winners", "site-2") not in engine.asks
+    assert ("train_on_winners", "site-2") not in engine.asks
+    assert facts["winners"] == {"site-1": len(one.values_G)}
+    assert facts["sites"] == ["site-1", "site-2"]
+    reply = whole(engine, "site-1")
+    for name, array in after.weights.items():
+        np.testing.assert_allclose(array, reply.weights[name] / reply.weight, rtol=1e-6)
+
+
+def whole(engine: Seen, site: str, step: str = "train_on_winners") -> Any:
+    """A site's whole reply."""
+    kind = engine._hosting.steps[step]
+    return restored(kind, engine.asks[step, site], engine.replies[step, site])
+
+
+def test_a_site_without_training_text_is_scored_and_never_asked_to_bid(tmp_path: Path) -> None:
+    nothing = [Document("empty", "nothing is said here .")]
+    sites = {**TWO, "site-3": nothing}
+    method, federation, engine = own_sites(tmp_path, sites)
+    state = method.start(federation)
+    assert engine.replies["take_lazy_form", "site-3"].sentences == 0
+    assert state.idle == ["site-3"]
+    after, facts = method.round(state, federation, 1)
+    assert not [place for place in engine.asks if place[0] == "bid" and place[1] == "site-3"]
+    assert facts["sentences"] == 7
+    counts = method.score(after, federation, part="test", round=1)
+    assert counts["site-3"].bags > 0
+    assert not federation.faults
+
+
+def test_a_round_in_which_nobody_can_train_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = [Document("empty", "nothing is said here .")]
+    method, federation, engine = own_sites(tmp_path, {"site-1": nothing, "site-2": TWO["site-1"]})
+    state = method.start(federation)
+    monkeypatch.setattr(federation, "draw", lambda *_: ("site-1",))
+    after, facts = method.round(state, federation, 1)
+    assert after is state
+    assert (facts["loss"], facts["sentences"], facts["winners"]) == (None, 0, {})
+    assert not [place for place in engine.asks if place[0] in ("bid", "train_on_winners")]
+
+
+def test_a_site_with_fewer_winners_than_its_guard_wants_does_not_train(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    engine.site("site-2").guards = Guards(min_sentences=7)
+    _, facts = method.round(state, federation, 1)
+    assert facts["winners"]["site-2"] == 0
+    assert ("train_on_winners", "site-2") not in engine.asks
+    assert facts["sentences"] == facts["winners"]["site-1"] > 0
+    assert not federation.faults
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_site_that_starts_again_between_bidding_and_training_gives_the_same_reply(
+    tmp_path: Path,
+) -> None:
+    """Everything that was in the process is gone; what the folder holds is enough."""
+    tables = write_bags(tmp_path / "data", TWO)
+    settings = tiny(tmp_path, "method=lazy-mil", site=tables)
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    straight, _ = method.round(state, federation, 1)
+    sent = engine.sent["train_on_winners", "site-2"]
+
+    _, second, _ = started(tmp_path / "again", settings)
+    state = method.start(second)
+    bids = second.ask(BID, Bid(state.weights, True), round=1)
+    told = {site: HearWinners(won) for site, won in winners(bids).items()}
+    heard = second.ask(HEAR_WINNERS, told, round=1)
+    assert all(reply.sentences for reply in heard.values())
+    steps = {step.name: step for step in method.steps}
+    specs = gather(settings, tmp_path / "again" / "sites", key_file=tmp_path / "shared.key").specs
+    second._engine = fresh = Seen(specs, Hosting(steps, method.Memory, settings.seed))
+    ask = engine.asks["train_on_winners", "site-2"]
+    total = second.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1)
+    assert fresh.sent["train_on_winners", "site-2"] == sent
+    for name, array in straight.weights.items():
+        assert np.array_equal((total.weights[name] / total.weight).astype(np.float32), array)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_a_triple_that_the_site_did_not_bid_for_is_refused(tmp_path: Path) -> None:
+    method, federation, _ = own_sites(tmp_path, TWO, at_least=1)
+    state = method.start(federation)
+    bids = federation.ask(BID, Bid(state.weights, False), round=1)
+    mine, theirs = bids["site-1"].digests_G16, bids["site-2"].digests_G16
+    foreign = np.array([row for row in theirs if row.tobytes() not in set(map(bytes, mine))])
+    assert len(foreign)
+    for digests, number in (
+        (foreign[:1], 1),
+        (np.concatenate((mine, foreign)), 1),
+        (np.concatenate((mine[:1], mine[:1])), 1),
+        (mine, 2),  # of another round
+    ):
+        with pytest.raises(QuorumError, match=r"site-1.*that it did not bid for in this round"):
+            federation.ask(HEAR_WINNERS, {"site-1": HearWinners(digests)}, round=number, at_least=1)
+    with pytest.raises(QuorumError, match="could not be read"):
+        federation.ask(HEAR_WINNERS, {"site-1": HearWinners(marks(1)[:, :4])}, round=1, at_least=1)
+    with pytest.raises(QuorumError, match="did not bid for in this round"):
+        ask = train_ask(method._run, state.weights, 1, weighting="equal")
+        federation.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1, sites=["site-1"], at_least=1)
+
+
+GOOD = Bids(marks(1, 2), f32(0.25, 1.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"values_G": f32(0.25)},
+        {"values_G": f32(0.25, 1.5)},
+        {"values_G": f32(-0.25, 1)},
+        {"values_G": f32(np.nan, 1)},
+        {"values_G": np.array([0.25, 1.0])},
+        {"digests_G16": marks(1, 1)},
+        {"digests_G16": marks(1, 2)[:, :8]},
+        {"digests_G16": marks(1, 2).astype(np.int64)},
+        {"digests_G16": marks(1, 2, 3)},
+    ],
+    ids=str,
+)
+def test_bids_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    ask = Bid({}, False)
+    check_reply(BID, ask, GOOD)
+    check_reply(BID, ask, Bids(marks(), f32()))
+    with pytest.raises(GuardError):
+        check_reply(BID, ask, replace(GOOD, **changes))
+
+
+def test_a_site_trains_on_what_it_won_or_on_nothing() -> None:
+    ask = HearWinners(marks(1, 2, 3))
+    for number in (0, 3):
+        check_reply(HEAR_WINNERS, ask, WinnersHeard(number))
+    for number in (-1, 1, 4, 10**15):
+        with pytest.raises(GuardError):
+            check_reply(HEAR_WINNERS, ask, WinnersHeard(number))
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_a_site_without_the_key_or_with_another_is_refused_by_name(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO)
+    engine.site("site-2").key_file = None
+    with pytest.raises(QuorumError, match=r"site site-2, step check_key.*has no key"):
+        method.start(federation)
+    engine.site("site-2").key_file = new_key(tmp_path / "other.key", bytes(range(32)))
+    with pytest.raises(Exception, match=r"do not share one key: .*site-2"):
+        method.start(federation)
+
+
+def test_a_key_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO, at_least=1)
+    state = method.start(federation)
+    engine.site("site-1").key_file = new_key(tmp_path / "other.key", bytes(range(32)))
+    method.round(state, federation, 1)
+    assert [(fault.site, fault.code) for fault in federation.faults] == [("site-1", "other-key")]
