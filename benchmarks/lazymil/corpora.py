@@ -29,7 +29,9 @@ BAG = 4
 BAGS = 1200  # with a relation
 NOTHING = 130  # bags without one
 WRONG = (0, 25, 50, 75)
-SEMEVAL = "$CONFIDE_DATA/semeval2010_task8/SemEval2010_task8_all_data.tar.gz!/SemEval2010_task8_all_data/"
+SEMEVAL = (
+    "$CONFIDE_DATA/semeval2010_task8/SemEval2010_task8_all_data.tar.gz!/SemEval2010_task8_all_data/"
+)
 TRAIN = SEMEVAL + "SemEval2010_task8_training/TRAIN_FILE.TXT"
 TEST = SEMEVAL + "SemEval2010_task8_testing_keys/TEST_FILE_FULL.TXT"
 
@@ -66,7 +68,9 @@ def scattered(
     related = [one for one in order if one.relations]
     nothing = [one for one in order if not one.relations]
     labels = [label(one) for one in related[:BAGS]]
-    by_label = {name: [one for one in related if label(one) == name] for name in sorted(set(labels))}
+    by_label = {
+        name: [one for one in related if label(one) == name] for name in sorted(set(labels))
+    }
     many = {name: min(labels.count(name), len(found) // BAG) for name, found in by_label.items()}
     right_each = BAG - round(wrong * BAG)
     bags: list[tuple[str, list[Document]]] = []

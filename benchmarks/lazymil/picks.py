@@ -1,0 +1,107 @@
+"""How often Lazy MIL picks a right sentence, by round: the mechanism that the paper claims.
+
+    python benchmarks/lazymil/picks.py --out runs/lazymil [--seeds 1 2 3 4 5] [--shares 25 50 75]
+
+Runs `lazy-mil` on the bags that `corpora.py` made and looks at which sentences sites train on, over
+their shoulder: a site's own code never reads what is right. Of bags with a relation: the share of
+right ones among all sentences of the sites drawn (what picking blindly gives), among each site's
+best sentence of each of its bags, and among those that won. `--print`: the table of what is there.
+"""
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from confide.methods import METHODS
+from confide.methods.bags import looked_at
+from confide.methods.lazy_mil import TRAIN_ON_WINNERS, LazyMil
+from confide.run import run
+from confide.runfolder import RunFolder
+
+HERE = Path(__file__).parent
+SHOWN = (1, 2, 3, 5, 10, 20, 30)
+seen: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)
+"""By round, of each site that trained: right and all of its sentences, its bids, its winners."""
+right: dict[str, bool] = {}
+"""By the id of a document."""
+
+
+def watched(site, memory, ask, turn):
+    """The step, and a look at what it trains on."""
+    looked = looked_at(site, memory, "train")
+    related = {
+        int(row) for g, r in zip(looked.groups, looked.relations_G, strict=True) if r for row in g
+    }
+
+    def told(rows) -> tuple[int, int]:
+        picked = [int(row) for row in rows if int(row) in related]
+        return sum(right[site.train[row].id] for row in picked), len(picked)
+
+    seen[turn.round].append((*told(related), *told(memory.bid_rows_G), *told(memory.won_W)))
+    return TRAIN_ON_WINNERS.answer(site, memory, ask, turn)
+
+
+class Watched(LazyMil):
+    steps = tuple(
+        replace(step, answer=watched) if step is TRAIN_ON_WINNERS else step
+        for step in LazyMil.steps
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/lazymil"))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--shares", nargs="*", default=["25", "50", "75"])
+    parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
+    parser.add_argument("--print", action="store_true")
+    given = parser.parse_args()
+    METHODS["lazy-mil"] = Watched
+    for share in given.shares:
+        for seed in given.seeds:
+            out = given.out / "runs" / f"scattered-{share}" / f"lazy-mil-{seed}"
+            if not given.print and not (out / "picks.json").exists():
+                one(given.out / "corpora", share, seed, out=out, overrides=given.overrides)
+        table(given.out, share)
+
+
+def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]) -> None:
+    """One run, whole: what was picked before a resume nobody would have seen."""
+    lines = json.loads((corpora / f"truth-{share}.json").read_text())
+    name = f"scattered-{share}"
+    seen.clear()
+    right.clear()
+    right.update({f"{name}:{number}": is_right for number, is_right in enumerate(lines, 1)})
+    files = [f"split.{part}={corpora / file}.jsonl" for part, file in
+             (("train", name), ("test", "scattered-test"))]  # fmt: skip
+    assert not RunFolder(out).is_taken(), f"remove {out}: it was not watched"
+    run(HERE / "scattered.toml", overrides=[*files, f"seed={seed}", *overrides], out=out)
+    sums = {
+        number: [sum(column) for column in zip(*sites, strict=True)]
+        for number, sites in seen.items()
+    }
+    (out / "picks.json").write_text(json.dumps(sums))
+
+
+def table(root: Path, share: str) -> None:
+    """Medians over seeds of the shares that are right."""
+    found = [
+        json.loads(path.read_text()) for path in root.glob(f"runs/scattered-{share}/*/picks.json")
+    ]
+    if not found:
+        return
+    print(
+        f"\n{share}% wrong, {len(found)} seeds\n\n| round | all sentences | site's best | winners |"
+    )
+    print("|---|---|---|---|")
+    for number in SHOWN:
+        rows = [one[str(number)] for one in found if str(number) in one]
+        cells = [statistics.median(row[k] / max(row[k + 1], 1) for row in rows) for k in (0, 2, 4)]
+        print(f"| {number} | " + " | ".join(f"{100 * cell:.1f}" for cell in cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
