@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confide.capacity import capacity
     from confide.comparison import compare
     from confide.data.dealing import split
+    from confide.data.labelling import label
     from confide.data.statistics import stats
     from confide.demo import demo
     from confide.federation.keys import new_key
@@ -39,6 +40,7 @@ __all__ = [
     "demo",
     "evaluate",
     "init",
+    "label",
     "ledger",
     "new_key",
     "predict",
@@ -62,6 +64,7 @@ _HOME = {
     "demo": "confide.demo",
     "evaluate": "confide.predict",
     "init": "confide.initialise",
+    "label": "confide.data.labelling",
     "ledger": "confide.federation.ledger",
     "new_key": "confide.federation.keys",
     "predict": "confide.predict",

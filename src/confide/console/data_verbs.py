@@ -11,7 +11,7 @@ from confide.console import screen
 from confide.console.putting import problem_lines, say_problems
 from confide.console.words import Encoding, Format, Json, Scheme
 
-data = typer.Typer(no_args_is_help=True, help="Check, convert, split and count annotated files.")
+data = typer.Typer(no_args_is_help=True, help="Check, convert, split, count and label files.")
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
@@ -119,3 +119,49 @@ def stats(
         screen.put_json(found.to_json())
     else:
         screen.show(*tables.statistics(found))
+
+
+@data.command("label")
+def label(
+    files: Files,
+    *,
+    kb: Annotated[
+        Path, typer.Option(metavar="TSV", help="Triples: head, relation, tail, cut by tabs.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The bags: OpenNRE's JSON Lines.")],
+    by: Annotated[
+        Literal["concept", "letters"],
+        typer.Option(help="What the triples name: identifiers of mentions, or their words."),
+    ] = "concept",
+    types: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="HEAD TAIL", help="Types of entities; those that match if not given."),
+    ] = None,
+    na: Annotated[
+        str,
+        typer.Option(metavar="SHARE[:SEED]", help="How many of the pairs that no triple names."),
+    ] = "1",
+    max_sentences: Annotated[
+        int, typer.Option(metavar="N", help="Ends of sentences between head and tail.")
+    ] = 0,
+    recogniser: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run that marks the entities first.")
+    ] = None,
+) -> None:
+    """Align text with a knowledge base: sentences that mention a triple's ends become bags."""
+    from confide import api
+    from confide.console import labels
+
+    share, seed = labels.share_and_seed(na)
+    if recogniser is None:
+        documents = labels.documents_of(files)
+    else:
+        documents = api.predict(recogniser, files)
+    done = api.label(
+        documents, kb, by=by, types=types, na=share, max_sentences=max_sentences, seed=seed
+    )
+    say_problems([*done.problems, *api.write(done.documents, out, "opennre")])
+    screen.show(*labels.labelled(done))
+    if not done.counts["triples"]:
+        screen.say("no triple was found: does --by say what their names are?")
+    screen.say(f"written to {out}")

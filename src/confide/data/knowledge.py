@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from confide.text.formats.biobert import is_negative
 
 By = Literal["concept", "letters"]
 Triple = tuple[str, str, str]
+_Row = tuple[Any, ...]
+"""The line, head, relation, tail, and the types of head and tail."""
+_ANY = ("", "")
 _HEADER = ["head", "relation", "tail"]
 _NAMED = 100
 """How many rows of each sort are named one by one."""
@@ -48,15 +51,12 @@ def letters(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-class Row(NamedTuple):
-    """A row of the table; a type that is not stated is empty."""
+class _Numbers(dict[Any, int]):
+    """A number for each thing, in the order in which they are first asked for."""
 
-    line: int
-    head: str
-    relation: str
-    tail: str
-    head_type: str = ""
-    tail_type: str = ""
+    def __missing__(self, thing: Any) -> int:
+        number = self[thing] = len(self)
+        return number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,19 +64,19 @@ class KnowledgeBase:
     """Triples that can be asked for by the names of their ends.
 
     `by` is what the names are: identifiers ("concept"), or words as they stand in text ("letters"),
-    which are compared by `letters`. `names` has a number for each, `relations` are in the order in
-    which they first come, `problems` name the rows that were left out.
+    which are compared by `letters`. `names` has a number for each, `relations` and `types` (of head
+    and tail, "" for any) are in the order in which they first come, `problems` name the rows that
+    were left out.
     """
 
     by: By
     names: dict[str, int]
     relations: tuple[str, ...]
-    types: tuple[str, ...]
+    types: tuple[tuple[str, str], ...]
     head_T: NDArray[np.int64]
     tail_T: NDArray[np.int64]
     relation_T: NDArray[np.int64]
-    head_type_T: NDArray[np.int64]
-    tail_type_T: NDArray[np.int64]
+    types_T: NDArray[np.int64]
     problems: list[Problem] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -97,11 +97,11 @@ class KnowledgeBase:
         if not self.typed:
             return list(range(start, stop))
         wanted = [("", kind.casefold()) for kind in types]
+        stated = [self.types[kinds] for kinds in self.types_T[start:stop]]
         return [
             number
-            for number in range(start, stop)
-            if self.types[self.head_type_T[number]] in wanted[0]
-            and self.types[self.tail_type_T[number]] in wanted[1]
+            for number, (head_type, tail_type) in enumerate(stated, start)
+            if head_type in wanted[0] and tail_type in wanted[1]
         ]
 
     def relation(self, number: int) -> str:
@@ -120,62 +120,54 @@ def read_knowledge(path: Path | str, *, by: By = "concept") -> KnowledgeBase:
         FormatError: a row has other columns than the first, or an empty name.
         DataError: there is no triple.
     """
-    return knowledge_of(_rows(Path(path)), by=by, where=str(path))
+    return _collected(_rows(Path(path)), by, str(path))
 
 
-def knowledge_of(
-    rows: Iterable[Row | Triple], *, by: By = "concept", where: str = "triples"
-) -> KnowledgeBase:
-    """The knowledge base of rows, or of plain triples; raises as `read_knowledge` does."""
-    names: dict[str, int] = {}
-    relations: dict[str, int] = {}
-    types = {"": 0}
-    columns = [array("q") for _ in range(6)]
-    left: dict[str, list[int]] = {"triple-to-itself": [], "triple-without-relation": []}
-    for row in _numbered(rows):
-        head, tail = row.head, row.tail
-        if by == "letters":
-            head, tail = letters(head), letters(tail)
-        if head == tail:
-            left["triple-to-itself"].append(row.line)
-        elif row.relation not in relations and is_negative(row.relation):
-            left["triple-without-relation"].append(row.line)
-        else:
-            columns[0].append(names.setdefault(head, len(names)))
-            columns[1].append(names.setdefault(tail, len(names)))
-            columns[2].append(relations.setdefault(row.relation, len(relations)))
-            columns[3].append(types.setdefault(row.head_type.casefold(), len(types)))
-            columns[4].append(types.setdefault(row.tail_type.casefold(), len(types)))
-            columns[5].append(row.line)
-    if not relations:
+def knowledge_of(triples: Iterable[Triple], *, by: By = "concept") -> KnowledgeBase:
+    """The knowledge base of triples that are at hand; raises DataError where there is none."""
+    return _collected(((n, *triple, *_ANY) for n, triple in enumerate(triples, 1)), by, "triples")
+
+
+def _collected(rows: Iterable[_Row], by: By, where: str) -> KnowledgeBase:
+    names, relations, types = _Numbers(), _Numbers(), _Numbers({_ANY: 0})
+    heads, tails, kinds, pairs, lines = (array("q") for _ in range(5))
+    for line, head, relation, tail, *ends in rows:
+        heads.append(names[letters(head) if by == "letters" else head])
+        tails.append(names[letters(tail) if by == "letters" else tail])
+        kinds.append(relations[relation])
+        pairs.append(types[tuple(ends)])
+        lines.append(line)
+    head_T, tail_T, relation_T, types_T, line_T = (
+        np.frombuffer(column, np.int64) for column in (heads, tails, kinds, pairs, lines)
+    )
+    nothing = np.array([is_negative(name) for name in relations] or [False])
+    left = {"triple-to-itself": head_T == tail_T, "triple-without-relation": nothing[relation_T]}
+    order_T = np.lexsort((types_T, relation_T, tail_T, head_T))
+    order_T = order_T[~(left["triple-to-itself"] | left["triple-without-relation"])[order_T]]
+    sorted_parts = [part[order_T] for part in (head_T, tail_T, relation_T, types_T)]
+    again_T = np.zeros(len(order_T), dtype=np.bool_)
+    again_T[1:] = np.all([part[1:] == part[:-1] for part in sorted_parts], axis=0)
+    if not len(order_T):
         raise DataError("there is no triple", expected="head, relation, tail", where=where)
-    *parts, lines_T = (np.frombuffer(column, np.int64) for column in columns)
-    order_T = np.lexsort(parts[::-1])
-    sorted_parts = [part[order_T] for part in parts]
-    same_T = np.all([part[1:] == part[:-1] for part in sorted_parts], axis=0)
-    first_T = np.concatenate([[True], ~same_T])
-    head_T, tail_T, relation_T, head_type_T, tail_type_T = (p[first_T] for p in sorted_parts)
-    left["duplicate-triple"] = np.sort(lines_T[order_T][~first_T]).tolist()
+    left["duplicate-triple"] = np.zeros(len(line_T), dtype=np.bool_)
+    left["duplicate-triple"][order_T[again_T]] = True
+    head_T, tail_T, relation_T, types_T = (part[~again_T] for part in sorted_parts)
+    problems = [one for kind in _LEFT_OUT for one in _named(kind, line_T[left[kind]], where)]
+    kinds_of = tuple((head.casefold(), tail.casefold()) for head, tail in types)
     return KnowledgeBase(
         by,
-        names,
+        dict(names),
         tuple(relations),
-        tuple(types),
+        kinds_of,
         head_T,
         tail_T,
         relation_T,
-        head_type_T,
-        tail_type_T,
-        [one for kind in _LEFT_OUT for one in _named(kind, left[kind], where)],
+        types_T,
+        problems,
     )
 
 
-def _numbered(rows: Iterable[Row | Triple]) -> Iterator[Row]:
-    for number, row in enumerate(rows, 1):
-        yield row if isinstance(row, Row) else Row(number, *row)
-
-
-def _named(kind: str, lines: Sequence[int], where: str) -> Iterator[Problem]:
+def _named(kind: str, lines: NDArray[np.int64], where: str) -> Iterator[Problem]:
     """A problem for each of the first lines, and one for all others."""
     why, lost = _LEFT_OUT[kind]
     for line in lines[:_NAMED]:
@@ -188,10 +180,10 @@ def _named(kind: str, lines: Sequence[int], where: str) -> Iterator[Problem]:
 # --- the table ----------------------------------------------------------------------------
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path) -> Iterator[_Row]:
     width = 0
     for number, line in _lines(path):
-        cells = [cell.strip() for cell in line.split("\t")]
+        cells = [*map(str.strip, line.split("\t"))]
         if not width:
             width = len(cells)
             if [cell.casefold() for cell in cells[:3]] == _HEADER:
@@ -203,7 +195,8 @@ def _rows(path: Path) -> Iterator[Row]:
                 " cut by tabs",
                 where=f"{path}:{number}",
             )
-        yield Row(number, *cells)
+        head, relation, tail, *ends = cells
+        yield number, head, relation, tail, *(ends or _ANY)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
