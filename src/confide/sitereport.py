@@ -1,7 +1,8 @@
 """What a site can see of its own errors: confusion and the worst cases, with their text.
 
-And what each of its sentences counted (of relations: each of its documents), in numbers. Both are
-written into the folder that the site owns, by whoever holds the site's text; never sent.
+And what each of its sentences counted (of relations: each of its documents; of bags: each bag), in
+numbers. Both are written into the folder that the site owns, by whoever holds the site's text;
+never sent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Literal
 
+from confide.data.bags import Bags
 from confide.data.relations import (
     NO_RELATION,
     RelationExample,
@@ -26,14 +28,18 @@ from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.methods import Method
+from confide.methods.bag_extractor import BagExtractor
 from confide.scoring import (
     SCORING,
+    BagCounts,
     Confusion,
+    Count,
     Counts,
     EntityCounts,
     ErrorCase,
     RelationCounts,
     confusion,
+    count_bags,
     count_entities,
     count_relations,
     micro,
@@ -46,11 +52,13 @@ from confide.text.document import Document
 from confide.text.pairs import stated_pairs
 
 WORST = 20
+SHOWN = 5
+"""Sentences of a bag that stand in the list of errors."""
 SENTENCES = "sentences.json"
 SENTENCES_SCHEMA = 1
-Counted = Literal["strict", "relaxed", "micro"]
+Counted = Literal["strict", "relaxed", "micro", "best"]
 COUNTED: Mapping[str, tuple[Counted, ...]] = MappingProxyType(
-    {"ner": ("strict", "relaxed"), "re": ("micro",)}
+    {"ner": ("strict", "relaxed"), "re": ("micro",), "bags": ("best",)}
 )
 """By task, the kinds of scores of which sentences.json holds counts."""
 
@@ -82,6 +90,9 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
         ):
             extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
             made = (home.state, home.memory, key, extract)
+        if method.task == "bags":
+            counts[spec.name] = bag_report(made[3], spec)
+            continue
         predicted = made[3](spec.test)
         if method.task == "re":
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
@@ -135,6 +146,64 @@ def relation_report(predicted: Sequence[Document], spec: SiteSpec, rules: Rules)
     fingerprint = _fingerprint(spec.test, relations=True)
     _keep(spec, report, {"fingerprint": fingerprint, **counted})
     return whole
+
+
+def bag_report(extract: BagExtractor, spec: SiteSpec) -> BagCounts:
+    """As `site_report`, for bags: those whose likeliest relation is wrong, with their sentences."""
+    bags, scores_GR = extract.scores(spec.test)
+    counted: list[Count] = []
+    wrong: list[tuple[int, str, float]] = []
+    for bag, (known, scores_R) in enumerate(zip(bags.facts, scores_GR, strict=True)):
+        best = int(scores_R.argmax())
+        label = extract.relations[best]
+        counted.append(Count(label in known, label != NO_RELATION, len(known)))
+        if label not in known and (known or label != NO_RELATION):
+            wrong.append((bag, label, float(scores_R[best])))
+    worst = [_wrong_bag(extract, spec, bags, case) for case in _worst_bags(wrong)]
+    report = {"site": spec.name, "task": "bags", "confusion": {}, "worst": worst}
+    fingerprint = _fingerprint(spec.test, relations=True)
+    _keep(spec, report, {"fingerprint": fingerprint, "best": [tuple(map(int, c)) for c in counted]})
+    return count_bags(scores_GR, extract.relations, bags.facts)
+
+
+def _worst_bags(wrong: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
+    """Wrong relations that the model is surest of, and bags where it sees none: as many of both."""
+    said = sorted((case for case in wrong if case[1] != NO_RELATION), key=lambda case: -case[2])
+    silent = sorted((case for case in wrong if case[1] == NO_RELATION), key=lambda case: -case[2])
+    few = min(len(silent), max(WORST // 2, WORST - len(said)))
+    return [*said[: WORST - few], *silent[:few]]
+
+
+def _wrong_bag(
+    extract: BagExtractor, spec: SiteSpec, bags: Bags, case: tuple[int, str, float]
+) -> dict[str, Any]:
+    """A bag, and the sentences that spoke most for what the model said, or should have said."""
+    bag, label, confidence = case
+    examples = [bags.examples[row] for row in bags.groups[bag]]
+    relation = label if label != NO_RELATION else min(bags.facts[bag])
+    places = sorted({example.document for example in examples})
+    score = {
+        (places[one.document], one.pair): one.score
+        for fact in extract.facts([spec.test[place] for place in places], least=0.0)
+        if fact.relation == relation and (fact.head, fact.tail) == bags.pairs[bag]
+        for one in fact.sentences
+    }
+    scored = [(one, score.get((one.document, one.pair))) for one in examples]
+    scored.sort(key=lambda pair: -(pair[1] or 0.0))
+    first = scored[0][0]
+    document = spec.test[first.document]
+    names = {one.id: document.surface(one) for one in document.entities}
+    return {
+        "head": bags.pairs[bag][0],
+        "tail": bags.pairs[bag][1],
+        "names": [names[end] for end in first.pair],
+        "gold": sorted(bags.facts[bag]),
+        "predicted": label,
+        "confidence": confidence,
+        "relation": relation,
+        "sentences": [{**_place(one), "score": likely} for one, likely in scored[:SHOWN]],
+        "more": max(0, len(scored) - SHOWN),
+    }
 
 
 def _keep(spec: SiteSpec, report: dict[str, Any], counted: dict[str, Any]) -> None:
@@ -194,7 +263,7 @@ def _case(case: ErrorCase) -> dict[str, Any]:
     }
 
 
-def _wrong_pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, Any]:
+def _place(example: RelationExample) -> dict[str, Any]:
     return {
         "where": example.id,
         "text": example.text,
@@ -202,6 +271,12 @@ def _wrong_pair(example: RelationExample, label: str, confidence: float | None) 
         "tail": [*example.tail],
         "head_type": example.head_type,
         "tail_type": example.tail_type,
+    }
+
+
+def _wrong_pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, Any]:
+    return {
+        **_place(example),
         "gold": example.relation,
         "predicted": label,
         "confidence": confidence,

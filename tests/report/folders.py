@@ -6,7 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from confide.scoring import RelationCounts, relation_scores, sum_relation_counts
+import numpy as np
+
+from confide.scoring import (
+    BagCounts,
+    RelationCounts,
+    bag_scores,
+    count_bags,
+    relation_scores,
+    sum_bag_counts,
+    sum_relation_counts,
+)
 from confide.text.pairs import NO_RELATION
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
@@ -132,6 +142,68 @@ def relation_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
         "worst": [
             {**pair, "where": "n1:T1:T2", "predicted": "treats", "confidence": 0.93},
             {**pair, "where": "n7:T1:T2", "predicted": NO_RELATION, "confidence": None},
+        ],
+    }  # fmt: skip
+
+
+def bag_counts(sure: float, *, bags: int = 300, seed: int = 0) -> BagCounts:
+    """Bags whose facts are ranked the higher the surer the model is."""
+    generator = np.random.default_rng(seed)
+    labels = (NO_RELATION, *RELATIONS)
+    places_G = generator.choice(len(labels), size=bags, p=[0.55, 0.25, 0.15, 0.05])
+    logits_GR = generator.normal(size=(bags, len(labels)))
+    logits_GR[:, 0] += 1.5
+    logits_GR[np.arange(bags), places_G] += sure
+    scores_GR = np.exp(logits_GR) / np.exp(logits_GR).sum(axis=1, keepdims=True)
+    facts = [frozenset({labels[place]} - {NO_RELATION}) for place in places_G]
+    return count_bags(scores_GR, labels, facts)
+
+
+def bag_result(
+    method: str, sure: float, *, rounds: int = 12, sites: tuple[str, ...] = SITES, up: int = 42_000
+) -> dict[str, Any]:
+    """Of a run over bags: the AUC grows from round to round; each round `up` bytes leave."""
+    counts = {site: bag_counts(sure + 0.2 * n, seed=n) for n, site in enumerate(sites)}
+    overall = bag_scores(sum_bag_counts(counts.values()))
+    made = result(method, 0.0, rounds=rounds, sites=sites)
+    for n, turn in enumerate(made["history"], 1):
+        share = 1 - 0.6 / n
+        turn["dev"] = {
+            "auc": overall["auc"] * share,
+            "auc_2000": overall["auc_2000"] * share,
+            "precision_at": overall["precision_at"]["mean"] * share,
+        }
+        turn["bytes"] = {"up": up, "down": 900_000}
+    scores = {site: bag_scores(count) for site, count in counts.items()}
+    made |= {"task": "bags", "scores": {"overall": overall, "sites": scores}, "dev": overall}
+    made["bytes"]["up"] = dict.fromkeys(sites, up * rounds // len(sites))
+    for facts in made["data"]["sites"].values():
+        facts["relations"] = dict.fromkeys(RELATIONS, 70)
+        facts["pairs"] = {"train": 200, "dev": 30, "test": 300}
+    made["data"]["apart"] = {"by": "file", "left_out": 321}
+    return made
+
+
+def bag_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
+    """Two wrong bags: one with a wrong relation, one of which the model says nothing."""
+    text = f"Ramopril 5 mg caused {secret}."
+    tail = text.index(secret)
+    sentence = {"where": "n1:T1:T2", "text": text, "head": [[0, 8]],
+                "tail": [[tail, tail + len(secret)]], "head_type": "DRUG", "tail_type": "ADE",
+                "score": 0.91}  # fmt: skip
+    bag = {"head": "RX:35296", "tail": "HP:0031246", "names": ["Ramopril", secret],
+           "gold": ["causes"]}  # fmt: skip
+    return {
+        "site": site,
+        "task": "bags",
+        "confusion": {},
+        "worst": [
+            {**bag, "predicted": "treats", "confidence": 0.93, "relation": "treats", "more": 12,
+             "sentences": [sentence, {**sentence, "where": "n4:T1:T2", "score": 0.42}]},
+            {**bag, "gold": [], "predicted": "treats", "confidence": 0.81, "relation": "treats",
+             "more": 0, "sentences": [sentence]},
+            {**bag, "predicted": NO_RELATION, "confidence": 0.66, "relation": "causes", "more": 0,
+             "sentences": [{**sentence, "score": None}]},
         ],
     }  # fmt: skip
 

@@ -40,7 +40,7 @@ class RunFolder:
 
     @property
     def task(self) -> str:
-        """What the model finds: "ner" entities, "re" relations."""
+        """What the model finds: "ner" entities, "re" relations, "bags" facts."""
         return str(self.result.get("task", "ner"))
 
     @property
@@ -73,6 +73,10 @@ class RunFolder:
         """Scores of one site on its held-out text; empty where it was not scored."""
         return dict(self.result.get("scores", {}).get("sites", {}).get(site) or {})
 
+    def score(self, kind: str, site: str | None = None) -> float | None:
+        """The number of one kind of scores, of a site or of all; None where there is none."""
+        return self.scoring.value(self.overall if site is None else self.site_scores(site), kind)
+
     @property
     def senders(self) -> list[str]:
         """Who sent or received something: the sites, or the one place that holds all text."""
@@ -103,8 +107,7 @@ def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
     """The runs in the order given, each with a label of its own.
 
     `text=False` leaves every file unread that holds a site's text. Raises RunError where a folder
-    holds no finished run, or one of a newer schema; or where one run finds entities and another
-    relations.
+    holds no finished run, or one of a newer schema; or where runs are of several tasks.
     """
     runs = [load_run(Path(path), text=text) for path in paths]
     if not runs:

@@ -8,6 +8,10 @@ confusion the empty name stands for "no entity".
 Of relations ("task": "re"), the confusion is of labels, and the empty name of a prediction stands
 for a pair that was not looked at; "worst" are pairs: {"text", "head": [[start, end]], "tail",
 "head_type", "tail_type", "gold": label, "predicted": label, "confidence", "where"}.
+
+Of bags ("task": "bags"), there is no confusion, and "worst" are bags: {"head", "tail", "names",
+"gold": labels, "predicted": label, "confidence", "relation", "sentences", "more"}. Sentences are as
+pairs are, with a "score": how far each speaks for "relation".
 """
 
 from __future__ import annotations
@@ -55,6 +59,34 @@ class WrongPair:
 
 
 @dataclass(frozen=True, slots=True)
+class BagSentence:
+    """A sentence of a bag with head and tail marked, and how far it speaks for the relation."""
+
+    where: str
+    text: tuple[Piece, ...]
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongBag:
+    """A pair, its facts, and what the model said: the best sentences, and how many `more` it has.
+
+    `relation` is what the sentences' scores are of; `nothing` is what no fact is called.
+    """
+
+    head: str
+    tail: str
+    names: tuple[str, str]
+    gold: tuple[str, ...]
+    predicted: str
+    confidence: float
+    relation: str
+    sentences: tuple[BagSentence, ...]
+    more: int
+    nothing: str = NO_RELATION
+
+
+@dataclass(frozen=True, slots=True)
 class ConfusionView:
     """Counts: a row for each gold name, columns predicted names; `nothing` is how "" is called."""
 
@@ -65,12 +97,13 @@ class ConfusionView:
 
 @dataclass(frozen=True, slots=True)
 class ErrorsView:
-    """One site's confusion, and its worst sentences or its worst pairs."""
+    """One site's confusion, and its worst sentences, its worst pairs or its worst bags."""
 
     site: str
     confusion: ConfusionView
     worst: tuple[Mistake, ...] = ()
     pairs: tuple[WrongPair, ...] = ()
+    bags: tuple[WrongBag, ...] = ()
 
 
 def errors_view(found: dict[str, Any]) -> ErrorsView:
@@ -80,6 +113,9 @@ def errors_view(found: dict[str, Any]) -> ErrorsView:
     if found.get("task") == "re":
         pairs = tuple(_wrong_pair(case) for case in found["worst"])
         return ErrorsView(site, _labels(table), pairs=pairs)
+    if found.get("task") == "bags":
+        bags = tuple(_wrong_bag(case) for case in found["worst"])
+        return ErrorsView(site, _labels(table), bags=bags)
     seen = {*table, *(name for row in table.values() for name in row)}
     types = (*sorted(seen - {""}), "")
     view = _confusion(table, types, types, nothing=CALLED["ner"].nothing)
@@ -117,16 +153,43 @@ def _confusion(
     )
 
 
-def _wrong_pair(case: dict[str, Any]) -> WrongPair:
+def _wrong_bag(case: dict[str, Any]) -> WrongBag:
+    head, tail = case["names"]
+    return WrongBag(
+        head=str(case["head"]),
+        tail=str(case["tail"]),
+        names=(str(head), str(tail)),
+        gold=tuple(map(str, case["gold"])),
+        predicted=str(case["predicted"]),
+        confidence=float(case["confidence"]),
+        relation=str(case["relation"]),
+        sentences=tuple(
+            BagSentence(
+                where=str(one.get("where", "")),
+                text=_text_of(one),
+                score=None if one["score"] is None else float(one["score"]),
+            )
+            for one in case["sentences"]
+        ),
+        more=int(case["more"]),
+    )
+
+
+def _text_of(case: dict[str, Any]) -> tuple[Piece, ...]:
+    """A text with its head and tail marked."""
     ends = [
         (start, end, " ".join(filter(None, (role, case.get(f"{role}_type")))))
         for role in ("head", "tail")
         for start, end in case[role]
     ]
+    return tuple(_marked(case["text"], ends))
+
+
+def _wrong_pair(case: dict[str, Any]) -> WrongPair:
     confidence = case.get("confidence")
     return WrongPair(
         where=str(case.get("where", "")),
-        text=tuple(_marked(case["text"], ends)),
+        text=_text_of(case),
         gold=str(case["gold"]),
         predicted=str(case["predicted"]),
         confidence=None if confidence is None else float(confidence),

@@ -13,6 +13,7 @@ from confide.report import words
 from confide.report.folder import RunFolder, load_runs, task_of
 from confide.report.mistakes import ConfusionView, ErrorsView, errors_view, relation_confusion
 from confide.report.plots import MOST_ROWS
+from confide.report.ranked import precision_recall
 from confide.report.sections import by_site, by_type, learning_curves, reached
 from confide.report.views import REFERENCES, RunView, view_of
 from confide.scoring import SCORING
@@ -60,6 +61,7 @@ def render(runs: Sequence[RunFolder]) -> str:
         reached=reached(views),
         by_site=by_site(views),
         by_type=by_type(views),
+        ranked=precision_recall(views),
         confusions=_confusions(views),
         shown_rows=MOST_ROWS,
         errors=_errors(runs),
@@ -74,13 +76,15 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     """One sentence for who reads no further."""
     sites = len({site for run in runs for site in run.sites})
     what = f"{sites} sites" if sites != 1 else "one site"
-    f1 = {run.method: run.overall.get(run.scoring.kinds[0], {}).get("f1") for run in runs}
+    kind = SCORING[task_of(runs)].kinds[0]
+    f1 = {run.method: run.score(kind) for run in runs}
+    called = words.CALLED[task_of(runs)]
     federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
     if len(federated) != 1 or not _same_data(runs):
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
     own = "a model for each" if federated[0].personal else "one model"
     told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
-    told += f": {words.points(f1[federated[0].method])} F1"
+    told += f": {words.points(f1[federated[0].method])} {called.score or called.kind(kind)}"
     if f1.get("alone") is not None:
         told += f"; each site by itself reaches {words.points(f1['alone'])}"
     if f1.get("public-only") is not None:

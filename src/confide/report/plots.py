@@ -89,7 +89,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve: its run's label and look, and points (x, F1 as a fraction); `best` is marked."""
+    """A curve: its run's label and look, and points (x, y), y a fraction; `best` is marked."""
 
     label: str
     look: Look
@@ -102,11 +102,11 @@ def curves(
     *,
     id: str,
     x_label: str,
-    kind: str,
+    y_label: str,
     alternative: str,
     in_bytes: bool = False,
 ) -> str:
-    """Learning curves: development F1 of a kind over rounds, seconds, or (log scale) `in_bytes`."""
+    """Learning curves: development scores over rounds, seconds, or (log scale) `in_bytes`."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
@@ -117,7 +117,7 @@ def curves(
                 best = (line.best[0], 100 * line.best[1])
                 axes.plot(*best, look.marker, color=look.colour, markersize=11, alpha=0.35)
         axes.set_xlabel(x_label)
-        axes.set_ylabel(f"dev F1, {kind}")
+        axes.set_ylabel(y_label)
         if in_bytes:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
@@ -134,10 +134,10 @@ def dots(
     runs: Sequence[tuple[Look, Mapping[str, float]]],
     *,
     id: str,
-    kind: str,
+    x_label: str,
     alternative: str,
 ) -> str:
-    """One line per row (a site or a type), one dot per run: F1 as fractions, drawn in points."""
+    """One line per row (a site or a type), one dot per run: fractions, drawn in points."""
     rows = list(rows)[:MOST_ROWS]
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH, 0.75 + 0.34 * len(rows))
@@ -148,11 +148,32 @@ def dots(
         axes.set_yticks(range(len(rows)), [_short(row) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(f"F1, {kind}" if kind else "F1")
+        axes.set_xlabel(x_label)
         axes.spines["left"].set_visible(False)
         axes.grid()
         axes.set_xlim(_scores_seen(axes.get_xlim()))
         axes.xaxis.set_major_locator(MaxNLocator(6))
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def precision_recall(
+    lines: Sequence[Line], *, id: str, alternative: str, farthest: float = 1.0
+) -> str:
+    """Precision over recall of what is ranked: points (recall, precision) as fractions."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(_WIDTH + 0.6, 3.6)
+        for line in lines:
+            xs, ys = [100 * x for x, _ in line.points], [100 * y for _, y in line.points]
+            every = max(1, len(xs) // 8)
+            look = line.look
+            axes.plot(
+                xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=(every, every)
+            )
+        axes.set_xlabel("recall")
+        axes.set_ylabel("precision")
+        axes.set_xlim(0, 100 * farthest)
+        axes.set_ylim(0, 102)
+        axes.grid()
         return _svg(figure, id=id, alternative=alternative)
 
 

@@ -1,4 +1,4 @@
-"""The scores of a page: F1 by site and by type, and how soon each run reached which score."""
+"""The scores of a page: by site and by type, and how soon each run reached which score."""
 
 from __future__ import annotations
 
@@ -78,38 +78,59 @@ class ReachedRow:
 
 
 def by_site(views: Sequence[RunView]) -> ScoreSection | None:
-    """F1 of every site, of each kind."""
+    """Scores of every site, of each kind."""
 
     def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
-        return run.site_scores(name).get(kind) or {}
+        return _rates(run, run.site_scores(name), kind)
 
-    columns = tuple(Column(kind, kind) for kind in _kinds(views))
+    columns = tuple(Column(_called(views).kind(kind), kind) for kind in _kinds(views))
     names = sorted({site for view in views for site in view.run.sites})
-    return _section(views, names, columns, pick=pick, id="sites")
+    title = _called(views).full(columns[0].kind)
+    return _section(views, names, columns, pick=pick, drawing=("sites", title))
 
 
 def by_type(views: Sequence[RunView]) -> ScoreSection | None:
     """F1 of every type of entity, of both kinds; of a relation F1, precision and recall."""
-    first, *_ = kinds = _kinds(views)
+    kinds = _kinds(views)
+    first = SCORING[task_of(view.run for view in views)].rates
 
     def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
         return dict(run.overall.get(kind, {}).get("types", {}).get(name) or {})
 
-    columns = tuple(Column(kind, kind) for kind in kinds)
-    if task_of(view.run for view in views) == "re":
+    columns, title = tuple(Column(kind, kind) for kind in kinds), f"F1, {first}"
+    if task_of(view.run for view in views) != "ner":
         columns = (
             Column("F1", first),
             Column("precision", first, "precision"),
             Column("recall", first, "recall"),
         )
+        title = "F1"
     found = {name for view in views for name in view.run.overall.get(first, {}).get("types", {})}
     weight = {n: max(pick(v.run, n, first).get("support", 0) for v in views) for n in found}
     names = sorted(found, key=lambda name: (-weight[name], name))
-    return _section(views, names, columns, pick=pick, id="types")
+    return _section(views, names, columns, pick=pick, drawing=("types", title))
 
 
 def _kinds(views: Sequence[RunView]) -> tuple[str, ...]:
     return SCORING[task_of(view.run for view in views)].kinds
+
+
+def _called(views: Sequence[RunView]) -> words.Called:
+    return words.CALLED[task_of(view.run for view in views)]
+
+
+def _spoken(views: Sequence[RunView], kind: str) -> str:
+    """A kind of score at the start of a sentence."""
+    called = _called(views)
+    return called.kinds.get(kind) or f"{kind.capitalize()} F1"
+
+
+def _rates(run: RunFolder, scores: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The rates of a kind; where it has but one number, that as "f1", and how many facts."""
+    found = scores.get(kind)
+    if found is None or (isinstance(found, dict) and "f1" in found):
+        return dict(found or {})
+    return {"f1": run.scoring.value(scores, kind), "support": scores.get("facts")}
 
 
 def _section(
@@ -118,9 +139,9 @@ def _section(
     columns: tuple[Column, ...],
     *,
     pick: Pick,
-    id: str,
+    drawing: tuple[str, str],
 ) -> ScoreSection | None:
-    first = columns[0].kind
+    """`drawing`: the id of the plot, and what its axis is called."""
     rows = tuple(_row(name, views, columns, pick=pick) for name in names)
     rows = tuple(row for row in rows if any(cell[0] is not None for cell in row.cells))
     if not rows:
@@ -133,9 +154,10 @@ def _section(
         f"{view.run.label}: " + ", ".join(f"{n} {words.points(f1)}" for n, f1 in value.items())
         for view, (_, value) in zip(views, values, strict=True)
     )
-    alternative = f"{first.capitalize()} F1 on test text. {told}."
-    kind = first if columns[0].title == first else ""
-    plot = dots([r.name for r in rows], values, id=id, kind=kind, alternative=alternative)
+    id, title = drawing
+    what = _spoken(views, columns[0].kind)
+    alternative = f"{what} on test text. {told}."
+    plot = dots([r.name for r in rows], values, id=id, x_label=title, alternative=alternative)
     return ScoreSection(columns, rows, tuple(_whole(views, columns)), Markup(plot))
 
 
@@ -155,12 +177,13 @@ def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[Scor
     """The row of all together; where columns show several rates of one kind, a row by kind."""
 
     def overall(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
-        return dict(run.overall.get(kind) or {})
+        return _rates(run, run.overall, kind)
 
-    if len({column.kind for column in columns}) > 1:
+    kinds = _kinds(views)
+    if len({column.kind for column in columns}) > 1 or columns[0].kind not in kinds:
         yield _row("all", views, columns, pick=overall)
         return
-    for kind in _kinds(views):
+    for kind in kinds:
         yield _row(kind, views, [column._replace(kind=kind) for column in columns], pick=overall)
 
 
@@ -168,7 +191,7 @@ def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[Scor
 
 
 def learning_curves(views: Sequence[RunView]) -> list[Markup]:
-    """Development F1 over rounds and seconds of computing; of several methods also over bytes."""
+    """Development scores by round and seconds of computing; of several methods by bytes, too."""
     federated = [view for view in views if not view.note]
     ways = [("rounds", "round", _rounds, views), ("seconds", "seconds", _seconds, views)]
     if len(federated) > 1:
@@ -183,12 +206,12 @@ def learning_curves(views: Sequence[RunView]) -> list[Markup]:
                 + (f", best {words.points(line.best[1])}" if line.best else "")
                 for line in lines
             )
-            alternative = f"{kind.capitalize()} F1 on development text by {label}. {told}."
+            alternative = f"{_spoken(views, kind)} on development text by {label}. {told}."
             drawing = curves(
                 lines,
                 id=id,
                 x_label=label,
-                kind=kind,
+                y_label=f"dev {_called(views).full(kind)}",
                 alternative=alternative,
                 in_bytes=id == "bytes",
             )
@@ -222,7 +245,7 @@ def _reached(view: RunView, level: float) -> Reached | None:
 
 
 def _dev(run: RunFolder, turn: dict[str, Any]) -> float | None:
-    """The first kind of F1 on development text, where this round was scored."""
+    """The first kind of score on development text, where this round was scored."""
     f1 = (turn.get("dev") or {}).get(run.scoring.kinds[0])
     return None if f1 is None else float(f1)
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from confide.report.folder import RunFolder, task_of, totals
-from confide.report.words import points, size
+from confide.report.words import CALLED, points, size
 from confide.scoring import SCORING
 
 
 def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
-    """F1 on test text, in points of 100: a row per site, then all; a column per named run.
+    """Scores on test text, in points of 100: a row per site, then all; a column per named run.
 
-    Each cell is strict F1, and relaxed F1 behind it (of relations micro- and macro-F1); the best
-    strict F1 of a row is bold. Raises RunError where runs are of several tasks.
+    Each cell is strict F1, and relaxed F1 behind it (of relations micro- and macro-F1; of bags the
+    AUC, and the mean of P@100, 200 and 300); the best first number of a row is bold. Raises
+    RunError where runs are of several tasks.
     """
-    kinds = SCORING[task_of(runs.values())].kinds
-    table = _table(title, caption=f"{kinds[0]} F1, and {kinds[1]} F1 in brackets; on test text")
+    task = task_of(runs.values())
+    kinds = _SHOWN.get(task) or SCORING[task].kinds
+    one, other = (CALLED[task].kinds.get(kind) or f"{kind} F1" for kind in kinds)
+    table = _table(title, caption=f"{one}, and {other} in brackets; on test text")
     table.add_column("site")
     for name in runs:
         table.add_column(escape(name), justify="right")
     for site in sorted({site for run in runs.values() for site in run.sites}):
-        table.add_row(
-            escape(site), *_cells([run.site_scores(site) for run in runs.values()], kinds)
-        )
+        table.add_row(escape(site), *_cells(runs.values(), kinds, site))
     table.add_section()
-    table.add_row("all", *_cells([run.overall for run in runs.values()], kinds))
+    table.add_row("all", *_cells(runs.values(), kinds, None))
     return table
 
 
@@ -49,14 +50,18 @@ def left(run: RunFolder, *, title: str = "") -> Table:
     return table
 
 
-def _cells(scores: Sequence[Mapping[str, Mapping[str, float]]], kinds: Sequence[str]) -> list[str]:
+_SHOWN = {"bags": ("auc", "precision_at")}
+"""The two kinds of scores of a cell, where a task has more."""
+
+
+def _cells(runs: Collection[RunFolder], kinds: Sequence[str], site: str | None) -> list[str]:
     first, second = kinds
-    each = [score.get(first, {}).get("f1") for score in scores]
+    each = [run.score(first, site) for run in runs]
     best = max((f1 for f1 in each if f1 is not None), default=None)
     cells = []
-    for f1, score in zip(each, scores, strict=True):
+    for f1, run in zip(each, runs, strict=True):
         cell = f"[bold]{points(f1)}[/bold]" if f1 is not None and f1 == best else points(f1)
-        cells.append(f"{cell} [dim]({points(score.get(second, {}).get('f1'))})[/dim]")
+        cells.append(f"{cell} [dim]({points(run.score(second, site))})[/dim]")
     return cells
 
 
