@@ -10,6 +10,7 @@ import html
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from html.entities import html5
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
@@ -98,7 +99,7 @@ def _row(header: Sequence[str], line: str, where: str) -> dict[str, str]:
 def _line(row: dict[str, str], name: str, where: str, problems: list[Problem]) -> Line:
     raw = row["SENTENCE"]
     text, shifts = unescaped(raw)
-    names = [html.unescape(row[end]).strip() for end in _ENDS]
+    names = [unescaped(row[end])[0].strip() for end in _ENDS]
     places: list[tuple[Span, ...] | None] = []
     for end, wanted in zip(_ENDS, names, strict=True):
         start, stop = (_offset(row, f"{end}_{side}_POSITION", where) for side in ("START", "END"))
@@ -166,9 +167,10 @@ def unescaped(text: str) -> tuple[str, list[tuple[int, int]]]:
     shifts: list[tuple[int, int]] = []
     last = shrunk = 0
     for match in _ESCAPE.finditer(text):
-        plain = html.unescape(match[0])
-        if plain == match[0]:
-            continue
+        name = match[0][1:]
+        plain = html.unescape(match[0]) if name.startswith("#") else html5.get(name)
+        if plain is None:
+            continue  # it stands for nothing
         pieces += (text[last : match.start()], plain)
         last = match.end()
         shrunk += len(match[0]) - len(plain)
