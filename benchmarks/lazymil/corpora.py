@@ -4,10 +4,11 @@
 
 `scattered-W` (W = 0, 25, 50, 75): sentences of SemEval-2010 task 8 in bags of four, W per cent of
 which say something else than the label of their bag; `scattered-right-W` are the right ones alone.
-`truth-W.json` says of every line whether it is right: nobody who trains reads it.
-`cdr`: what `confide data label` makes of abstracts with marked chemicals and diseases, the
-knowledge base being the relations curated for the training abstracts of BC5CDR; the test are the
-labelled test abstracts of BC5CDR under the relations curated for these.
+`truth-W.json` says of every sentence whether it is right: nobody who trains reads it.
+`cdr`: what `confide data label` makes of the training abstracts of BC5CDR and BioRED with their
+marked chemicals and diseases, the knowledge base being the relations curated for those of BC5CDR;
+`cdr-test`: of the test abstracts of BC5CDR, under the relations curated for these. No abstract of
+BioRED that is one of the test's is in it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from confide.data.corpora import locate
+from confide.data.knowledge import knowledge_of, triples_of
+from confide.data.labelling import label as labelled
 from confide.text.document import Document, Relation
 from confide.text.formats import read, write
 from confide.text.pairs import pair_attributes
+from confide.text.retag import retag
 
 BAG = 4
 BAGS = 1200  # with a relation
@@ -50,8 +54,38 @@ def main() -> None:
         write(documents, given.out / f"scattered-{share}.jsonl", "opennre")
         kept = [one for one, is_right in zip(documents, right, strict=True) if is_right]
         write(kept, given.out / f"scattered-right-{share}.jsonl", "opennre")
-        (given.out / f"truth-{share}.json").write_text(json.dumps(right))
+        truth = {one.id: is_right for one, is_right in zip(documents, right, strict=True)}
+        (given.out / f"truth-{share}.json").write_text(json.dumps(truth))
         print(f"scattered-{share}: {len(documents)} sentences, {sum(right)} of them right")
+    cdr(given.out)
+
+
+def cdr(out: Path) -> None:
+    """Chemicals that induce diseases: labels from a knowledge base, and curated ones to test on."""
+    train, test = (
+        list(read(locate(f"$CONFIDE_DATA/bc5cdr_cid/CDR_{part}Set.PubTator.txt.gz")).documents)
+        for part in ("Training", "Test")
+    )
+    biored = read(locate("$CONFIDE_DATA/biored/Train.PubTator")).documents
+    types = {kind: TYPES.get(kind, "") for one in biored for kind in kinds(one)}
+    more, _ = retag(biored, types)
+    known = {one.id for one in (*train, *test)}
+    texts = [*train, *(one for one in more if one.id not in known)]
+    for name, documents, facts in (("cdr", texts, train), ("cdr-test", test, test)):
+        found = labelled(
+            documents, knowledge_of(triples_of(facts)), types=("Chemical", "Disease"), na=0.5
+        )
+        write(found.documents, out / f"{name}.jsonl", "opennre")
+        print(f"{name}: {found.relations} {found.counts}")
+
+
+TYPES = {"ChemicalEntity": "Chemical", "DiseaseOrPhenotypicFeature": "Disease"}
+"""Of BioRED; its other types are dropped."""
+
+
+def kinds(document: Document) -> set[str]:
+    """The types of a document's entities."""
+    return {entity.type for entity in document.entities}
 
 
 def scattered(

@@ -70,11 +70,10 @@ def main() -> None:
 
 def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]) -> None:
     """One run, whole: what was picked before a resume nobody would have seen."""
-    lines = json.loads((corpora / f"truth-{share}.json").read_text())
     name = f"scattered-{share}"
     seen.clear()
     right.clear()
-    right.update({f"{name}:{number}": is_right for number, is_right in enumerate(lines, 1)})
+    right.update(json.loads((corpora / f"truth-{share}.json").read_text()))
     files = [f"split.{part}={corpora / file}.jsonl" for part, file in
              (("train", name), ("test", "scattered-test"))]  # fmt: skip
     assert not RunFolder(out).is_taken(), f"remove {out}: it was not watched"
