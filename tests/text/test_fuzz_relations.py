@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confide.text.formats.pgr import _COLUMNS
 from text.generated import put
 from text.test_fuzz import VALUES, WORDS, survives
 
@@ -25,6 +26,15 @@ XML = ["<document>", "</document>", '<document id="a">', '<sentence text="ab c" 
 NAMES = """id text passages documents annotations relations infons type identifier locations
 offset length nodes refid role sentences label metadata entity1 entity2"""
 KEYS = st.sampled_from(NAMES.split())
+NYT10 = ["1\t2\ta_b\tc\tr\ta_b of c ###END###\n", "###END###", "a_b", "c", "_", "NA"]
+PGR = ["\t".join(_COLUMNS) + "\n", "CONFIRMATION", "&lt;", "&", ";", "True", "C", "0", "2",
+       "7\tab cd\tab\tcd\t1\t2\t0\t2\t3\t5\tTrue\n"]  # fmt: skip
+PIECES = ["{", "}", "'text':", '"h":', "'t':", "'pos': [0, 2]", ",", "'ab cd'", "'token': ['a']",
+          "{'text': 'ab', 'h': {'name': 'a'}, 't': {'pos': [1, 2]}, 'relation': 'r'}\n",
+          "__import__('os')", "None", "(", "b'x'"]  # fmt: skip
+ENDS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("name", "id", "pos", "type", "kg"), VALUES)
+)
 NESTED = st.recursive(
     VALUES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
@@ -43,6 +53,29 @@ def folder(factory):
 @given(scraps(TABLE), st.sampled_from(["biobert", None]))
 def test_tables(tmp_path_factory, text, format):
     survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(scraps(NYT10), st.sampled_from(["nyt10", None]))
+def test_nyt10(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(scraps(PGR), st.sampled_from(["pgr", None]))
+def test_pgr(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(scraps(PIECES), st.sampled_from(["opennre", None]))
+def test_opennre_lines(tmp_path_factory, text, format):
+    survives(put(folder(tmp_path_factory), "a.txt", text), format)
+
+
+@given(VALUES, VALUES, ENDS | VALUES, ENDS, st.sampled_from([json.dumps, repr]))
+def test_opennre_objects(tmp_path_factory, text, tokens, head, tail, dumps):
+    row = {"text": text, "token": tokens, "h": head, "t": tail, "relation": "r"}
+    for key in ("text", "token"):
+        rest = {name: value for name, value in row.items() if name != key}
+        survives(put(folder(tmp_path_factory), "a.txt", dumps(rest)), "opennre")
 
 
 @given(scraps(SEMEVAL), st.sampled_from(["semeval", None]))

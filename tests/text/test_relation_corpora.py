@@ -140,3 +140,59 @@ def test_bioc_and_pubtator_of_biored_are_the_same(corpora):
         return document.id, document.text, mentions, links
 
     assert list(map(content, bioc.documents)) == list(map(content, pubtator.documents))
+
+
+def bags(reading):
+    return {
+        tuple(entity.concepts[0] for entity in document.entities)
+        for document in reading.documents
+        if len(document.entities) == 2
+    }
+
+
+def test_gids(corpora):
+    dev, test = (read(corpora / "gids" / f"{part}.tsv") for part in ("dev", "test"))
+    assert (dev.format, test.format) == ("nyt10", "nyt10")
+    assert (len(dev.documents), len(test.documents)) == (1864, 5663)
+    kinds = Counter(problem.kind for problem in (*dev.problems, *test.problems) if problem.lost)
+    assert kinds == {"mention-not-found": 8}  # a name that is not in the text: "St", "A", Perugia
+    (off,) = (problem for problem in dev.problems if problem.kind == "not-in-map")
+    assert "education/degree (290 lines)" in off.what and off.what.endswith("degrees")
+    found = {name.rsplit("/", 1)[-1]: count for name, count in relations(test).items()}
+    lost = [one for one in test.documents if stated_pairs(one) == []]
+    assert len(lost) == 7  # three of institution, four of NA
+    assert found == {
+        "institution": 1362,
+        "place_of_birth": 1032,
+        "place_of_death": 1016,
+        "degree": 894,
+    }
+    assert (len(bags(dev)), len(bags(test))) == (1081, 3246)
+    assert not bags(dev) & bags(test)
+
+
+def test_pgr(corpora):
+    folder = corpora / "pgr" / "10_12_2018_corpus"
+    train, test = (read(folder / f"{part}.tsv") for part in ("train", "test"))
+    assert (train.format, train.details["curated"], test.details["curated"]) == ("pgr", "no", "yes")
+    assert (len(train.documents), len(test.documents)) == (4083, 219)
+    assert relations(train) == {"gene-phenotype": 1443}
+    assert relations(test) == {"gene-phenotype": 152}
+    assert test.problems == []
+    assert Counter(problem.kind for problem in train.problems) == {
+        "offset-mismatch": 2,
+        "mention-not-found": 2,  # one gene, "AA", is not in its sentence
+    }
+    files = [
+        [dict(document.attributes)["file"] for document in reading.documents]
+        for reading in (train, test)
+    ]
+    assert (len(set(files[0])), len(set(files[1]) & set(files[0]))) == (1113, 185)
+    kept = [
+        document
+        for document, file in zip(train.documents, files[0], strict=True)
+        if file not in set(files[1])
+    ]
+    assert (len(kept), sum(bool(document.relations) for document in kept)) == (3003, 1114)
+    assert not any("&lt;" in document.text for document in (*train.documents, *test.documents))
+    assert len(bags(train)) == 2454  # and that of the gene which is not there
