@@ -83,7 +83,8 @@ def by_site(views: Sequence[RunView]) -> ScoreSection | None:
     def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
         return _rates(run, run.site_scores(name), kind)
 
-    columns = tuple(Column(_called(views).kind(kind), kind) for kind in _kinds(views))
+    shown = _called(views).shown or _kinds(views)
+    columns = tuple(Column(_called(views).kind(kind), kind) for kind in shown)
     names = sorted({site for view in views for site in view.run.sites})
     title = _called(views).full(columns[0].kind)
     return _section(views, names, columns, pick=pick, drawing=("sites", title))

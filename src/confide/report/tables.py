@@ -21,7 +21,7 @@ def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
     RunError where runs are of several tasks.
     """
     task = task_of(runs.values())
-    kinds = _SHOWN.get(task) or SCORING[task].kinds
+    kinds = CALLED[task].shown or SCORING[task].kinds
     one, other = (CALLED[task].kinds.get(kind) or f"{kind} F1" for kind in kinds)
     table = _table(title, caption=f"{one}, and {other} in brackets; on test text")
     table.add_column("site")
@@ -48,10 +48,6 @@ def left(run: RunFolder, *, title: str = "") -> Table:
     table.add_section()
     table.add_row("all", "", "", "", *(size(run.bytes("up", site)) for site in run.senders))
     return table
-
-
-_SHOWN = {"bags": ("auc", "precision_at")}
-"""The two kinds of scores of a cell, where a task has more."""
 
 
 def _cells(runs: Collection[RunFolder], kinds: Sequence[str], site: str | None) -> list[str]:

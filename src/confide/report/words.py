@@ -18,7 +18,8 @@ class Called:
 
     `found` is what a model finds, `type` one kind of it, `unit` what it looks at one by one,
     `nothing` what the empty name stands for in a confusion; `score` is what its scores are called,
-    where they are of one sort, and `kinds` how each kind is called beside it.
+    where they are of one sort, `kinds` how each kind is called beside it, and `shown` the two that
+    stand where there is no room for all.
     """
 
     found: str
@@ -28,6 +29,7 @@ class Called:
     nothing: str
     score: str = "F1"
     kinds: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
 
     def kind(self, name: str) -> str:
         """A kind of score as a column is titled."""
@@ -50,6 +52,7 @@ CALLED: Mapping[str, Called] = MappingProxyType(
             "nothing",
             score="",
             kinds={"auc": "AUC", "auc_2000": "AUC, first 2,000", "precision_at": "mean P@N"},
+            shown=("auc", "precision_at"),
         ),
     }
 )
