@@ -217,11 +217,12 @@ def _streamed(path: Path) -> Iterator[tuple[int, str]]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        for number, line in enumerate(io.TextIOWrapper(stream, "utf-8-sig"), 1):
-            if "\0" in line:
-                raise ValueError("a NUL character")
-            if line.strip():
-                yield number, line.rstrip("\n")
+        with io.TextIOWrapper(stream, "utf-8-sig") as text:
+            for number, line in enumerate(text, 1):
+                if "\0" in line:
+                    raise ValueError("a NUL character")
+                if line.strip():
+                    yield number, line.rstrip("\n")
 
 
 # --- triples of annotated documents ----------------------------------------------------------

@@ -41,8 +41,8 @@ class Labelled:
         counts: "documents" and "mentions" that were given; "unidentified" mentions (without an
             identifier, where one matches by it); "ambiguous_forms", words that stand for several
             identifiers, and "ambiguous_mentions" of them; "pairs" with a relation, of them
-            "several" with more than one; "repeated" mentions of a pair in one stretch of text, of
-            which the nearest are taken; "triples" that matched, of "known" ones; those that did not
+            "several" with more than one; "repeated" mentions of a pair (of types that match) in one
+            stretch of text, of which the nearest are taken; "triples" that matched, of "known" ones; those that did not
             are "unmentioned" (an end is nowhere in the text) or "apart" (never close enough, or of
             other types); "na_pairs" that were kept, "na_left" by the draw, and "na_types", of types
             that no matched pair has.
@@ -139,7 +139,8 @@ class _Labelling:
 
     def __init__(self, kb: KnowledgeBase, rules: Rules) -> None:
         self.kb, self.rules = kb, rules
-        self.mentions = self.unidentified = self.repeated = 0
+        self.mentions = self.unidentified = 0
+        self.repeated: Counter[Types] = Counter()
         self.forms: dict[str, set[str]] = {}
         self.form_mentions: Counter[str] = Counter()
         self.seen = np.zeros(len(kb.names), dtype=np.bool_)
@@ -154,7 +155,7 @@ class _Labelling:
             for match in self._matched(example, names[head], names[tail]):
                 place = (match.names, example.text)
                 other = nearest.setdefault(place, match)
-                self.repeated += other is not match
+                self.repeated[match.types] += other is not match
                 if match.gap < other.gap:
                     nearest[place] = match
         return list(nearest.values())
@@ -261,7 +262,7 @@ class _Labelling:
             "ambiguous_mentions": sum(self.form_mentions[form] for form in ambiguous),
             "pairs": len(relations),
             "several": sum(len(kinds) > 1 for kinds in relations.values()),
-            "repeated": self.repeated,
+            "repeated": sum(self.repeated[types] for types in allowed),
             "triples": len(triples),
             "known": len(kb),
             "unmentioned": len(kb) - mentioned,
