@@ -30,6 +30,8 @@ from confide.release import release
 from confide.run import run
 from confide.runfolder import RunFolder
 from confide.text.document import Document, Entity
+from confide.text.pairs import NO_RELATION
+from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
 from contract.entries import STEPS
 from contract.relations import documents, write_documents
@@ -47,6 +49,7 @@ IDS = {
     "document": "patient-Xan{n}thippeqx",
     "file": "ward-Ygg{n}drasilqx",
     "note": "T9Quet{n}zalqx",
+    "concept": "MESH:Oze{n}lotqx",
     "raised": "RaisedWom{n}batqx",
 }
 
@@ -144,6 +147,27 @@ def with_canaries(one: Document, here: dict[str, str]) -> Document:
     )
 
 
+def plant_bags(folder: Path) -> list[dict[str, Any]]:
+    """The same for bags, all of test text: what is planted is also the identifier of an entity."""
+    tables = []
+    for site in SITES:
+        here, files = canaries(site), {}
+        for part, count in (("train", 18), ("dev", 6), ("test", 12)):
+            found = bag_documents(site, part, count)
+            for place in range(0, count, 1 if part == "test" else 2):
+                one = with_canaries(found[place], here)
+                head, tail = one.entities
+                entities = (replace(head, concepts=(here["concept"],)), tail)
+                found[place] = replace(one, entities=entities)
+            files[part] = write_documents(folder / site / f"{part}-{here['file']}.jsonl", found)
+        tables.append({"name": site, **files})
+    return tables
+
+
+PLANT = {"ner": plant, "re": plant_relations, "bags": plant_bags}
+"""What plants, by task."""
+
+
 def test_planted_relations_are_those_of_the_corpus() -> None:
     for one in documents("site-1", "train", 18):
         other = with_canaries(one, canaries("site-1"))
@@ -167,6 +191,8 @@ class Tapped(SequentialEngine):
             yield found
 
 
+COUNTING = ("count_vocabulary", "count_bags")
+"""Steps in which words are counted."""
 KEYED = [name for name, kind in METHODS.items() if kind.keyed]
 """Methods under which words travel as keyed digests."""
 
@@ -178,7 +204,7 @@ def planted(
     """A run over planted text, all that crossed the wall, and all that was watched."""
     folder = tmp_path_factory.mktemp("canary")
     taken: list[tuple[str, str, bytes]] = []
-    put = plant_relations if METHODS[request.param].task == "re" else plant
+    put = PLANT[METHODS[request.param].task]
     settings = tiny(folder, f"method={request.param}", site=put(folder / "data"), data={})
     with pytest.MonkeyPatch.context() as patch:
         use_engine(patch, Tapped, taken=taken)
@@ -232,9 +258,26 @@ def test_the_canaries_are_alive(planted: tuple[Path, Any]) -> None:
 def test_digests_of_the_canaries_are_sent(planted: tuple[Path, Any]) -> None:
     """They are in the sites' vocabulary too."""
     _, taken = planted
-    replies = b"".join(data for step, who, data in taken if step == "count_vocabulary")
+    replies = b"".join(data for step, who, data in taken if step in COUNTING)
     word = normalise(canaries("site-1")["word"], "lower-digits")
     assert digest(KEY, "word", word) in replies
+
+
+@pytest.mark.parametrize("planted", ["lazy-mil"], indirect=True)
+def test_digests_of_planted_triples_are_bid(planted: tuple[Path, Any]) -> None:
+    """A bag whose head is a planted identifier is bid for, by digest."""
+    _, taken = planted
+    nonces = {
+        decode(CheckKey, data).nonce
+        for step, what, data in taken
+        if step == "check_key" and what.startswith("ask")
+    }
+    (nonce,) = nonces
+    bids = b"".join(data for step, what, data in taken if step == "bid" and "reply" in what)
+    for one in bag_documents("site-1", "train", 18)[::2]:
+        relation = one.relations[0].type if one.relations else NO_RELATION
+        triple = [nonce, canaries("site-1")["concept"], one.surface(one.entities[1]), relation]
+        assert digest(KEY, "triple", json.dumps(triple)) in bids
 
 
 def test_no_message_holds_text(planted: tuple[Path, list[tuple[str, str, bytes]]]) -> None:

@@ -31,6 +31,13 @@ OPTIONAL = {"describe_encoder"}
 """Steps that are asked only where the settings name an encoder (tests/methods/test_context.py)."""
 
 
+LEARNING_BAGS = (
+    "rounds=6",
+    "training.local_epochs=2",
+    "training.optimiser=adam",
+    "training.learning_rate=0.02",
+)
+
 ENTRIES: dict[str, Entry] = {
     "fedavg": Entry(
         learning=(
@@ -101,8 +108,8 @@ ENTRIES: dict[str, Entry] = {
         slow=True,
     ),
     "lazy-mil": Entry(
-        learning=("rounds=10", "training.local_epochs=3"),
-        reaches=0.85,
+        learning=LEARNING_BAGS,
+        reaches=0.9,
         variants=(
             ("options.weighting=equal", "federation.fraction=0.5", "select.every=2", "rounds=5"),
             ("bags.same=letters", "pcnn.activation=relu", "vocabulary.min_sites=2"),
@@ -110,8 +117,8 @@ ENTRIES: dict[str, Entry] = {
         ),
     ),
     "fedavg-bags": Entry(
-        learning=("rounds=10", "training.local_epochs=3"),
-        reaches=0.85,
+        learning=LEARNING_BAGS,
+        reaches=0.9,
         variants=(
             ("bags.denoise=none", "options.weighting=equal"),
             ("bags.denoise=one", "federation.fraction=0.5", "select.every=2", "rounds=5"),
@@ -121,8 +128,8 @@ ENTRIES: dict[str, Entry] = {
         slow=True,
     ),
     "chain": Entry(
-        learning=("rounds=10", "training.local_epochs=2"),
-        reaches=0.85,
+        learning=LEARNING_BAGS,
+        reaches=0.9,
         variants=(("bags.denoise=one", "federation.fraction=0.7"),),
         slow=True,
     ),
