@@ -1,6 +1,6 @@
 """The runs behind FedED's tables and curves (Sui et al. 2020, Tables 4, 6 to 8 and Fig. 2).
 
-    python benchmarks/feded/run.py --out runs/feded [--only gad] [--seeds 1 2 3] [--set KEY=VALUE ...]
+    python benchmarks/feded/run.py --out runs/feded [--only gad] [--seeds 1 2 3] [--set K=V ...]
 
 Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
 the command can be stopped and given again; several may work on different experiments of one folder.

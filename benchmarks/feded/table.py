@@ -1,42 +1,50 @@
 """Tables from the runs that run.py made.
 
-    python benchmarks/feded/table.py runs/feded [--classwise chemprot]
+    python benchmarks/feded/table.py runs/feded [--classwise chemprot] [--keep measured.jsonl]
 
 For each row: the median over seeds (and the range) of micro and macro F1 on test text at the round
 that was best on development text, the first round whose development F1 reached a goal, and bytes
 up and down of a site that trained in a round. `--classwise`: F1 of every relation of that row.
+`--keep` adds what the finished runs came to, a line each, to a file that can stand in the place of
+the folder, or beside it: measured.jsonl here is where the numbers of the documents come from.
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-NONE = "no-relation"
 STEPS = ("train_and_predict", "train_relations", "train_relations_alone")
-Runs = dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]]
+Record = dict[str, Any]
+Runs = dict[tuple[str, str], list[Record]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("root", type=Path)
+    parser.add_argument("roots", type=Path, nargs="+", help="folders of runs, or kept files")
     parser.add_argument("--classwise", metavar="LABEL")
     parser.add_argument("--goals", type=float, nargs="*", default=[0.6, 0.65, 0.7, 0.75])
+    parser.add_argument("--keep", type=Path, metavar="FILE")
     given = parser.parse_args()
+    found = {(r["label"], r["method"], r["seed"]): r for root in given.roots for r in records(root)}
+    if given.keep:
+        there = records(given.keep) if given.keep.exists() else []
+        found = {(r["label"], r["method"], r["seed"]): r for r in there} | found
+        lines = [json.dumps(found[key]) + "\n" for key in sorted(found)]
+        given.keep.write_text("".join(lines))
     runs: Runs = {}
-    for path in sorted(given.root.glob("*/*/result.json")):
-        result = json.loads(path.read_text())
-        runs.setdefault((path.parent.parent.name, result["method"]), []).append((path, result))
+    for key in sorted(found):
+        runs.setdefault(key[:2], []).append(found[key])
     if given.classwise:
         classwise(runs, given.classwise)
         return
     goals = [f"rounds to dev {100 * goal:.0f}" for goal in given.goals]
     head("run", "method", "seeds", "micro F1", "macro F1", *goals, "up", "down", "seconds")
-    for (label, method), found in runs.items():
-        results = [result for _, result in found]
-        overall = [result["scores"]["overall"] for result in results]
+    for (label, method), results in runs.items():
+        overall = [result["overall"] for result in results]
         row(
             label,
             method,
@@ -44,28 +52,48 @@ def main() -> None:
             spread([100 * one["micro"]["f1"] for one in overall]),
             spread([100 * one["macro"]["f1"] for one in overall]),
             *(reached(results, goal) for goal in given.goals),
-            *(
-                f"{statistics.median(sent(path, way) for path, _ in found):,.0f}"
-                for way in ("up", "down")
-            ),
+            *(f"{statistics.median(one[way] for one in results):,.0f}" for way in ("up", "down")),
             f"{statistics.median(one['seconds'] for one in results):.0f}",
         )
     for label in dict.fromkeys(label for label, _ in runs):
-        confusion = next(f for (one, _), f in runs.items() if one == label)[0][1]["scores"][
-            "overall"
-        ]["confusion"]
-        if set(confusion) | {NONE} == {"related", NONE}:
-            gold = sum(confusion["related"].values())
-            pairs = sum(sum(one.values()) for one in confusion.values())
-            print(
-                f"\n{label}: who always says `related` has F1 {100 * 2 * gold / (pairs + gold):.1f}"
-            )
+        first = next(results for (one, _), results in runs.items() if one == label)[0]["overall"]
+        if set(first["micro"]["types"]) == {"related"}:
+            gold, pairs = first["micro"]["support"], first["examples"]
+            always = 100 * 2 * gold / (pairs + gold)
+            print(f"\n{label}: who always says `related` has F1 {always:.1f}")
+
+
+def records(root: Path) -> list[Record]:
+    """What the finished runs of a folder came to, or what was kept of others."""
+    if root.is_file():
+        return [json.loads(line) for line in root.read_text().splitlines()]
+    return [record(path) for path in sorted(root.glob("*/*/result.json"))]
+
+
+def record(path: Path) -> Record:
+    """What a run came to. The day is that on which it ended."""
+    result = json.loads(path.read_text())
+    machine = json.loads((path.parent / "environment.json").read_text())["machine"]
+    overall = result["scores"]["overall"]
+    return {
+        "label": path.parent.parent.name,
+        "method": result["method"],
+        "seed": result["seed"],
+        "rounds": result["rounds"],
+        "seconds": round(result["seconds"]),
+        "up": sent(path, "up"),
+        "down": sent(path, "down"),
+        "dev": {one["round"]: one["dev"]["micro"] for one in result["history"] if one.get("dev")},
+        "overall": {kind: overall[kind] for kind in ("micro", "macro", "examples")},
+        "machine": machine,
+        "date": date.fromtimestamp(path.stat().st_mtime).isoformat(),
+    }
 
 
 def classwise(runs: Runs, label: str) -> None:
     """F1 of every relation, the most frequent first."""
-    mine = {method: [r for _, r in found] for (one, method), found in runs.items() if one == label}
-    first = next(iter(mine.values()))[0]["scores"]["overall"]["micro"]["types"]
+    mine = {method: found for (one, method), found in runs.items() if one == label}
+    first = next(iter(mine.values()))[0]["overall"]["micro"]["types"]
     head("relation", "test pairs", *mine)
     for name in sorted(first, key=lambda name: -first[name]["support"]):
         cells = [
@@ -75,7 +103,7 @@ def classwise(runs: Runs, label: str) -> None:
 
 
 def f1_of(result: dict[str, Any], relation: str) -> float:
-    types = result["scores"]["overall"]["micro"]["types"]
+    types = result["overall"]["micro"]["types"]
     return float(types.get(relation, {}).get("f1", 0.0))
 
 
@@ -83,8 +111,8 @@ def reached(results: list[dict[str, Any]], goal: float) -> str:
     """The median first round that reached the goal; > N where half of the runs never did."""
     firsts = []
     for result in results:
-        rounds = [t["round"] for t in result["history"] if t.get("dev", {}).get("micro", 0) >= goal]
-        firsts.append(rounds[0] if rounds else float("inf"))
+        rounds = [int(number) for number, score in result["dev"].items() if score >= goal]
+        firsts.append(min(rounds, default=float("inf")))
     middle = statistics.median_high(firsts)
     return f"> {results[0]['rounds']}" if middle == float("inf") else f"{middle:.0f}"
 
