@@ -41,11 +41,11 @@ class Labelled:
         counts: "documents" and "mentions" that were given; "unidentified" mentions (without an
             identifier, where one matches by it); "ambiguous_forms", words that stand for several
             identifiers, and "ambiguous_mentions" of them; "pairs" with a relation, of them
-            "several" with more than one; "repeated" mentions of a pair (of types that match) in one
-            stretch of text, of which the nearest are taken; "triples" that matched, of "known" ones; those that did not
-            are "unmentioned" (an end is nowhere in the text) or "apart" (never close enough, or of
-            other types); "na_pairs" that were kept, "na_left" by the draw, and "na_types", of types
-            that no matched pair has.
+            "several" with more than one; "repeated" mentions of a pair in one stretch of text, of
+            types that match: the nearest are taken; "triples" that matched, of "known" ones; those
+            that did not are "unmentioned" (an end is nowhere in the text) or "apart" (never close
+            enough, or of other types); "na_pairs" that were kept, "na_left" by the draw, and
+            "na_types", of types that no matched pair has.
         problems: rows of the knowledge base that were left out.
     """
 
