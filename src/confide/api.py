@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confide.data.labelling import label
     from confide.data.statistics import stats
     from confide.demo import demo
+    from confide.facts import facts
     from confide.federation.keys import new_key
     from confide.federation.ledger import compare_ledgers, ledger
     from confide.initialise import init
@@ -39,6 +40,7 @@ __all__ = [
     "convert",
     "demo",
     "evaluate",
+    "facts",
     "init",
     "label",
     "ledger",
@@ -63,6 +65,7 @@ _HOME = {
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",
+    "facts": "confide.facts",
     "init": "confide.initialise",
     "label": "confide.data.labelling",
     "ledger": "confide.federation.ledger",

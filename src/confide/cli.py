@@ -169,7 +169,9 @@ def recipes(*, as_json: Json = False) -> None:
 def predict(
     words: RunAndFiles,
     *,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")] = "jsonl",
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="The format to write, or facts, facts-jsonl.")
+    ] = "jsonl",
     out: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where to write; stdout if not given.")
     ] = None,
@@ -183,20 +185,15 @@ def predict(
 ) -> None:
     """Annotate text: a run's entities, relations, or both; each carries a confidence."""
     from confide import api
-    from confide.console.putting import named_types, put_documents, run_and_files
+    from confide.console.putting import FACTS, named_types, put_documents, put_facts, run_and_files
 
     run, files = run_and_files(words)
-    documents = api.predict(
-        run,
-        files,
-        site=site,
-        format=format,
-        key=key,
-        types=named_types(types),
-        threshold=threshold,
-        say=screen.say,
-    )
-    put_documents(documents, out, format=to)
+    how: dict[str, Any] = {"site": site, "format": format, "key": key, "threshold": threshold}
+    how |= {"types": named_types(types), "say": screen.say}
+    if to in FACTS:
+        put_facts(api.facts(run, files, **how), out, format=to)
+    else:
+        put_documents(api.predict(run, files, **how), out, format=to)
 
 
 @app.command(rich_help_panel=_USE)

@@ -26,7 +26,8 @@ from confide.text.formats import FORMATS, detect
 from confide.text.parts import BRAT, PARTS, grouped
 
 _SITES, _LINES = 3, 30
-_OF_RELATIONS = frozenset(("biobert", "chemprot", "ddi", "semeval"))
+_OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
+_OF_RELATIONS = _OF_BAGS | {"biobert", "chemprot", "ddi", "semeval"}
 """Formats that are published to learn relations; of others one learns entities, if nobody says."""
 _OF_TAGGERS = frozenset((
     "crosses-sentence", "discontinuous", "nested", "no-token", "not-on-token-border", "overlapping",
@@ -253,11 +254,10 @@ def _settings(sites: Sequence[_Site], out: Path) -> str:
     ]
     common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
-    data = ["", "[data]", *data] if data else []
-    data += _pairs(sites)
+    data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
     if len(sites) == 1:
-        public = _PUBLIC if sites[0].about_relations else []
+        public = _PUBLIC if sites[0].about_relations and 'task = "bags"' not in head else []
         return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
     tables: list[str] = []
     for site in sites:
@@ -291,6 +291,9 @@ def _task(sites: Sequence[_Site]) -> list[str]:
         linked = any(report.counts["relations"] for site in sites for report in site.reports)
         task = 'task = "ner"         # entities; "re": the relations between them'
         return [*([task] if linked else []), f'method = "fedavg"    # {others}']
+    if all(report.format in _OF_BAGS for site in sites for report in site.reports):
+        others = '"chain"; references: "pooled", "alone"'
+        return ['task = "bags"', f'method = "lazy-mil"  # or "fedavg", {others}']
     others = 'references: "pooled", "alone", "public-only"'
     if len(sites) == 1:
         return ['task = "re"', f'method = "feded"     # or "fedavg", "fedatt"; {others}']

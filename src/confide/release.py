@@ -3,7 +3,8 @@
 The model of a run knows its words by keyed digest only. A site that holds the key can recognise
 the words of its own training text, and hand on a copy that needs no key. The copy tells which
 words occur in that text; that is what the act is about. A relation model reads the word pieces of
-a public encoder: its copy has no word list, and needs the files of that encoder.
+a public encoder: its copy has no word list, and needs the files of that encoder. A bag model is
+like the one or the other, by what reads its sentences.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
 from confide.methods import method_of
+from confide.methods.bag_extractor import BagExtractor, extractor_with
+from confide.methods.bag_extractor import extractor_of as bag_extractor_of
+from confide.methods.bag_form import PCNN, BagMemory, words_of
 from confide.methods.context import NONE, find_encoder
 from confide.methods.relation_extractor import RelationExtractor
 from confide.methods.relation_extractor import extractor_of as relation_extractor_of
@@ -45,8 +49,14 @@ from confide.methods.taggers import (
     vocabulary_for,
 )
 from confide.runfolder import RunFolder
+from confide.settings import Task
+from confide.text.segment import tokens_of
 
-FILE, RELATIONS = "model.safetensors", "relations.safetensors"
+FILE, RELATIONS, BAGS = "model.safetensors", "relations.safetensors", "bags.safetensors"
+
+
+WORDS = "reader.word.weight"
+"""A bag model's table of words."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,14 @@ class Released(TaggerForm):
 
 
 @dataclass(frozen=True)
+class ReleasedBags(BagMemory):
+    """A bag model that needs no key; where an encoder reads, it needs that encoder's files."""
+
+    words: list[str] = carries("the words, in order of ids; none where an encoder reads")
+    weights: Arrays = carries("weights of the bag model")
+
+
+@dataclass(frozen=True)
 class ReleasedRelations(RelationMemory):
     """A relation classifier: it reads the pieces of a public encoder, so it needs no key."""
 
@@ -68,15 +86,16 @@ class ReleasedRelations(RelationMemory):
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
     """Write the model of a run to the folder `out`, so that it can be used without the run.
 
-    A relation model is its weights, and names of relations and types. A tagger's words are those of
-    `site` (or of all), in clear: `key` is the sites' shared key file; by default the one that the
-    run's settings name. Rows of words and characters that occur at no such site cannot be named;
-    they are left out, and such words are read as unknown ones.
+    A relation model is its weights, and names of relations and types. A tagger's words, and those
+    of a bag model that reads words, are those of `site` (or of all), in clear: `key` is the sites'
+    shared key file; by default the one that the run's settings name. Rows of words and characters
+    that occur at no such site cannot be named; they are left out, and such words are read as
+    unknown ones.
     Raises RunError, KeyFileError, DataError.
     """
     folder = RunFolder(run)
     settings = folder.settings()
-    for file in (FILE, RELATIONS):
+    for file in (FILE, RELATIONS, BAGS):
         if (out / file).exists():
             raise RunError("there is a release in this folder already", where=str(out / file))
     method = method_of(settings)
@@ -85,11 +104,38 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         shape = {field.name: getattr(form, field.name) for field in fields(RelationMemory)}
         file, message = RELATIONS, encode(ReleasedRelations(**shape, weights=dict(weights)))
     else:
-        gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
-        specs = [spec for spec in gathered.specs if site in (None, spec.name)]
-        file, message = FILE, encode(_in_clear(form, weights, specs=specs, key=key))
+        specs: list[SiteSpec] = []
+        if method.task == "ner" or form.reader == PCNN:
+            gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
+            specs = [spec for spec in gathered.specs if site in (None, spec.name)]
+        if method.task == "bags":
+            file, message = BAGS, encode(_bags_in_clear(form, weights, specs=specs, key=key))
+        else:
+            file, message = FILE, encode(_in_clear(form, weights, specs=specs, key=key))
     write_of_run(out / file, message)
     return out
+
+
+def _bags_in_clear(
+    form: BagMemory, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
+) -> ReleasedBags:
+    """The bag model with the words of these sites in clear; of an encoder's pieces, as it is."""
+    shape = {field.name: getattr(form, field.name) for field in fields(BagMemory)}
+    weights, words = dict(weights), list[str]()
+    if form.reader == PCNN:
+        secret = key or specs[0].key_file
+        assert secret is not None
+        tokens = (
+            document.text[start:end]
+            for spec in specs
+            for document in spec.train
+            for start, end in tokens_of(document.text)
+        )
+        texts = sorted(count_words(tokens, form.how))  # type: ignore[arg-type]
+        words, ids = _named(words_of(form, read_key(Path(secret))), texts)
+        weights[WORDS] = weights[WORDS][ids]
+        shape["word_digests_V16"] = form.word_digests_V16[:0]
+    return ReleasedBags(**shape, words=words, weights=weights)
 
 
 def _in_clear(
@@ -120,19 +166,26 @@ def _in_clear(
     return Released(**shape, words=words, characters=characters, weights=weights)
 
 
-def release_task(folder: Path) -> Literal["ner", "re"] | None:
+def release_task(folder: Path) -> Task | None:
     """The task of a release; None where this is no folder that `release` wrote."""
+    if (Path(folder) / BAGS).is_file():
+        return "bags"
     if (Path(folder) / RELATIONS).is_file():
         return "re"
     return "ner" if (Path(folder) / FILE).is_file() else None
 
 
-def released(folder: Path) -> Extractor | RelationExtractor:
+def released(folder: Path) -> Extractor | RelationExtractor | BagExtractor:
     """The extractor of a release. Raises MessageError where the file is damaged.
 
     A model with a frozen encoder needs that encoder here too, and a relation model the files of
     the encoder that it was made of.
     """
+    if release_task(folder) == "bags":
+        bags = decode(ReleasedBags, (Path(folder) / BAGS).read_bytes())
+        if bags.reader != PCNN:
+            return bag_extractor_of(bags, bags.weights, key=None)
+        return extractor_with(bags, bags.weights, ClearVocabulary(tuple(bags.words), "word"))
     if release_task(folder) == "re":
         made = decode(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
         return relation_extractor_of(made, made.weights)

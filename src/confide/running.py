@@ -15,6 +15,7 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from confide.methods import Method
+from confide.report.words import CALLED
 from confide.scoring import SCORING, Counts
 from confide.settings import Settings
 
@@ -151,6 +152,8 @@ class Rounds:
     def _tell(self, progress: Progress, record: dict[str, Any]) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
         left = self._settings.rounds - record["round"]
+        task = self._settings.task
+        called = CALLED[task]
         self._watch(
             Event(
                 "round",
@@ -163,6 +166,7 @@ class Rounds:
                 bytes_down=sum(self._ledger.totals["down"].values()),
                 seconds=record["seconds"],
                 seconds_left=left * sum(done) / len(done),
+                score=called.score or called.kind(SCORING[task].kinds[0]),
             )
         )
 

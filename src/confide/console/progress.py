@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = (
     "round", "rounds", "site", "step", "loss", "dev_f1", "bytes_up", "bytes_down", "seconds_left",
+    "score",
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class Standing:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds_left: float | None = None
+    score: str = "F1"
 
     def take(self, event: Event) -> None:
         """Remember what the event tells."""
@@ -74,7 +76,7 @@ class Standing:
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.dev_f1 is not None:
-            parts.append(f"dev F1 {points(self.dev_f1)} (best {points(self.best_f1)})")
+            parts.append(f"dev {self.score} {points(self.dev_f1)} (best {points(self.best_f1)})")
         if self.bytes_up or self.bytes_down:
             parts.append(f"up {size(self.bytes_up)}, down {size(self.bytes_down)}")
         if self.seconds_left is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from confide.console import screen
 from confide.console.screen import console
-from confide.errors import SettingsError
+from confide.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from confide.facts import StatedFact
     from confide.text.document import Document, Problem
 
 
@@ -94,6 +96,28 @@ def named_types(given: Sequence[str] | None) -> dict[str, str]:
                 f"--as calls {found!r} by two names", got=f"{names[found]}, {known}"
             )
     return names
+
+
+FACTS = ("facts", "facts-jsonl")
+"""What `predict` writes beside formats of documents: a table of facts, or an object for each."""
+
+
+def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> None:
+    """The facts, likeliest first: a table with a head and tabs, or JSON Lines."""
+    from confide.facts import COLUMNS
+
+    if format == "facts":
+        lines = ["\t".join(row) for row in (COLUMNS, *(fact.row() for fact in found))]
+    else:
+        lines = [json.dumps(fact.record(), ensure_ascii=False) for fact in found]
+    text = "".join(f"{line}\n" for line in lines)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"the facts cannot be written: {error.strerror}", where=str(out)) from error
 
 
 def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:

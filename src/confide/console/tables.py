@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from confide.report.words import count, points, size
+from confide.report.words import CALLED, count, points, size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,6 +59,8 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
     `of` "end to end": relations of entities that were found, which are counted as entities are.
     """
     kinds = _kinds(values)
+    if "curve" in values:
+        return _ranked(values, title)
     typed = [kind for kind in kinds if "types" in values[kind]]
     one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
     table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
@@ -83,13 +85,39 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
     return table
 
 
+def _ranked(values: Mapping[str, Any], title: str) -> Table:
+    """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
+    told = (
+        f"in percent; of each of {count(values['bags'])} bags its likeliest relation\n"
+        "AUC: under the whole curve of precision over recall; first 2,000: of so many predictions\n"
+        "P@N: the share of facts among the first N"
+    )
+    table = _table(title, caption=told)
+    table.add_column("relation")
+    for name in ("P", "R", "F1", "facts"):
+        table.add_column(name, justify="right")
+    micro = values["micro"]
+    for name, rates in micro["types"].items():
+        table.add_row(name, *_precision_recall_f1([rates]), str(rates["support"]))
+    table.add_section()
+    table.add_row("all", *_precision_recall_f1([micro]), str(micro["support"]), style="bold")
+    table.add_section()
+    table.add_row("AUC", "", "", points(values["auc"]), "", style="bold")
+    table.add_row("first 2,000", "", "", points(values["auc_2000"]), "")
+    for name, share in values["precision_at"].items():
+        called = "mean P@N" if name == "mean" else f"P@{name}"
+        table.add_row(called, "", "", points(share), "")
+    return table
+
+
 def sites(result: Mapping[str, Any]) -> Table:
-    """A run's F1 on test text, per site and over all, with what each site sent and received."""
+    """A run's scores on test text, per site and over all, with what a site sent and received."""
     overall = result["scores"]["overall"]
     kinds, unit = _kinds(overall), _unit(overall)
-    table = _table(f"{result['method']}: F1 on test text, in percent")
+    called = CALLED[result.get("task", "ner")]
+    table = _table(f"{result['method']}: {called.score or 'scores'} on test text, in percent")
     table.add_column("site")
-    for name in (*kinds, unit, "sent", "received"):
+    for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
     traffic = result.get("bytes", {})
     for site, values in result["scores"]["sites"].items():
@@ -315,6 +343,8 @@ def _overlooked(values: Mapping[str, Any]) -> str:
 
 
 def _each_f1(values: Mapping[str, Any]) -> list[str]:
-    """The F1 of each kind, and how much was scored."""
-    f1 = [points(values[kind]["f1"]) for kind in _kinds(values)]
-    return [*f1, str(values.get(_unit(values), ""))]
+    """The number of each kind, and how much was scored."""
+    from confide.scoring import scoring_of
+
+    each = [points(scoring_of(values).value(values, kind)) for kind in _kinds(values)]
+    return [*each, str(values.get(_unit(values), ""))]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Event:
     """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end".
 
-    A "round" of a federation of one site names that site.
+    A "round" of a federation of one site names that site. `dev_f1` is an F1, or the number that
+    `score` names.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class Event:
     seconds: float | None = None
     seconds_left: float | None = None
     message: str | None = None
+    score: str | None = None
 
 
 Watcher = Callable[[Event], None]
