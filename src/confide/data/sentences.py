@@ -178,7 +178,7 @@ def sentence_batch(encoded: EncodedSentences, rows_B: Rows) -> SentenceBatch:
 
 
 def predict_sentence_batches(
-    encoded: EncodedSentences, *, words_per_batch: int = 16_384
+    encoded: EncodedSentences, *, words_per_batch: int = 32_768
 ) -> Iterator[SentenceBatch]:
     """Every sentence once, in order, about `words_per_batch` words in a batch."""
     batch_S = encoded.from_S1[:-1] // words_per_batch

@@ -36,7 +36,7 @@ from torch.nn import functional
 from confide.models.layers import start_embedding
 
 PIECES = 3
-_BLOCK = 4096  # words that are worked on together
+_BLOCK = 2048  # words that are worked on together
 
 Activation = Literal["tanh", "relu"]
 
@@ -93,6 +93,7 @@ class Pcnn(nn.Module):
             batch.ids_N3,
             batch.pieces_N,
             len(batch),
+            torch.is_grad_enabled(),  # is off within
         )
         return torch.tanh(maxima_SF) if self.sizes.activation == "tanh" else maxima_SF.relu()
 
@@ -122,15 +123,15 @@ class _Maxima(torch.autograd.Function):
         bias_H: Tensor,
         *about: Any,
     ) -> Tensor:
-        ids_N3, pieces_N, sentences = about
+        ids_N3, pieces_N, sentences, learns = about
         tables = (words_UD, heads_PD, tails_PD)
         rows_QH, from_3 = _products(tables, filters_HWD)
-        learns = any(ctx.needs_input_grad)
         width = filters_HWD.shape[1]
         maxima_GH = rows_QH.new_empty(PIECES * sentences, len(bias_H))
         winners_GH = torch.empty(maxima_GH.shape, dtype=torch.int64) if learns else None
         steps_W3 = torch.arange(width)[:, None] + from_3
-        for block in _blocks(ids_N3, pieces_N, sentences, width):
+        blocks = list(_blocks(ids_N3, pieces_N, sentences, width))
+        for block in blocks:
             asked_TX = (block.ids_TW3 * width + steps_W3).flatten(1)
             answers_TH = functional.embedding_bag(asked_TX, rows_QH, mode="sum")
             best_GH = maxima_GH[block.pieces]
@@ -141,32 +142,32 @@ class _Maxima(torch.autograd.Function):
         maxima_GH.add_(bias_H).masked_fill_(empty_G1, 0.0)
         if winners_GH is not None:
             ctx.save_for_backward(*tables, filters_HWD, winners_GH, empty_G1)
-            ctx.about = about
+            ctx.blocks = blocks
         return maxima_GH.view(sentences, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
         *tables, filters_HWD, winners_GH, empty_G1 = ctx.saved_tensors
-        ids_N3, pieces_N, sentences = ctx.about
-        hidden, width, _ = filters_HWD.shape
+        hidden = len(filters_HWD)
         slopes_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)
         filters_HK = filters_HWD.flatten(1)
         of_filters_HK = torch.zeros_like(filters_HK)
         of_tables = [torch.zeros_like(table) for table in tables]
-        for block in _blocks(ids_N3, pieces_N, sentences, width):
+        for block in ctx.blocks:
             won_GH, own_GH = winners_GH[block.pieces], slopes_GH[block.pieces]
             flat_X3 = block.ids_TW3.view(-1, 3)
-            looked = [table[flat_X3[:, n]] for n, table in enumerate(tables)]
+            looked = [table.index_select(0, flat_X3[:, n]) for n, table in enumerate(tables)]
             windows_TK = torch.cat(looked, 1).view(len(block.pieces_T), -1)
             of_filters_HK += _weighted(windows_TK, won_GH.t(), own_GH.t())
             windows_XD = _spread(filters_HK, won_GH, own_GH, len(windows_TK)).view(len(flat_X3), -1)
             parts = torch.split(windows_XD, [table.shape[1] for table in tables], 1)
             for n, (whole, part) in enumerate(zip(of_tables, parts, strict=True)):
-                whole.index_add_(0, flat_X3[:, n], part)
+                whole.index_add_(0, flat_X3[:, n].contiguous(), part.contiguous())
         for table in of_tables:
             table[0] = 0.0  # what is around a sentence is not learnt
-        return (*of_tables, of_filters_HK.view_as(filters_HWD), slopes_GH.sum(0), None, None, None)
+        nothing = (None,) * 4
+        return (*of_tables, of_filters_HK.view_as(filters_HWD), slopes_GH.sum(0), *nothing)
 
 
 def _products(tables: tuple[Tensor, ...], filters_HWD: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,15 +175,16 @@ def _products(tables: tuple[Tensor, ...], filters_HWD: Tensor) -> tuple[Tensor, 
 
     Rows `from_3[n] + id * W + w` are of row `id` of table `n` at place `w`.
     """
-    width = filters_HWD.shape[1]
+    hidden, width, _ = filters_HWD.shape
     sizes = [table.shape[1] for table in tables]
-    found, firsts, first = [], [], 0
-    for table, part_HWD in zip(tables, torch.split(filters_HWD, sizes, 2), strict=True):
+    firsts = np.cumsum([0, *(len(table) * width for table in tables)]).tolist()
+    rows_QH = filters_HWD.new_empty(firsts[-1], hidden)
+    parts = torch.split(filters_HWD, sizes, 2)
+    for table, part_HWD, first in zip(tables, parts, firsts, strict=False):
         weight_DX = part_HWD.permute(2, 1, 0).reshape(part_HWD.shape[2], -1)
-        found.append((table @ weight_DX).view(len(table) * width, -1))
-        firsts.append(first)
-        first += len(found[-1])
-    return torch.cat(found), torch.tensor(firsts)
+        own_QH = rows_QH[first : first + len(table) * width]
+        torch.mm(table, weight_DX, out=own_QH.view(len(table), -1))
+    return rows_QH, torch.tensor(firsts[:-1])
 
 
 def _blocks(ids_N3: Tensor, pieces_N: Tensor, sentences: int, width: int) -> Iterator[_Block]:
@@ -213,9 +215,9 @@ def _largest(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor) -> None:
 
 
 def _places(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor, won_GH: Tensor) -> None:
-    """Writes which word of the block gave it; 0 where there is none."""
+    """Writes which word of the block gave it; 0 where there is none. The answers are gone then."""
     places_T1 = torch.arange(len(answers_TH), dtype=answers_TH.dtype)[:, None]
-    told_TH = torch.eq(answers_TH, best_GH[pieces_T]).to(answers_TH.dtype).mul_(places_T1)
+    told_TH = answers_TH.eq_(best_GH.index_select(0, pieces_T)).mul_(places_T1)
     last_GH = torch.zeros_like(best_GH)
     last_GH.scatter_reduce_(0, pieces_T[:, None].expand_as(told_TH), told_TH, "amax")
     won_GH.copy_(last_GH)
@@ -240,5 +242,5 @@ def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -
         filters_HK,
         begins_T,
         mode="sum",
-        per_sample_weights=slopes_GH.flatten()[order_X],
+        per_sample_weights=slopes_GH.flatten().index_select(0, order_X),
     )

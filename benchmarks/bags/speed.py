@@ -1,0 +1,151 @@
+"""Training and bidding of a PCNN with selective attention: ours, and a plain padded one.
+
+Both begin with the same weights and must have the same loss. Then each trains an epoch in turn, and
+ours is asked for the probabilities of the same sentences (a site's bid). Times are processor time
+of one thread, medians of the turns; ratios are of the same turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from corpus import LONGEST, RELATIONS, generated
+from plain import PlainBags, PlainBatch
+
+from confide.data.vocabulary import ClearVocabulary
+from confide.learning.bags import (
+    BagBatch,
+    BagForm,
+    BagModeller,
+    fit_bags,
+    sentence_probabilities,
+)
+from confide.learning.optimisers import Optimiser
+from confide.models.bags import loss_of
+
+RATE, DECAY, CLIP = 0.1, 1e-5, 5.0
+OPTIMISER = Optimiser("sgd", RATE, momentum=0.0, weight_decay=DECAY, clip=CLIP)
+
+
+def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of an epoch, and ratios, with a vocabulary of so many words."""
+    encoded, groups = generated(options.sentences, words=words, seed=options.seed)
+    form = BagForm(tuple(str(number) for number in range(RELATIONS)))
+    modeller = BagModeller(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
+    ours, copied = modeller.initial(options.seed), modeller.initial(options.seed)
+    plain = PlainBags(copied)
+    check_equal(ours, plain, encoded, groups[:32])
+    steps_of = torch.optim.SGD(plain.parameters(), RATE, weight_decay=DECAY, fused=True)
+    size = options.batch_size
+    batches = [
+        PlainBatch(encoded, groups[start : start + size], LONGEST)
+        for start in range(0, len(groups), size)
+    ]
+
+    def train_plain() -> None:
+        plain.train()
+        for batch in batches:  # made before: only arithmetic is timed
+            steps_of.zero_grad()
+            plain.loss(batch).backward()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), CLIP)
+            steps_of.step()
+
+    def train_ours() -> None:
+        fit_bags(
+            ours,
+            encoded,
+            groups,
+            denoise="att",
+            epochs=1,
+            batch_size=size,
+            optimiser=OPTIMISER,
+            seed=options.seed,
+        )
+
+    def train_sentences() -> None:
+        fit_bags(
+            ours,
+            encoded,
+            groups,
+            denoise="none",
+            epochs=1,
+            batch_size=size,
+            optimiser=OPTIMISER,
+            seed=options.seed,
+        )
+
+    calls = {
+        "plain": train_plain,
+        "ours": train_ours,
+        "sentences": train_sentences,
+        "bid": lambda: sentence_probabilities(ours, encoded),
+    }
+    times = in_turn(calls, options.repeats)
+    found = {f"{name} s": statistics.median(own) for name, own in times.items()}
+    found["ours faster by"] = ratio(times["plain"], times["ours"])
+    found["bid of a bag epoch"] = ratio(times["bid"], times["ours"])
+    found["bid of a sentence epoch"] = ratio(times["bid"], times["sentences"])
+    found["mean length"] = float(encoded.lengths_S.mean())
+    return found
+
+
+def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) -> None:
+    """Raises AssertionError where the two do not have the same loss."""
+    from confide.data.sentences import sentence_batch
+
+    bags = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    batch = PlainBatch(encoded, groups, LONGEST)
+    own = BagBatch(
+        sentence_batch(encoded, np.concatenate(groups)), torch.from_numpy(bags), batch.relations_G
+    )
+    plain.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loss_of("att")(ours, own).mean(), plain.loss(batch))
+
+
+def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Processor seconds of each call in each turn; the first turn is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats + 1):
+        for name, call in calls.items():
+            started = time.process_time()
+            call()
+            if turn:
+                times[name].append(time.process_time() - started)
+    return times
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    """The median of the turns' ratios."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--words", type=int, nargs="+", default=[20_000, 400_000])
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write what was measured")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for words in options.words:
+        found[str(words)] = own = measured(words, options)
+        print(f"{words} words: " + ", ".join(f"{name} {value:.3f}" for name, value in own.items()))
+    if options.json:
+        about = {**vars(options), "json": None, "torch": torch.__version__}
+        options.json.write_text(json.dumps({"about": about, "measured": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
