@@ -105,7 +105,7 @@ def find_names(
     found: dict[int, tuple[Span, ...]] = {}
     used = list(taken)
     for number, name in enumerate(names):
-        places = list(whole_words(text, name, used))
+        places = list(whole_words(text, name, taken=used))
         if places:
             found[number] = (places[0],)
             used.append(places[0])
@@ -129,7 +129,7 @@ def find_names(
     return [found.get(number) for number in range(len(names))]
 
 
-def whole_words(text: str, name: str, taken: Sequence[Span] = ()) -> Iterator[Span]:
+def whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterator[Span]:
     """The places of a name between blanks that share no character with those that are taken."""
     start = text.find(name) if name else -1
     while start >= 0:
