@@ -37,7 +37,7 @@ __all__ = ["Compared", "Matching", "RunComparison", "SideScore", "compare", "rea
 
 Verdict = Literal["better", "worse", "no clear difference"]
 FEWEST_SAMPLES = 100
-_UNITS = {"ner": "sentences", "re": "documents"}
+_UNITS = {"ner": "sentences", "re": "documents", "bags": "bags"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class SideScore:
 class Compared:
     """The second side minus the first in micro-F1, at one site or over all; fractions.
 
-    `sentences` is how many sentences, or documents with relations, were drawn from. `verdict` is on
-    the second side, by whether the interval excludes 0.
+    `sentences` is how many sentences, documents with relations, or bags were drawn from. `verdict`
+    is on the second side, by whether the interval excludes 0.
     """
 
     first: SideScore
@@ -76,7 +76,7 @@ class RunComparison:
 
     `first` and `second` name the sides: their methods, or folders where the method is the same.
     `pairs` are the folders, run by run. `same_text`: all repeats were scored on the same text.
-    `unit` is what was drawn: "sentences", of relations "documents".
+    `unit` is what was drawn: "sentences", of relations "documents", of bags "bags".
     """
 
     first: str
@@ -107,12 +107,14 @@ def compare(
         first: a run's folder, or several: repeats of one run that differ in their seed. A site
             that has only its own folder of a run (`sites/NAME`) gives that.
         second: what it is compared with, as many and in the same order.
-        matching: which F1; None: strict, and micro of relations, which have no other.
+        matching: which F1; None: strict, and of relations micro, of bags that of each bag's best
+            label: these have no other.
         level: of the percentile interval, between 0 and 1.
         samples: how often sentences are drawn.
         seed: of the draws.
 
-    The unit that is drawn is a sentence; of relations a document, which may be one stated pair.
+    The unit that is drawn is a sentence; of relations a document, which may be one stated pair; of
+    bags one bag.
     Repeats on the same test text are added sentence by sentence first, so that a sentence stays one
     unit however often it was scored. Where each repeat held out other text (a `test_share` under
     several seeds), there is no such sum: the first runs of both sides then share one text, the
@@ -125,7 +127,7 @@ def compare(
 
     Raises:
         RunError: a folder holds no finished run, or not its sites' counts; the runs have other
-            sites or other test text, or one finds entities and the other relations; repeats that
+            sites or other test text, or their tasks differ; repeats that
             differ in more than their seed.
         SettingsError: a level, number of samples or matching that makes no sense.
     """
@@ -159,7 +161,7 @@ def _checked(matching: str | None, task: str) -> Matching:
         if matching in (None, kind):
             return kind
     raise SettingsError(
-        f"no such way to match {'relations' if task == 're' else 'entities'}",
+        f"no such way to match {'entities' if task == 'ner' else 'relations'}",
         expected=" or ".join(known),
         got=repr(matching),
     )

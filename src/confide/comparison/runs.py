@@ -84,7 +84,7 @@ def task_of(paths: Sequence[Path]) -> str:
     tasks = {path: _own_task(path) for path in paths}
     if len(set(tasks.values())) > 1:
         raise RunError(
-            "one of the runs finds entities and another relations: their scores cannot be compared",
+            "one run finds entities and another relations, or facts: there is no score to compare",
             where=" and ".join(f"{path} ({task})" for path, task in tasks.items()),
             expected="runs of one `task`",
         )

@@ -141,7 +141,8 @@ def compared(found: RunComparison) -> Table:
             f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
         )
         caption += "" if found.same_text else ", which hold out other text each"
-    table = _table(f"{found.matching} F1 on test text, in percent", caption=caption)
+    kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
+    table = _table(f"{kind} on test text, in percent", caption=caption)
     table.add_column("site")
     interval = f"{100 * found.level:g}% interval"
     for name in (found.unit, first, second, "difference", interval, "p"):

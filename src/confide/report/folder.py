@@ -121,7 +121,7 @@ def task_of(runs: Iterable[RunFolder]) -> str:
     of_task = {run.task: run for run in runs}
     if len(of_task) > 1:
         raise RunError(
-            "one run finds entities and another relations: there is no score to compare them by",
+            "one run finds entities and another relations, or facts: there is no score to compare",
             where=" and ".join(f"{run.path} ({task})" for task, run in of_task.items()),
             expected="runs of one `task`",
             fix="make a page for each task",
