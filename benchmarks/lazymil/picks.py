@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     parser.add_argument("--print", action="store_true")
     given = parser.parse_args()
+    given.out = given.out.absolute()
     METHODS["lazy-mil"] = Watched
     for share in given.shares:
         for seed in given.seeds:

@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", help="only these")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
+    given.out = given.out.absolute()
     for only in given.only:
         for seed in given.seeds:
             for label, recipe, name, own in rows(only, given.out / "corpora"):

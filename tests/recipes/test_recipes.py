@@ -11,8 +11,13 @@ from confide.text.formats import read
 
 NAMES = [recipe.name for recipe in recipes()]
 PARTS = ("train", "dev", "test")
-LICENSED = ("conll2003-iid10", "feded-i2b2-paper")
-"""Recipes for text that only its owner may hand on."""
+LICENSED = (
+    "conll2003-iid10",
+    "feded-i2b2-paper",
+    "lazymil-nyt10-paper",
+    "lazymil-mirgene-paper",
+)
+"""Recipes for text that only its owner may hand on, or that is not at hand."""
 
 
 def files(name):
@@ -27,7 +32,8 @@ def test_the_recipes_of_the_experiments_are_there():
                 "fedner-cnn-crf", "fedner-lstm-crf", "fedner-gram-cnn", "fedner-cnn-lstm-crf",
                 "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
-                "feded-i2b2-paper"}  # fmt: skip
+                "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
+                "lazymil-mirgene-paper"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
@@ -52,6 +58,16 @@ def test_a_recipe_loads_with_every_reference(name, method):
 def test_a_recipe_of_relations_loads_with_every_method(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.task, settings.public.share, settings.select.by) == ("re", 0.2, "micro")
+    method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("lazymil")])
+@pytest.mark.parametrize("method", ["lazy-mil", "fedavg", "chain", "pooled"])
+def test_a_recipe_of_bags_loads_with_every_method(name, method):
+    settings = load(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
+    assert (settings.task, settings.select.by, settings.split.hold_out) == (
+        "bags", "auc", "site" if "nyt10" in name else "corpus",
+    )  # fmt: skip
     method_of(settings)(settings)
 
 
