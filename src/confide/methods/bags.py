@@ -303,7 +303,7 @@ def train_at(
         "optimiser": optimiser_of(ask),
         "seed": seed,
     }
-    if winners_W is not None or memory.denoise == "none":
+    if winners_W is not None:
         return model, fit_sentences(model, encoded, **how)
     denoise: Any = memory.denoise
     return model, fit_bags(model, encoded, looked.groups, denoise=denoise, **how)
