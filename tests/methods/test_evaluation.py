@@ -10,8 +10,18 @@ import pytest
 
 from confide.errors import GuardError
 from confide.federation.messages import decode, encode
-from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
+from confide.methods.evaluation import (
+    BagsScored,
+    Scored,
+    bag_counts_of,
+    bags_scored,
+    check_bags_scored,
+    check_scored,
+    counts_of,
+    score_documents,
+)
 from confide.scoring import count_entities, sum_counts
+from confide.scoring.bags import BINS, BagCounts, count_bags
 from confide.text.document import Document, Entity
 
 
@@ -59,3 +69,46 @@ def test_a_site_without_held_out_text_adds_nothing() -> None:
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):
         check_scored(None, replace(score_documents(GOLD, FOUND), **changes))
+
+
+# --- bags -------------------------------------------------------------------------------------
+
+
+def bag_reply() -> BagsScored:
+    scores = np.array([[0.2, 0.7, 0.1], [0.8, 0.1, 0.1], [0.1, 0.3, 0.6]])
+    facts = [frozenset({"causes"}), frozenset(), frozenset({"eases", "unknown"})]
+    return bags_scored(count_bags(scores, ["no-relation", "causes", "eases"], facts))
+
+
+def test_counts_of_bags_round_trip() -> None:
+    reply = bag_reply()
+    check_bags_scored(None, reply)
+    again = decode(BagsScored, encode(reply))
+    assert bag_counts_of(again) == bag_counts_of(reply)
+    assert (reply.facts, reply.bags, int(reply.candidates_B.sum())) == (3, 3, 6)
+    assert reply.labels == ["causes", "eases", "unknown"]
+    assert reply.best_Y3.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 1]]
+    none = bags_scored(BagCounts())
+    check_bags_scored(None, none)
+    assert bag_counts_of(none) == BagCounts()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"candidates_B": np.zeros(BINS, np.int64)},
+        {"candidates_B": np.zeros(BINS - 1, np.int64)},
+        {"true_B": np.full(BINS, -1, np.int64)},
+        {"true_B": np.zeros(BINS, np.float64)},
+        {"facts": 1},
+        {"facts": -1},
+        {"bags": -1},
+        {"labels": ["causes", "causes", "eases"]},
+        {"labels": ["causes"]},
+        {"best_Y3": np.array([[2, 1, 1]] * 3)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_counts_of_bags_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(GuardError):
+        check_bags_scored(None, replace(bag_reply(), **changes))
