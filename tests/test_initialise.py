@@ -251,3 +251,17 @@ def test_published_corpora(in_tmp, corpora, corpus, sites, parts):
     assert len(settings.get("site", [])) == sites
     tables = settings.get("site") or [settings["split"]]
     assert all(parts <= set(table) for table in tables)
+
+
+def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
+    line = "m.{0}\tm.{1}\tAnn_{0}\tOslo_{1}\t{2}\tAnn {0} lives in Oslo {1} .\t###END###\n"
+    labels = ("/people/person/place_lived", "NA")
+    for part, count in (("train", 12), ("test", 4)):
+        rows = [line.format(n, n % 3, labels[n % 2]) for n in range(count)]
+        (tmp_path / f"{part}.txt").write_text("".join(rows))
+    out = tmp_path / "bags.toml"
+    init([tmp_path / "train.txt", tmp_path / "test.txt"], out=out)
+    settings = load(out)
+    assert (settings.task, settings.method) == ("bags", "lazy-mil")
+    assert settings.split is not None and settings.split.hold_out == "corpus"
+    assert not settings.public.share
