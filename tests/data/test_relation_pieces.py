@@ -221,6 +221,18 @@ def test_a_batch_is_padded_and_knows_where_entities_open() -> None:
     assert relation_batch(found, np.array([1])).mask_BP is None
 
 
+def test_some_examples_are_what_they_were_among_all() -> None:
+    texts = ("[drug] helps {pain} a lot", "[a] {b}", "so {pain} needs [drug]")
+    found = encoded(*(example(text) for text in texts))
+    some = found.only(np.array([2, 0]))
+    assert len(some) == 2
+    for place, row in enumerate((2, 0)):
+        ours = relation_batch(some, np.array([place]))
+        whole = relation_batch(found, np.array([row]))
+        for name in ("ids_BP", "head_BP", "tail_BP", "openings_B2", "relations_B"):
+            assert getattr(ours, name).tolist() == getattr(whole, name).tolist()
+
+
 def test_an_epoch_has_every_example_once_and_its_seed_decides() -> None:
     many = [example("[a] " + "x " * (n % 7) + "{b}") for n in range(23)]
     found = encoded(*many)

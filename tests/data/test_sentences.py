@@ -44,8 +44,6 @@ def encoded(*texts: str, longest: int = 120, farthest: int = 3) -> EncodedSenten
 def test_words_positions_and_pieces() -> None:
     found = encoded("The (tail x) of the [head] , x x x x", "[head](tail)")
     batch = sentence_batch(found, np.array([1, 0]))
-    words = batch.distinct_U[batch.ids_N3[:, 0]].tolist()
-    assert words == [UNK, UNK, 2, 4, 6, 5, 2, 3, UNK, 6, 6, 6, 6] or len(words) == 12
     own = batch.ids_N3[-11:]
     assert batch.distinct_U[own[:, 0]].tolist() == [2, 4, 6, 5, 2, 3, UNK, 6, 6, 6, 6]
     assert (own[:, 1] - 4).tolist() == [-3, -3, -3, -2, -1, 0, 1, 2, 3, 3, 3]
@@ -93,7 +91,7 @@ def test_only_some_and_batches_of_all() -> None:
         assert one.ids_N3[:, 1:].tolist() == other.ids_N3[:, 1:].tolist()
         assert one.pieces_N.tolist() == other.pieces_N.tolist()
     rows = [batch.rows_B.tolist() for batch in predict_sentence_batches(found, words_per_batch=30)]
-    assert sum(rows, []) == list(range(9))
+    assert [row for own in rows for row in own] == list(range(9))
     assert len(rows) > 1
 
 

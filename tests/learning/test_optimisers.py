@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from confide.errors import SettingsError
-from confide.learning.optimisers import OPTIMISERS, Optimiser, build
+from confide.learning.optimisers import OPTIMISERS, Optimiser, build, clip
 
 GRADIENTS = (0.5, -1.0, 2.0)
 
@@ -46,3 +46,20 @@ def test_adam_and_adamw_differ_in_how_weights_decay(name: str) -> None:
 def test_an_unknown_optimiser_is_refused() -> None:
     with pytest.raises(SettingsError, match=", ".join(OPTIMISERS)):
         build([], Optimiser("adagrad"))
+
+
+@pytest.mark.parametrize("most", [0.1, 1e3])
+def test_clipping_counts_the_rows_of_a_sparse_gradient(most: float) -> None:
+    slopes = []
+    for sparse in (False, True):
+        torch.manual_seed(1)
+        table, layer = nn.Embedding(9, 3, sparse=sparse), nn.Linear(3, 2)
+        layer(table(torch.tensor([1, 4]))).square().sum().backward()
+        parameters = [table.weight, *layer.parameters()]
+        if sparse:
+            clip(parameters, most)
+        else:
+            nn.utils.clip_grad_norm_(parameters, most)
+        slopes.append([p.grad.to_dense() for p in parameters if p.grad is not None])
+    for ours, torchs in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, torchs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.models.relation import RelationClassifier, RelationSizes, loss
+from confide.models.relation import MentionReader, RelationClassifier, RelationSizes, loss
 
 
 class Echo(nn.Module):
@@ -65,7 +65,21 @@ def test_the_states_that_open_the_entities(encoder: Echo) -> None:
     torch.testing.assert_close(model(batch()), model.relation(want))
 
 
-@pytest.mark.parametrize("pool", ["sum", "start"])
+def test_the_maximum_over_each_entity(encoder: Echo) -> None:
+    table = encoder.table.weight
+    pairs = [(table[2], torch.maximum(table[7], table[3])), (table[6], table[2])]
+    reader = MentionReader(encoder, 3)
+    want = torch.stack([torch.cat(pair) for pair in pairs])
+    torch.testing.assert_close(reader(batch()), want)
+    assert reader.features == 6
+    empty = batch(head_BP=torch.zeros(2, 6, dtype=torch.bool))
+    torch.testing.assert_close(reader(empty)[:, :3], torch.zeros(2, 3))
+    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=4, pool="max")).eval()
+    opening = table[1].expand(2, 3)
+    torch.testing.assert_close(model(batch()), model.relation(torch.cat((opening, want), 1)))
+
+
+@pytest.mark.parametrize("pool", ["sum", "start", "max"])
 def test_loss_falls_and_every_parameter_learns(encoder: Echo, pool: Any) -> None:
     model = RelationClassifier(encoder, RelationSizes(dim=3, relations=2, pool=pool, dropout=0.0))
     steps = torch.optim.Adam(model.parameters(), lr=0.1)

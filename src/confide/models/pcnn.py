@@ -114,16 +114,9 @@ class _Maxima(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        words_UD: Tensor,
-        heads_PD: Tensor,
-        tails_PD: Tensor,
-        filters_HWD: Tensor,
-        bias_H: Tensor,
-        *about: Any,
-    ) -> Tensor:
-        ids_N3, pieces_N, sentences, learns = about
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        tables, (filters_HWD, bias_H) = given[:3], given[3:5]
+        ids_N3, pieces_N, sentences, learns = given[5:]
         tables = (words_UD, heads_PD, tails_PD)
         rows_QH, from_3 = _products(tables, filters_HWD)
         width = filters_HWD.shape[1]
