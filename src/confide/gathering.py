@@ -230,9 +230,9 @@ def _dealt(
     assert split is not None
     found: list[Problem] = []
     same = settings.bags.same
-    (whole,), left_out = apart([_read(split, settings, found)], split.apart, same)
+    (whole,), left_out = apart([_read(split, settings, found)], split.apart, same=same)
     corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
-    (corpus,), more = apart([corpus], split.apart, same, held=("test",))
+    (corpus,), more = apart([corpus], split.apart, same=same, held=("test",))
     corpus["train"], drawn = _drawn(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
@@ -246,7 +246,7 @@ def _dealt(
         sites[name] = _held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    kept, last = apart(list(sites.values()), split.apart, same, held=("test",))
+    kept, last = apart(list(sites.values()), split.apart, same=same, held=("test",))
     return dict(zip(sites, kept, strict=True)), drawn, left_out + more + last
 
 

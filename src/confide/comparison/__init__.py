@@ -107,14 +107,12 @@ def compare(
         first: a run's folder, or several: repeats of one run that differ in their seed. A site
             that has only its own folder of a run (`sites/NAME`) gives that.
         second: what it is compared with, as many and in the same order.
-        matching: which F1; None: strict, and of relations micro, of bags that of each bag's best
-            label: these have no other.
+        matching: which F1; None: strict; of relations micro, of bags of their best labels.
         level: of the percentile interval, between 0 and 1.
         samples: how often sentences are drawn.
         seed: of the draws.
 
-    The unit that is drawn is a sentence; of relations a document, which may be one stated pair; of
-    bags one bag.
+    The unit that is drawn is a sentence; of relations a document (or its stated pair); or a bag.
     Repeats on the same test text are added sentence by sentence first, so that a sentence stays one
     unit however often it was scored. Where each repeat held out other text (a `test_share` under
     several seeds), there is no such sum: the first runs of both sides then share one text, the

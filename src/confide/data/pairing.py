@@ -38,8 +38,8 @@ def grouped(documents: Sequence[Document], same: Same = "concept") -> list[list[
 def apart(
     parts: Sequence[Mapping[str, list[Document]]],
     by: str,
-    same: Same = "concept",
     *,
+    same: Same = "concept",
     held: Sequence[str] = ("dev", "test"),
 ) -> tuple[list[dict[str, list[Document]]], int]:
     """The parts without training documents that share what `by` names with a held-out document.
