@@ -117,7 +117,6 @@ class _Maxima(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> Tensor:
         tables, (filters_HWD, bias_H) = given[:3], given[3:5]
         ids_N3, pieces_N, sentences, learns = given[5:]
-        tables = (words_UD, heads_PD, tails_PD)
         rows_QH, from_3 = _products(tables, filters_HWD)
         width = filters_HWD.shape[1]
         maxima_GH = rows_QH.new_empty(PIECES * sentences, len(bias_H))
