@@ -95,7 +95,7 @@ def count_bags(
     """Count words, relations and types of the training text; a site without text has none."""
     if ask.reader == PCNN:
         counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
-        digests, times = digested(site.key(), "word", counts, site.guards.min_token_count)
+        digests, times = digested(site.key(), "word", counts, floor=site.guards.min_token_count)
         encoder, dim = "", 0
     else:
         digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)

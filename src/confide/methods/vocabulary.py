@@ -125,8 +125,8 @@ def count_vocabulary(
         raise Refusal("tag-outside-set")
     tokens = [token for example in examples for token in example.tokens]
     floor = site.guards.min_token_count
-    words = digested(key, "word", count_words(tokens, ask.how), floor)  # type: ignore[arg-type]
-    characters = digested(key, "character", count_characters(tokens), floor)
+    words = digested(key, "word", count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
+    characters = digested(key, "character", count_characters(tokens), floor=floor)
     return VocabularyCounted(*words, *characters, types, len(examples)), memory
 
 
@@ -218,7 +218,7 @@ def file_check(key: bytes, content_digest: str) -> str:
     return digest(key, "file", content_digest).hex()
 
 
-def digested(key: bytes, kind: str, counts: Counter[str], floor: int) -> Counts:
+def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Counts:
     """Digests of what occurs at least `floor` times, sorted, and how often each does."""
     pairs = sorted(
         (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
