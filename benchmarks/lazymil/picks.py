@@ -99,6 +99,8 @@ def table(root: Path, share: str) -> None:
     print("|---|---|---|---|")
     for number in SHOWN:
         rows = [one[str(number)] for one in found if str(number) in one]
+        if not rows:
+            continue  # a warm round
         cells = [statistics.median(row[k] / max(row[k + 1], 1) for row in rows) for k in (0, 2, 4)]
         print(f"| {number} | " + " | ".join(f"{100 * cell:.1f}" for cell in cells) + " |")
 

@@ -485,3 +485,22 @@ def test_a_key_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
     engine.site("site-1").key_file = new_key(tmp_path / "other.key", bytes(range(32)))
     method.round(state, federation, 1)
     assert [(fault.site, fault.code) for fault in federation.faults] == [("site-1", "other-key")]
+
+
+def test_warm_rounds_are_those_of_plain_averaging_and_then_sites_bid(tmp_path: Path) -> None:
+    warm, federation, engine = started(
+        tmp_path / "warm", tiny(tmp_path, "method=lazy-mil", "options.warm_rounds=2")
+    )
+    plain, other, _ = started(
+        tmp_path / "plain", tiny(tmp_path, "method=fedavg-bags", "bags.denoise=none")
+    )
+    state, expected = warm.start(federation), plain.start(other)
+    for number in (1, 2):
+        state, _ = warm.round(state, federation, number)
+        expected, _ = plain.round(expected, other, number)
+    for name, array in expected.weights.items():
+        assert np.array_equal(state.weights[name], array), name
+    assert not any(step == "bid" for step, _ in engine.asks)
+    state, facts = warm.round(state, federation, 3)
+    assert facts["bids"] > 0
+    assert {step for step, _ in engine.asks} >= {"bid", "hear_winners", "train_on_winners"}

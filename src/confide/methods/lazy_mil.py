@@ -27,6 +27,8 @@ Where we differ from the paper or decide what it leaves open:
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site whose winners are none, or fewer than its own guard `min_sentences`, says so: it is not
   asked to train, and weighs nothing;
+- `warm_rounds`: so many rounds at the start train on every sentence, before anybody bids. A model
+  that has learnt nothing picks at random, and is then trained to prefer what it picked;
 - the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
 - prediction for a pair is the maximum over its sentences.
 """
@@ -35,10 +37,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from confide.data.vocabulary import DIGEST_BYTES
 from confide.errors import GuardError
@@ -49,7 +52,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.learning.bags import sentence_probabilities
-from confide.methods.bag_averaging import FedAvgBags, train_ask
+from confide.methods.bag_averaging import TRAIN_BAGS, FedAvgBags, train_ask
 from confide.methods.bag_form import COUNT_BAGS, BagMemory
 from confide.methods.bags import (
     SCORE_BAGS,
@@ -260,9 +263,14 @@ def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
 
 
 class LazyMilSettings(Table):
-    """The table `[options]` of Lazy MIL: what a site's weights count in the mean."""
+    """The table `[options]` of Lazy MIL.
+
+    `weighting`: what a site's weights count in the mean. `warm_rounds`: rounds before the first
+    bids, in which every sentence counts.
+    """
 
     weighting: Literal["sentences", "equal"] = "sentences"
+    warm_rounds: Annotated[int, Field(ge=0)] = 0
 
 
 class LazyMil(FedAvgBags):
@@ -273,6 +281,7 @@ class LazyMil(FedAvgBags):
         CHECK_KEY,
         COUNT_BAGS,
         TAKE_LAZY_FORM,
+        TRAIN_BAGS,
         BID,
         HEAR_WINNERS,
         TRAIN_ON_WINNERS,
@@ -289,6 +298,8 @@ class LazyMil(FedAvgBags):
         self, state: BagState, federation: Federation, n: int
     ) -> tuple[BagState, dict[str, Any]]:
         """Sites bid, the best sentences are chosen, their owners train, and the mean is next."""
+        if n <= self._own.warm_rounds:
+            return super().round(state, federation, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = train_ask(self._run, state.weights, n, weighting=self._own.weighting)
         bidders = [site for site in drawn if site not in state.idle]
