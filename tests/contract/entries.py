@@ -114,7 +114,9 @@ ENTRIES: dict[str, Entry] = {
             ("options.weighting=equal", "federation.fraction=0.5", "select.every=2", "rounds=5"),
             ("bags.same=letters", "pcnn.activation=relu", "vocabulary.min_sites=2"),
             ("bags.reader=encoder", "training.optimiser=adamw", "training.learning_rate=0.005"),
+            ("options.warm_rounds=1",),
         ),
+        asked={"train_bags": ("options.warm_rounds=1",)},
     ),
     "fedavg-bags": Entry(
         learning=LEARNING_BAGS,

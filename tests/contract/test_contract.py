@@ -190,6 +190,7 @@ def test_a_site_that_fails_is_skipped_if_enough_are_left(
     assert not any(SECRET in str(event) for event in events)
     assert [set(round["failed"]) for round in done.result["history"]] in (
         [{"site-2"}, {"site-2"}],
+        [{"site-2"}, set()],  # of a step that only the first round asks
         [set(), set()],
     )
     assert {"site-1", "site-3"} <= done.result["scores"]["sites"].keys()

@@ -350,6 +350,7 @@ def test_two_versions_are_refused_on_either_side(
         (("method=pooled",), "does not move"),
         (("data.mask_common=0.5",), "data.mask_common: only a site"),
         (("model.vectors=v.txt",), "model.vectors: only a site"),
+        (("pcnn.vectors=v.txt",), "pcnn.vectors: only a site"),
     ],
 )
 def test_what_only_sites_may_say_is_refused(

@@ -45,6 +45,18 @@ def relating(tmp_path_factory) -> Iterator[Real]:
 
 
 @pytest.fixture(scope="module")
+def bagging(tmp_path_factory) -> Iterator[Real]:
+    """Sites whose text has bags."""
+    folder = tmp_path_factory.mktemp("bagging")
+    with running(folder, tiny(folder, "method=lazy-mil")) as consortium:
+        yield consortium
+
+
+TRIAL = {"ner": "real", "re": "relating", "bags": "bagging"}
+"""The fixture of each task."""
+
+
+@pytest.fixture(scope="module")
 def whole(real: Real) -> Path:
     """The same run on one machine, which nothing disturbs."""
     run(real.settings, out=real.folder / "whole")
@@ -61,7 +73,7 @@ def test_the_numbers_are_those_of_one_machine(
     request: pytest.FixtureRequest, method: str, tmp_path: Path
 ) -> None:
     task = METHODS[method].task
-    real: Real = request.getfixturevalue("real" if task == "ner" else "relating")
+    real: Real = request.getfixturevalue(TRIAL[task])
     settings = tiny(real.folder, f"method={method}", "rounds=4", "select.every=2")
     done = real.run(f"plain-{method}", settings=settings)
     run(settings, out=tmp_path / "one")

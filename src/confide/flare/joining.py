@@ -89,6 +89,7 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
         "[split]": settings.split is not None,
         "key": settings.key is not None,
         "model.vectors": settings.model.vectors is not None,
+        "pcnn.vectors": settings.pcnn.vectors is not None,
         "data.format": settings.data.format is not None,
         "data.scheme": settings.data.scheme is not None,
         "data.encoding": settings.data.encoding is not None,
