@@ -16,10 +16,10 @@ demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sit
 	$(BIN)/confide demo
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (five minutes)
-	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k numbers
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k "numbers and not -re and not -bags and not chain"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
 	$(BIN)/python -m pytest -m slow

@@ -20,6 +20,7 @@ settings.load_profile("confide")
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.pop("COLUMNS", None)  # the terminal's width, which xdist sets, is not that of a test
 
 
 @pytest.fixture(autouse=True)

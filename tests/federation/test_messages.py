@@ -163,7 +163,6 @@ def test_arrays_of_any_layout_keep_their_values(array: np.ndarray) -> None:
         {"sizes": {1: 1}},
         {"name": object()},
     ],
-    ids=str,
 )
 def test_what_cannot_travel_is_refused_when_it_is_encoded(changes: dict[str, Any]) -> None:
     with pytest.raises(MessageError, match=r"Everything\."):
