@@ -33,7 +33,7 @@ from confide.text.document import Document, Entity
 from confide.text.pairs import NO_RELATION
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
-from contract.entries import STEPS
+from contract.entries import EVERY_STEP
 from contract.relations import documents, write_documents
 from contract.runs import breaking, use_engine
 
@@ -363,7 +363,7 @@ def errors_with_text(text: str) -> dict[str, Exception]:
 
 
 @pytest.mark.parametrize("kind", errors_with_text(""))
-@pytest.mark.parametrize(("method", "step"), STEPS)
+@pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 def test_an_error_inside_a_step_leaves_its_text_at_the_site(
     method: str, step: str, kind: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,8 @@ from confide.errors import (
     SettingsError,
 )
 from confide.federation.inprocess import Hosting
-from confide.gathering import Gathered, gather, pooled, public_only, public_set
+from confide.gathering import Gathered, gather, public_set
+from confide.references import pooled, public_only
 from confide.settings import Settings, parse
 from contract.corpus import sentences, tiny, write_conll, write_sites
 

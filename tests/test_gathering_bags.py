@@ -9,7 +9,8 @@ import pytest
 
 from confide.data.pairing import pairs_of
 from confide.errors import DataError
-from confide.gathering import Gathered, gather, pooled
+from confide.gathering import Gathered, gather
+from confide.references import pooled
 from confide.settings import parse
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import write

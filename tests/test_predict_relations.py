@@ -385,9 +385,8 @@ class Finder:
     finds: dict[str, tuple[Entity, ...]]
 
     @property
-    def vocabulary(self) -> dict[str, Any]:
-        types = {entity.type for entities in self.finds.values() for entity in entities}
-        return {"tags": type("Tags", (), {"types": tuple(types)})}
+    def types(self) -> tuple[str, ...]:
+        return tuple({entity.type for entities in self.finds.values() for entity in entities})
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         return [replace(one, entities=self.finds[one.id], relations=()) for one in documents]

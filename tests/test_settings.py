@@ -223,6 +223,15 @@ def test_a_mistake_names_its_file(tmp_path: Path) -> None:
         load(write(tmp_path, "rouns = 3\n" + FILE))
 
 
+@pytest.mark.parametrize(
+    ("model", "optimiser"), [({}, "sgd"), ({"kind": "encoder"}, "adamw"), ({"dropout": 0.1}, "sgd")]
+)
+def test_a_kind_of_model_has_defaults_of_its_own(model: dict[str, Any], optimiser: str) -> None:
+    found = parse({"method": "pseudo-complete", "model": model})
+    assert (found.training.optimiser, found.rounds) == (optimiser, 25)
+    assert found.trained_by.endswith(model.get("kind", "tagger"))
+
+
 def test_a_method_has_defaults_of_its_own() -> None:
     settings = parse({**SHORT, "method": "fedner"})
     assert (settings.rounds, settings.select.every, settings.training.optimiser) == (

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from cut import cut
+
 from confide.run import run
 from confide.runfolder import RunFolder
 
@@ -21,8 +23,8 @@ ALL = (*FEDERATED, "public-only", "pooled")
 Experiment = list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
 """(label, recipe, methods, overrides) of each row."""
 
-SMALL = ("split.sites=10", "data.train_share=0.5", "public.share=0.1", "rounds=8")
-"""Less text and fewer sites, where many settings are compared."""
+SMALL = str(Path(__file__).parent / "small.toml")
+"""Less text, fewer sites and half an encoder, where many settings are compared."""
 
 
 def skewed(alpha: str) -> tuple[str, ...]:
@@ -37,8 +39,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "gad": [("gad", "feded-gad", ALL, ())],
     "chemprot": [("chemprot", "feded-chemprot", ALL, ())],
     "wire": [
-        (f"wire-{name}", "feded-gad", ("feded",), overrides)
+        (f"wire-{name}", SMALL, ("feded",), overrides)
         for name, overrides in {
+            "float16": (),
             "float32": ('options.wire_dtype="float32"',),
             "int8": ('options.wire_dtype="int8"',),
             "probabilities": ('options.upload="probabilities"',),
@@ -47,26 +50,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         }.items()
     ],
     "alpha": [
-        (
-            f"alpha-{alpha}",
-            "feded-gad",
-            FEDERATED,
-            (*SMALL, "federation.fraction=0.2", *skewed(alpha)),
-        )
-        for alpha in ("inf", "1", "0.3", "0.1")
+        (f"alpha-{alpha}", SMALL, FEDERATED, skewed(alpha)) for alpha in ("inf", "1", "0.3", "0.1")
     ],
     "fraction": [
-        (f"fraction-{share}", "feded-gad", FEDERATED, (*SMALL, f"federation.fraction={share}"))
+        (f"fraction-{share}", SMALL, FEDERATED, (f"federation.fraction={share}",))
         for share in ("0.1", "0.2", "0.5", "1.0")
     ],
     "local": [
         (
             f"local-b{batch}-e{epochs}",
-            "feded-gad",
+            SMALL,
             FEDERATED,
             (
-                *SMALL,
-                "federation.fraction=0.2",
                 f"training.batch_size={batch}",
                 f"training.local_epochs={epochs}",
                 "options.distil_batch_size=4",
@@ -74,6 +69,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         )
         for batch in (4, 8)
         for epochs in (1, 2, 4)
+    ],
+    "steady": [
+        (f"steady-{name}", "feded-gad", ("feded",), overrides)
+        for name, overrides in {
+            "b16": ("options.distil_batch_size=16",),
+            "b16-slow": ("options.distil_batch_size=16", "options.distil_learning_rate=2e-5"),
+            "unlabelled": ("public.labelled=false",),
+        }.items()
     ],
 }
 
@@ -108,6 +111,10 @@ def one(
     if (out / "result.json").exists():
         return
     own = [text for text in overrides if method == "feded" or not text.startswith("options.")]
+    if recipe == SMALL:
+        encoder = given.out.absolute() / "minilm-3"
+        cut(encoder, layers=3)
+        own.append(f"classifier.encoder={encoder}")
     started = time.perf_counter()
     run(
         recipe,

@@ -19,7 +19,7 @@ from confide.runfolder import RunFolder
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")
-FEDERATED = {"lazy-mil": ()} | {
+FEDERATED = {"lazy-mil": (), "lazy-mil-warm": ("options.warm_rounds=6",)} | {
     f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS
 }
 OTHERS = {

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from confide.initialise import init
     from confide.methods import wire
     from confide.predict import evaluate, predict
+    from confide.pretrain import pretrain
+    from confide.pretrain.delta import export_delta, import_delta
     from confide.recipes import recipes
     from confide.release import release
     from confide.report import report
@@ -40,12 +42,15 @@ __all__ = [
     "convert",
     "demo",
     "evaluate",
+    "export_delta",
     "facts",
+    "import_delta",
     "init",
     "label",
     "ledger",
     "new_key",
     "predict",
+    "pretrain",
     "read",
     "recipes",
     "release",
@@ -65,12 +70,15 @@ _HOME = {
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",
+    "export_delta": "confide.pretrain.delta",
     "facts": "confide.facts",
+    "import_delta": "confide.pretrain.delta",
     "init": "confide.initialise",
     "label": "confide.data.labelling",
     "ledger": "confide.federation.ledger",
     "new_key": "confide.federation.keys",
     "predict": "confide.predict",
+    "pretrain": "confide.pretrain",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
     "release": "confide.release",

@@ -15,6 +15,7 @@ from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
 from confide.console.kit_verbs import consortium, server, site
+from confide.console.pretrain_verbs import pretrain
 from confide.console.site_verbs import coordinate
 from confide.console.words import (
     Both,
@@ -74,6 +75,7 @@ As = Annotated[
 ]
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
+app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
 app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)

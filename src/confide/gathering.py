@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from confide.data.bags import Same
+from confide.data.completing import only
 from confide.data.corpora import locate
 from confide.data.facts import count_relations, fingerprint, kinds_of, part_facts
 from confide.data.masking import masked
@@ -139,47 +140,6 @@ def public_set(settings: Settings, problems: list[Problem] | None = None) -> tup
     return tuple(_public(documents, settings))
 
 
-def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
-    """One site that holds the text of all: a reference, and only possible where text may move.
-
-    It trains on the public set as well, if that is labelled.
-    """
-    train = [document for spec in gathered.specs for document in spec.train]
-    train += gathered.public if gathered.labelled else ()
-    return _everybody("pooled", train, gathered, folder)
-
-
-def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
-    """One site that trains on the public set alone, tested on everybody's text: a reference.
-
-    Raises SettingsError where there is no public set, or nothing is known of it.
-    """
-    if not gathered.public or not gathered.labelled:
-        what = "not labelled" if gathered.public else "no public set"
-        raise SettingsError(
-            "public-only has nothing to learn from",
-            expected="a public set whose relations are annotated",
-            got=what,
-            fix="name files, or a share of the corpus, in [public]",
-        )
-    return _everybody("public-only", list(gathered.public), gathered, folder)
-
-
-def _everybody(name: str, train: list[Document], gathered: Gathered, folder: Path) -> SiteSpec:
-    specs = gathered.specs
-    return SiteSpec(
-        name=name,
-        train=train,
-        dev=[document for spec in specs for document in spec.dev],
-        test=[document for spec in specs for document in spec.test],
-        folder=folder / name,
-        key_file=specs[0].key_file,
-        vectors=specs[0].vectors,
-        context=specs[0].context,
-        guards=specs[0].guards,
-    )
-
-
 def _spec(
     name: str, parts: Parts, settings: Settings, *, folder: Path, key_file: Path | None
 ) -> SiteSpec:
@@ -203,6 +163,7 @@ def _spec(
         context=own.context if own else None,
         tag_scheme=own.tag_scheme if own else None,
         knows=own.knows if own else (),
+        test_knows=own.test_knows if own else (),
         guards=Guards(**settings.guards.model_dump()),
     )
 
@@ -214,9 +175,19 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
     sites = {}
     for site in settings.site:
         found: list[Problem] = []
-        sites[site.name] = _held_out(_read(site, settings, found), settings, site.name)
+        parts = _held_out(_read(site, settings, found), settings, site.name)
+        sites[site.name] = _annotated(parts, site) if settings.task == "ner" else parts
         problems[site.name] = found
     return sites
+
+
+def _annotated(parts: Parts, site: SiteTable) -> Parts:
+    """The documents with the types alone that the site annotates, where it says which these are."""
+    if not site.knows:
+        return parts
+    types = dict.fromkeys(parts, frozenset(site.knows))
+    types["test"] |= frozenset(site.test_knows)
+    return {part: only(documents, types[part]) for part, documents in parts.items()}
 
 
 def _dealt(

@@ -14,6 +14,7 @@ from confide.errors import KeyFileError, RunError
 from confide.federation.keys import read_key
 from confide.methods import method_of
 from confide.methods.bag_extractor import BagExtractor
+from confide.methods.pseudo_complete.extractor import EntityExtractor
 from confide.methods.relation_extractor import RelationExtractor
 from confide.methods.taggers import Extractor
 from confide.release import release_task, released
@@ -38,7 +39,7 @@ class Models:
     `tags` and `relation_names` are the chosen site's maps of the names in its files.
     """
 
-    entities: Extractor | None
+    entities: Extractor | EntityExtractor | None
     relations: RelationExtractor | BagExtractor | None
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
@@ -52,7 +53,7 @@ class Models:
     def types(self, documents: Sequence[Document]) -> set[str]:
         """Names of the entity types that can be found, or that are in the documents."""
         if self.entities is not None:
-            return set(self.entities.vocabulary["tags"].types)
+            return set(self.entities.types)
         return types_of(documents)
 
 

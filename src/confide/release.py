@@ -3,8 +3,9 @@
 The model of a run knows its words by keyed digest only. A site that holds the key can recognise
 the words of its own training text, and hand on a copy that needs no key. The copy tells which
 words occur in that text; that is what the act is about. A relation model reads the word pieces of
-a public encoder: its copy has no word list, and needs the files of that encoder. A bag model is
-like the one or the other, by what reads its sentences.
+a public encoder: its copy has no word list, and needs the files of that encoder. An encoder that
+tags words, or a LightNER, is like that; a bag model like the one or the other, by what reads its
+sentences.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from confide.methods.bag_extractor import BagExtractor, extractor_with
 from confide.methods.bag_extractor import extractor_of as bag_extractor_of
 from confide.methods.bag_form import PCNN, BagMemory, words_of
 from confide.methods.context import NONE, find_encoder
+from confide.methods.pseudo_complete.extractor import EntityExtractor
+from confide.methods.pseudo_complete.extractor import extractor_of as entity_extractor_of
+from confide.methods.pseudo_complete.forms import BartShape, TokenShape
 from confide.methods.relation_extractor import RelationExtractor
 from confide.methods.relation_extractor import extractor_of as relation_extractor_of
 from confide.methods.relation_form import RelationMemory
@@ -53,8 +57,7 @@ from confide.settings import Task
 from confide.text.segment import tokens_of
 
 FILE, RELATIONS, BAGS = "model.safetensors", "relations.safetensors", "bags.safetensors"
-
-
+TOKENS, BART = "tokens.safetensors", "lightner.safetensors"
 WORDS = "reader.word.weight"
 """A bag model's table of words."""
 
@@ -83,6 +86,28 @@ class ReleasedRelations(RelationMemory):
     weights: Arrays = carries("weights of the classifier, those of its encoder included")
 
 
+@dataclass(frozen=True)
+class ReleasedTokens(TokenShape):
+    """An encoder that tags words; it needs no key, and its files for what it is made of."""
+
+    weights: Arrays = carries("weights of encoder and linear layer")
+
+
+@dataclass(frozen=True)
+class ReleasedBart(BartShape):
+    """A LightNER; it needs the BART that it was made of."""
+
+    weights: Arrays = carries("weights of what is trained")
+
+
+OF_A_PUBLIC_MODEL: dict[type, tuple[str, type[Any]]] = {
+    RelationMemory: (RELATIONS, ReleasedRelations),
+    TokenShape: (TOKENS, ReleasedTokens),
+    BartShape: (BART, ReleasedBart),
+}
+"""Forms of models that read a public encoder's pieces, and how they are released."""
+
+
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
     """Write the model of a run to the folder `out`, so that it can be used without the run.
 
@@ -95,14 +120,16 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     """
     folder = RunFolder(run)
     settings = folder.settings()
-    for file in (FILE, RELATIONS, BAGS):
+    for file in (FILE, RELATIONS, BAGS, TOKENS, BART):
         if (out / file).exists():
             raise RunError("there is a release in this folder already", where=str(out / file))
     method = method_of(settings)
     form, weights = method(settings).model(*folder.trained(method, site))
-    if method.task == "re":
-        shape = {field.name: getattr(form, field.name) for field in fields(RelationMemory)}
-        file, message = RELATIONS, encode(ReleasedRelations(**shape, weights=dict(weights)))
+    public = next((kind for kind in OF_A_PUBLIC_MODEL if isinstance(form, kind)), None)
+    if public is not None and method.task != "bags":
+        file, kind = OF_A_PUBLIC_MODEL[public]
+        shape = {field.name: getattr(form, field.name) for field in fields(public)}
+        message = encode(kind(**shape, weights=dict(weights)))
     else:
         specs: list[SiteSpec] = []
         if method.task == "ner" or form.reader == PCNN:
@@ -172,10 +199,11 @@ def release_task(folder: Path) -> Task | None:
         return "bags"
     if (Path(folder) / RELATIONS).is_file():
         return "re"
-    return "ner" if (Path(folder) / FILE).is_file() else None
+    found = any((Path(folder) / file).is_file() for file in (FILE, TOKENS, BART))
+    return "ner" if found else None
 
 
-def released(folder: Path) -> Extractor | RelationExtractor | BagExtractor:
+def released(folder: Path) -> Extractor | EntityExtractor | RelationExtractor | BagExtractor:
     """The extractor of a release. Raises MessageError where the file is damaged.
 
     A model with a frozen encoder needs that encoder here too, and a relation model the files of
@@ -189,6 +217,10 @@ def released(folder: Path) -> Extractor | RelationExtractor | BagExtractor:
     if release_task(folder) == "re":
         made = decode(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
         return relation_extractor_of(made, made.weights)
+    for file, kind in ((TOKENS, ReleasedTokens), (BART, ReleasedBart)):
+        if (Path(folder) / file).is_file():
+            shape: Any = decode(kind, (Path(folder) / file).read_bytes())
+            return entity_extractor_of(shape, shape.weights, key=None)
     model = decode(Released, (Path(folder) / FILE).read_bytes())
     vocabulary: dict[str, Any] = {
         "words": ClearVocabulary(tuple(model.words), "word"),

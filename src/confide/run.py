@@ -17,10 +17,11 @@ from typing import Any
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.workers import WorkerEngine
-from confide.gathering import Gathered, gather, pooled, public_only
+from confide.gathering import Gathered, gather
 from confide.methods import Method, method_of
 from confide.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
 from confide.recipes import settings_file
+from confide.references import pooled, public_only
 from confide.runfolder import RunFolder, environment, memory_of
 from confide.settings import Settings, anchored, load
 from confide.sitereport import Home, site_reports

@@ -12,10 +12,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Literal
 
 from confide.data.bags import Bags
+from confide.data.examples import examples_from
 from confide.data.relations import (
     NO_RELATION,
     RelationExample,
@@ -27,8 +29,10 @@ from confide.errors import KeyFileError
 from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
+from confide.federation.memory import MemoryStore
 from confide.methods import Method
 from confide.methods.bag_extractor import BagExtractor
+from confide.methods.pseudo_complete.extractor import EntityExtractor
 from confide.scoring import (
     SCORING,
     BagCounts,
@@ -55,6 +59,7 @@ WORST = 20
 SHOWN = 5
 """Sentences of a bag that stand in the list of errors."""
 SENTENCES = "sentences.json"
+WEIGHTS = "weights.json"
 SENTENCES_SCHEMA = 1
 Counted = Literal["strict", "relaxed", "micro", "best"]
 COUNTED: Mapping[str, tuple[Counted, ...]] = MappingProxyType(
@@ -98,6 +103,8 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
         else:
             counts[spec.name] = site_report(predicted, spec)
+            if isinstance(made[3], EntityExtractor):
+                keep_weights(made[3], spec, method.Memory)
     return counts
 
 
@@ -116,6 +123,34 @@ def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
     }
     _keep(spec, report, {"fingerprint": _fingerprint(spec.test), **counted})
     return count_entities(spec.test, predicted)
+
+
+def keep_weights(extract: EntityExtractor, spec: SiteSpec, memory: type) -> None:
+    """Keep at the site how much each training sentence counts, those that help the others first.
+
+    A sentence of several windows counts what their mean does. Nothing is written where no weights
+    were ever made.
+    """
+    kept = MemoryStore(spec.folder / "memory", memory).latest()
+    if kept is None or not len(kept.instance_weights_S):
+        return
+    examples, _ = examples_from(spec.train)
+    weights: dict[int, list[float]] = {}
+    windows = extract.modeller.prepared(examples).windows
+    for window, weight in zip(windows, kept.instance_weights_S.tolist(), strict=True):
+        weights.setdefault(window.example, []).append(weight)
+    mean = {row: fmean(values) for row, values in weights.items()}
+    found = [
+        {
+            "where": spec.train[examples[row].document].id,
+            "text": " ".join(examples[row].tokens),
+            "entities": [list(span) for span in examples[row].spans],
+            "weight": mean[row],
+        }
+        for row in sorted(mean, key=lambda row: -mean[row])
+    ]
+    body = {"site": spec.name, "round": kept.weighed, "sentences": found}
+    write_of_run(spec.folder / WEIGHTS, json.dumps(body, indent=1).encode())
 
 
 def relation_report(predicted: Sequence[Document], spec: SiteSpec, rules: Rules) -> RelationCounts:

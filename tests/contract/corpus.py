@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from confide.federation.keys import new_key
 from confide.methods import METHODS
-from confide.settings import OF_THE_TASK, Settings, parse
+from confide.settings import OF_THE_KIND, OF_THE_TASK, Settings, parse
 from contract.bags import tiny_bags, write_bag_sites
 from contract.relations import tiny_relations, write_relation_sites
 
@@ -82,6 +86,10 @@ WRITE = {"ner": write_sites, "re": write_relation_sites, "bags": write_bag_sites
 """What writes the files of sites, by task."""
 
 
+KNOWS = (["Drug", "Effect"], ["Drug", "Effect"], ["Drug"])
+"""What sites annotate in turn, of a method for sites with other tag sets."""
+
+
 def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
     if task == "ner":
         return TINY
@@ -90,13 +98,48 @@ def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
     return tiny_bags("encoder" if "bags.reader=encoder" in overrides else "pcnn")
 
 
+WORDS = sorted({*DRUGS, *FILLERS, *(word for effect in EFFECTS for word in effect)})
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@functools.cache
+def reader(kind: str) -> str:
+    """The folder of a tiny encoder, or of a tiny BART, that knows these words; made once."""
+    pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
+    from learning.barts import bart_folder
+    from learning.encoders import tiny_bert
+
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="confide-tests-"))
+    folder = Path(_KEPT[-1].name) / kind
+    if kind == "lightner":
+        return str(bart_folder(folder, words=WORDS))
+    return str(tiny_bert(folder, words=WORDS, initializer_range=0.1))
+
+
+def tiny_kind(kind: str) -> dict[str, Any]:
+    """What a run needs besides, by the kind of model."""
+    slow = {**TINY["training"], "optimiser": "adamw", "learning_rate": 0.005}
+    own: dict[str, Any] = {}
+    if kind == "encoder":
+        own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
+    elif kind == "lightner":
+        own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}
+    own |= {"model": {**TINY["model"], "kind": kind}, "options": {"warmup_rounds": 0}}
+    return own if kind else {}
+
+
 _SHORT = {full: name for (_, name), full in OF_THE_TASK.items()}
+_SHORT |= {full: name for (name, _), full in OF_THE_KIND.items()}
+_OTHERS = {full: kind for (_, kind), full in OF_THE_KIND.items()}
+_KIND = {name: "lightner" for name, _ in OF_THE_KIND} | _OTHERS
+"""The kind of model of each method's full name, where it has several."""
 
 
 def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings:
     """Settings of a tiny run of `sites` sites, whose files are written into `folder`.
 
-    `method=` and `base=` may be a method's full name ("fedavg-re"): that decides the task.
+    `method=` and `base=` may be a method's full name ("fedavg-re"): that decides the task, and the
+    kind of model; of a method for sites with other tag sets, every third site lacks a type.
     """
     chosen = [override.split("=", 1) for override in overrides]
     named = [name for key, name in chosen if key in ("method", "base")]
@@ -107,8 +150,15 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
         for key, value in chosen
     )
     tables = tree.pop("site", None) or WRITE[task](folder / "data", sites)
+    kind = next((_KIND[name] for name in named if name in _KIND), "")
+    if kind:
+        both = sorted({kind for knows in KNOWS for kind in knows})
+        tables = [
+            {"knows": KNOWS[number % len(KNOWS)], "test_knows": both, **table}
+            for number, table in enumerate(tables)
+        ]
     key = folder / "shared.key"
     if not key.exists():
         new_key(key, KEY)
-    usual = {"task": task, **_usual(folder, task, overrides)}
+    usual = {"task": task, **_usual(folder, task, overrides), **tiny_kind(kind)}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from confide.methods import METHODS
 
 
@@ -107,6 +109,38 @@ ENTRIES: dict[str, Entry] = {
         variants=(("options.epsilon=0.5", "federation.fraction=0.5"),),
         slow=True,
     ),
+    "pseudo-complete": Entry(
+        learning=("rounds=8", "training.local_epochs=3", "training.batch_size=4"),
+        reaches=0.8,
+        variants=(
+            ("lightner.tune=prompts", "lightner.where=decoder"),
+            ("lightner.tune=lora", "lightner.constrained=false", "options.momentum=0.5"),
+        ),
+    ),
+    "pseudo-complete-encoder": Entry(
+        learning=(
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.batch_size=4",
+            "classifier.dropout=0",
+        ),
+        reaches=0.9,
+        variants=(("options.weighting=sentences", "federation.fraction=0.7"),),
+        slow=True,
+    ),
+    "pseudo-complete-tagger": Entry(
+        learning=(
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.learning_rate=0.03",
+            "model.dropout=0.1",
+        ),
+        reaches=0.85,
+        variants=(
+            ("options.instance_weights=false", "options.momentum=0.5"),
+            ("options.weighting=sentences", "federation.fraction=0.7", "rounds=4"),
+        ),
+    ),
     "lazy-mil": Entry(
         learning=LEARNING_BAGS,
         reaches=0.9,
@@ -144,6 +178,21 @@ STEPS = [
     if step.name not in OPTIONAL
 ]
 """Every step of every method, but for those that are optional."""
+
+
+def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
+    """The mark of a step that an earlier method has too: it is the same code."""
+    answers = {
+        name: next(one.answer for one in METHODS[name].steps if one.name == step)
+        for name, other in STEPS
+        if other == step
+    }
+    first = next(name for name, answer in answers.items() if answer is answers[method])
+    return [] if first == method else [pytest.mark.slow]
+
+
+EVERY_STEP = [pytest.param(*pair, marks=slow_if_repeated(*pair)) for pair in STEPS]
+"""The same as parameters of tests, each step once among those that are not slow."""
 
 
 def asking(method: str, step: str) -> tuple[str, ...]:

@@ -17,7 +17,14 @@ from confide.run import run
 from confide.scoring import SCORING
 from confide.settings import REFERENCES
 from contract.corpus import tiny
-from contract.entries import ENTRIES, OPTIONAL, STEPS, asking
+from contract.entries import (
+    ENTRIES,
+    EVERY_STEP,
+    OPTIONAL,
+    STEPS,
+    asking,
+    slow_if_repeated,
+)
 from contract.runs import (
     Asking,
     Forging,
@@ -33,7 +40,7 @@ from contract.runs import (
 SECRET = "Hiltrud Ängström"
 
 every_method = pytest.mark.parametrize("method", METHODS)
-every_step = pytest.mark.parametrize(("method", "step"), STEPS)
+every_step = pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 every_form = pytest.mark.parametrize(
     ("method", "form"),
     [
@@ -258,7 +265,13 @@ def _least(array: np.ndarray) -> float:
 
 
 POISONS = [
-    pytest.param(method, step, poison, id=f"{method}-{step}-{poison}".replace(" ", "_"))
+    pytest.param(
+        method,
+        step,
+        poison,
+        id=f"{method}-{step}-{poison}".replace(" ", "_"),
+        marks=slow_if_repeated(method, step),
+    )
     for method, step in STEPS
     for poison in poisons(step_of(method, step))
 ]

@@ -6,6 +6,7 @@ Shapes: L words, P pieces, X numbers of a state.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LIMIT = 32  # pieces that a tiny encoder reads at once, the two special ones included
 
 
-def bert_tokenizer(folder: Path) -> int:
+def bert_tokenizer(folder: Path, words: Sequence[str] = ()) -> int:
     """Writes a WordPiece tokenizer of few words and all letters; gives the number of pieces."""
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    pieces = [*SPECIALS, *WHOLE, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    pieces = [*SPECIALS, *WHOLE, *LETTERS, *(f"##{letter}" for letter in LETTERS), *words]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     BertWordPieceTokenizer(vocabulary).save(str(folder / "tokenizer.json"))
     names = ("pad", "unk", "cls", "sep", "mask")
@@ -35,13 +36,23 @@ def bert_tokenizer(folder: Path) -> int:
     return len(vocabulary)
 
 
-def tiny_bert(folder: Path, *, seed: int = 0, model: str = "BertModel", **other: Any) -> Path:
-    """A BERT of 2 layers and 16 numbers a state; weights are large, so that the context counts."""
+def tiny_bert(
+    folder: Path,
+    *,
+    seed: int = 0,
+    model: str = "BertModel",
+    words: Sequence[str] = (),
+    **other: Any,
+) -> Path:
+    """A BERT of 2 layers and 16 numbers a state; weights are large, so that the context counts.
+
+    It has a piece for each of `words`.
+    """
     import transformers
 
     folder.mkdir(parents=True)
     sizes = {
-        "vocab_size": bert_tokenizer(folder),
+        "vocab_size": bert_tokenizer(folder, words),
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,

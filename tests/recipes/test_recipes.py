@@ -16,6 +16,7 @@ LICENSED = (
     "feded-i2b2-paper",
     "lazymil-nyt10-paper",
     "lazymil-mirgene-paper",
+    "tags-ontonotes-paper",
 )
 """Recipes for text that only its owner may hand on, or that is not at hand."""
 
@@ -33,7 +34,8 @@ def test_the_recipes_of_the_experiments_are_there():
                 "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
                 "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
-                "lazymil-mirgene-paper"}  # fmt: skip
+                "lazymil-mirgene-paper", "tags-medical", "tags-crossner",
+                "tags-ontonotes-paper"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
@@ -50,6 +52,10 @@ def test_what_is_said_about_one():
 def test_a_recipe_loads_with_every_reference(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.name, settings.method) == (name, method)
+    if method == "fedavg" and settings.model.kind != "tagger":
+        with pytest.raises(SettingsError, match="does not train this kind of model"):
+            method_of(settings)
+        return
     method_of(settings)(settings)
 
 

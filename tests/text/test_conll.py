@@ -334,6 +334,12 @@ def test_a_long_comment_takes_linear_time(tmp_path, line):
 # --- writing ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("token", ["[]", "{}", "[{", "{", "[{}]", "[{}", '{"a'])
+def test_a_bracket_that_is_a_token_does_not_make_it_json(tmp_path, token):
+    reading = read(put(tmp_path, "a.conll", f"{token}\tO\n\n"))
+    assert [doc.text for doc in reading.documents] == [token]
+
+
 @given(
     st.lists(tokenised(), min_size=1, max_size=3),
     st.sampled_from(["iob1", "iob2", "iobes", "bilou"]),

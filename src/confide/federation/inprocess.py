@@ -24,7 +24,8 @@ from confide.text.document import Document
 class SiteSpec:
     """A site as plain data, before any process holds it. `folder` is what the site owns.
 
-    `knows` are the relations that it annotates; none: all of them.
+    `knows` are the relations or entity types that it annotates; none: all of them. `test_knows` are
+    those that are annotated in its test text besides.
     """
 
     name: str
@@ -37,6 +38,7 @@ class SiteSpec:
     context: str | None = None
     tag_scheme: str | None = None
     knows: tuple[str, ...] = ()
+    test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
 
     @property
@@ -70,6 +72,7 @@ class Hosting:
             context=spec.context,
             tag_scheme=spec.tag_scheme,
             knows=spec.knows,
+            test_knows=spec.test_knows,
             guards=spec.guards,
             scratch=scratch,
         )

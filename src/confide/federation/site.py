@@ -26,10 +26,10 @@ class Site:
     """What a step sees of its site.
 
     `vectors` and `context` are where the site has its file of word vectors and its frozen encoder;
-    `tag_scheme` is its own choice, where it has one; `knows` are the relations that it annotates
-    (none: all of them). `cache` holds what can be made again from text
-    and memory (encoded batches); `scratch` is shared by all sites of one process (one model
-    instance). Neither is saved, neither travels.
+    `tag_scheme` is its own choice, where it has one; `knows` are the relations or entity types that
+    it annotates (none: all of them), `test_knows` those of its test text besides. `cache` holds
+    what can be made again from text and memory (encoded batches); `scratch` is shared by all sites
+    of one process (one model instance). Neither is saved, neither travels.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Site:
     context: str | None = None
     tag_scheme: str | None = None
     knows: tuple[str, ...] = ()
+    test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
     cache: dict[str, Any] = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)

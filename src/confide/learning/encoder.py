@@ -95,6 +95,18 @@ class FrozenEncoder:
                     length = len(sentences[window.sentence])
                     yield window.sentence, self._pooled(states_PX, words[window.sentence], length)
 
+    def check_longest(self, longest: int) -> None:
+        """Raise SettingsError where it does not read so many pieces at once, special ones among."""
+        loaded = self.loaded
+        most = loaded.room + len(loaded.before) + len(loaded.after)
+        if longest > most:
+            raise SettingsError(
+                "the encoder does not read so many pieces at once",
+                expected=f"at most {most}",
+                got=str(longest),
+                where=str(self.folder),
+            )
+
     def _pooled(
         self, states_PX: NDArray[np.float32], words_P: NDArray[np.int32], length: int
     ) -> NDArray[np.float32]:
@@ -288,6 +300,17 @@ def _pieces(
             ids.append(np.array(pieces.ids, np.int32))
             words.append(np.array(pieces.word_ids, np.int32))
     return ids, words
+
+
+def pieces_of_words(tokenizer: Any, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """The numbers of the pieces of each word of each sentence, without special ones."""
+    found: list[list[list[int]]] = []
+    for ids_P, words_P in zip(*_pieces(tokenizer, sentences), strict=True):
+        by_word: list[list[int]] = [[] for _ in sentences[len(found)]]
+        for number, word in zip(ids_P.tolist(), words_P.tolist(), strict=True):
+            by_word[word].append(number)
+        found.append(by_word)
+    return found
 
 
 def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from confide.data.batches import TaggerBatch, predict_batches
 from confide.data.encoding import Encoded, TagSet, encode
@@ -80,9 +81,7 @@ def prepare(
     max_characters: int = 40,
 ) -> Prepared:
     """The work that does not depend on a model's weights, to be done once for many rounds."""
-    segments = [segmented(document) for document in documents]
-    bare = [replace(document, entities=(), relations=()) for document in segments]
-    examples, _ = examples_from(bare)
+    bare, examples = bare_sentences(documents)
     encoded = encode(
         examples,
         words=words,
@@ -97,12 +96,25 @@ def prepare(
 
 def annotate(model: Tagger, prepared: Prepared) -> list[Document]:
     """The documents, segmented, with what the model finds as their entities and no relations."""
-    documents, examples, encoded = prepared
+    found = predict_spans(model, prepared.encoded)
+    return with_entities(prepared.documents, prepared.examples, found)
+
+
+def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
+    """The documents segmented and without annotation, and their sentences."""
+    bare = [replace(segmented(one), entities=(), relations=()) for one in documents]
+    return bare, examples_from(bare)[0]
+
+
+def with_entities(
+    documents: Sequence[Document], examples: Sequence[Example], found: Sequence[list[FoundSpan]]
+) -> list[Document]:
+    """The documents with the spans that were found in each of their examples as their entities."""
     spans: list[list[list[Span]]] = [[[] for _ in d.sentences] for d in documents]
     confidences: list[list[list[float]]] = [[[] for _ in d.sentences] for d in documents]
-    for example, found in zip(examples, predict_spans(model, encoded), strict=True):
-        spans[example.document][example.sentence] = [span[:3] for span in found]
-        confidences[example.document][example.sentence] = [span.confidence for span in found]
+    for example, spotted in zip(examples, found, strict=True):
+        spans[example.document][example.sentence] = [span[:3] for span in spotted]
+        confidences[example.document][example.sentence] = [span.confidence for span in spotted]
     return [
         replace(document, entities=entities_from_spans(document, per_sentence, confidences=chances))
         for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
@@ -140,10 +152,21 @@ def _chances(
     """The probability of each span's tags; `grown` adds the tag that would make it one longer."""
     if not spans:
         return np.zeros(0)
+    at_2N, tags_NK, lengths_N = paths_of(tags, spans, grown=grown)
+    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()
+
+
+def paths_of(
+    tags: TagSet, spans: Sequence[tuple[int, Span]], *, grown: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each span, with its row: at_2N where it begins, tags_NK its tags, lengths_N how many.
+
+    `grown` adds the tag that would make it one longer. Padding is 0.
+    """
     paths = [tags.path(name, end - start + grown) for _, (start, end, name) in spans]
     lengths_N = torch.tensor([len(path) for path in paths])
     tags_NK = torch.zeros(len(paths), int(lengths_N.max()), dtype=torch.int64)
     for row_K, path in zip(tags_NK, paths, strict=True):
         row_K[: len(path)] = torch.tensor(path)
     at_2N = torch.tensor([[place for place, _ in spans], [span[0] for _, span in spans]])
-    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()
+    return at_2N, tags_NK, lengths_N

@@ -26,7 +26,6 @@ from confide.data.relation_pieces import (
     train_relation_batches,
 )
 from confide.data.relations import RelationExample
-from confide.errors import SettingsError
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
@@ -68,15 +67,8 @@ class RelationModeller:
     @cached_property
     def marking(self) -> Marking:
         """How examples are marked. Raises SettingsError where the encoder reads too few pieces."""
+        self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
-        most = loaded.room + len(loaded.before) + len(loaded.after)
-        if self.form.longest > most:
-            raise SettingsError(
-                "the encoder does not read so many pieces at once",
-                expected=f"at most {most}",
-                got=str(self.form.longest),
-                where=str(self.encoder.folder),
-            )
         return Marking(
             first=loaded.model.get_input_embeddings().num_embeddings,
             before=tuple(loaded.before),

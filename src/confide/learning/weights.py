@@ -49,6 +49,13 @@ def arrays(model: nn.Module) -> Arrays:
     return {name: p.detach().cpu().numpy().copy() for name, p in named(model).items()}
 
 
+def trained(model: nn.Module) -> Arrays:
+    """A copy of every parameter that is trained, by name, in the model's order."""
+    return {
+        name: p.detach().cpu().numpy().copy() for name, p in named(model).items() if p.requires_grad
+    }
+
+
 def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = False) -> None:
     """Sets the parameters named in `values`; others stay as they are.
 

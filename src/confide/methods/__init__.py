@@ -14,9 +14,14 @@ from confide.methods.fedavg import FedAvg
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
+from confide.methods.pseudo_complete import (
+    PseudoComplete,
+    PseudoCompleteEncoder,
+    PseudoCompleteTagger,
+)
 from confide.methods.relation_averaging import FedAttRE, FedAvgRE
 from confide.scoring import Counts
-from confide.settings import OF_THE_TASK, REFERENCES, nearest
+from confide.settings import OF_THE_KIND, OF_THE_TASK, REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -71,6 +76,9 @@ METHODS: dict[str, type[Method]] = {
     "feded": FedED,
     "fedavg-re": FedAvgRE,
     "fedatt-re": FedAttRE,
+    "pseudo-complete-tagger": PseudoCompleteTagger,
+    "pseudo-complete": PseudoComplete,
+    "pseudo-complete-encoder": PseudoCompleteEncoder,
     "lazy-mil": LazyMil,
     "fedavg-bags": FedAvgBags,
     "chain": Chain,
@@ -97,13 +105,24 @@ def method_of(settings: RunSettings) -> type[Method]:
             f"{settings.method} is no method of task {settings.task!r}",
             fix=f"set task = {kind.task!r}, or use one of {', '.join(methods_of(settings.task))}",
         )
+    kinds: tuple[str, ...] = getattr(kind, "kinds", ("tagger",))
+    if settings.task == "ner" and settings.model.kind not in kinds:
+        raise SettingsError(
+            f"{settings.method} does not train this kind of model",
+            expected=f"model.kind = {' or '.join(map(repr, kinds))}",
+            got=repr(settings.model.kind),
+            fix='method = "pseudo-complete" trains them all; with options.distil and'
+            " options.instance_weights off it is FedAvg",
+        )
     return kind
 
 
 def methods_of(task: str) -> list[str]:
     """The names by which settings of a task call its methods."""
     short = {full: name for (_, name), full in OF_THE_TASK.items()}
-    return [short.get(name, name) for name, kind in METHODS.items() if kind.task == task]
+    short |= {full: name for (name, _), full in OF_THE_KIND.items()}
+    names = [short.get(name, name) for name, kind in METHODS.items() if kind.task == task]
+    return list(dict.fromkeys(names))
 
 
 def wire(method: str) -> list[WireRow]:

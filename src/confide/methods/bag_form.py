@@ -26,9 +26,8 @@ from confide.data.vocabulary import (
     count_words,
     digest,
 )
-from confide.errors import GuardError, KeyFileError
+from confide.errors import GuardError
 from confide.federation.federation import Federation
-from confide.federation.keys import key_check
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -40,7 +39,13 @@ from confide.methods.relation_form import (
     check_relations_known,
     limit_of,
 )
-from confide.methods.vocabulary import check_digests, compare_keys, digested, number
+from confide.methods.vocabulary import (
+    check_digests,
+    common_key,
+    compare_keys,
+    digested,
+    number,
+)
 from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
 
@@ -233,13 +238,7 @@ def words_of(memory: BagMemory, key: bytes | None) -> KeyedVocabulary:
 
     Raises KeyFileError where there is no key, or not the one that the sites shared.
     """
-    if key is None:
-        raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
-    if key_check(key, memory.nonce) != memory.check:
-        raise KeyFileError(
-            "this is not the key that the sites trained with, so no word would be recognised",
-            fix="name the key file that the sites shared then",
-        )
+    key = common_key(key, nonce=memory.nonce, check=memory.check)
     return KeyedVocabulary(memory.word_digests_V16, "word", key)
 
 

@@ -20,7 +20,6 @@ from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
 from confide.errors import ConfideError, FederationError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.learning.encoder import FrozenEncoder
@@ -33,7 +32,7 @@ from confide.methods.context import (
     with_cached,
     with_features,
 )
-from confide.methods.vocabulary import Agreed, agree, file_check, training_examples
+from confide.methods.vocabulary import Agreed, agree, common_key, file_check, training_examples
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -81,6 +80,12 @@ class Extractor:
     vocabulary: Mapping[str, Any]
     encoder: FrozenEncoder | None = None
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The entity types that it finds."""
+        found: tuple[str, ...] = self.vocabulary["tags"].types
+        return found
+
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with what the model finds, a confidence on each entity."""
         prepared = prepare(documents, **self.vocabulary)
@@ -99,22 +104,16 @@ def extractor_of(
     Raises KeyFileError; and what `find_encoder` raises.
     """
     form, weights = trained
-    if key is None:
-        raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
     found = None if form.context == NONE else find_encoder(encoder or form.context)
     return Extractor(tagger_of(form, weights), vocabulary_for(form, key), found)
 
 
-def vocabulary_for(memory: TaggerMemory, key: bytes) -> dict[str, Any]:
+def vocabulary_for(memory: TaggerMemory, key: bytes | None) -> dict[str, Any]:
     """What turns text into the model's numbers, for who holds the key.
 
     Raises KeyFileError where this is not the key that the sites shared: no word would be known.
     """
-    if key_check(key, memory.nonce) != memory.check:
-        raise KeyFileError(
-            "this is not the key that the sites trained with, so no word would be recognised",
-            fix="name the key file that the sites shared then",
-        )
+    key = common_key(key, nonce=memory.nonce, check=memory.check)
     characters = KeyedVocabulary(memory.character_digests_V16, "character", key)
     return {
         "words": KeyedVocabulary(memory.word_digests_V16, "word", key),
@@ -134,7 +133,7 @@ def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
     """The site's training text as numbers, made once."""
     if "train" not in site.cache:
         examples = training_examples(site)
-        encoded = encode(examples, **_vocabulary(site, memory))
+        encoded = encode(examples, **vocabulary_at(site, memory))
         site.cache["train"] = with_features(encoded, examples, site=site, name=memory.context)
     found: Encoded = site.cache["train"]
     return found
@@ -143,7 +142,7 @@ def encoded_text(site: Site, memory: TaggerMemory) -> Encoded:
 def prepared_text(site: Site, memory: TaggerMemory, part: str) -> Prepared:
     """A part of the site's held-out text, ready to be annotated, made once."""
     if part not in site.cache:
-        made = prepare(site.documents(part), **_vocabulary(site, memory))
+        made = prepare(site.documents(part), **vocabulary_at(site, memory))
         encoded = with_features(made.encoded, made.examples, site=site, name=memory.context)
         site.cache[part] = made._replace(encoded=encoded)
     found: Prepared = site.cache[part]
@@ -279,7 +278,7 @@ def tagger_sizes(form: TaggerForm) -> TaggerSizes:
     )
 
 
-def _vocabulary(site: Site, memory: TaggerMemory) -> dict[str, Any]:
+def vocabulary_at(site: Site, memory: TaggerMemory) -> dict[str, Any]:
     """The same at a site, which must still have the key that it had at the start."""
     try:
         return vocabulary_for(memory, site.key())

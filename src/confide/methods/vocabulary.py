@@ -29,7 +29,7 @@ from confide.data.vocabulary import (
     count_words,
     digest,
 )
-from confide.errors import DataError, FederationError, GuardError
+from confide.errors import DataError, FederationError, GuardError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import key_check
@@ -211,6 +211,21 @@ def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> 
     order = np.lexsort((np.arange(len(distinct)), -occurrences))
     chosen = distinct[order[kept[order]]]
     return chosen.view(np.uint8).reshape(len(chosen), DIGEST_BYTES).copy()
+
+
+def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
+    """The key, if it is the one that the sites agreed on: else no word would be known.
+
+    Raises KeyFileError where there is none, or another one.
+    """
+    if key is None:
+        raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
+    if key_check(key, nonce) != check:
+        raise KeyFileError(
+            "this is not the key that the sites trained with, so no word would be recognised",
+            fix="name the key file that the sites shared then",
+        )
+    return key
 
 
 def file_check(key: bytes, content_digest: str) -> str:

@@ -13,6 +13,7 @@ from confide.settings.reading import (
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, dump_site, load_site
 from confide.settings.tables import (
+    OF_THE_KIND,
     OF_THE_TASK,
     RATES,
     REFERENCES,
@@ -25,6 +26,7 @@ from confide.settings.tables import (
 )
 
 __all__ = [
+    "OF_THE_KIND",
     "OF_THE_TASK",
     "RATES",
     "REFERENCES",

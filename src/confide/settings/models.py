@@ -12,10 +12,13 @@ from confide.settings.base import NotNegative, Odd, Positive, Table, TagScheme
 class ModelTable(Table):
     """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
 
+    `kind` says whether it is that tagger, or an `encoder` (`[classifier]`) with a layer that tags
+    its words, or `lightner` (`[lightner]`): of method pseudo-complete, which all can have.
     `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
     word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
     """
 
+    kind: Literal["tagger", "encoder", "lightner"] = "tagger"
     word_dim: Positive = 100
     character: Literal["cnn", "bilstm", "none"] = "cnn"
     character_dim: Positive = 30
@@ -45,6 +48,25 @@ class ClassifierTable(Table):
     pool: Literal["sum", "start"] = "sum"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     longest: Annotated[int, Field(ge=24)] = 128
+
+
+class LightnerTable(Table):
+    """LightNER (Chen et al. 2022): prompts on a frozen BART that writes entities one by one.
+
+    `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `where` says which
+    self-attention has prompts; `tune` what is trained: prompts, everything, or updates of low
+    `rank`; `longest` is in pieces; without `constrained` any symbol may follow any other.
+    """
+
+    bart: str = ""
+    prompts: Positive = 10
+    hidden: Positive = 400
+    where: Literal["both", "decoder"] = "both"
+    tune: Literal["prompts", "all", "lora"] = "prompts"
+    rank: Positive = 8
+    constrained: bool = True
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    longest: Annotated[int, Field(ge=16)] = 256
 
 
 class BagsTable(Table):

@@ -102,7 +102,9 @@ def parse(
 def _trained_by(plain: Mapping[str, Any]) -> str:
     values = {name: field.default for name, field in Settings.model_fields.items()}
     task, method, base = (str(plain.get(k, values[k])) for k in ("task", "method", "base"))
-    return trained_by(task, method, base)
+    model = plain.get("model")
+    kind = model.get("kind") if isinstance(model, dict) else None
+    return trained_by(task, method, base, kind=str(kind or values["model"].kind))
 
 
 def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:

@@ -17,7 +17,13 @@ from confide.settings.base import (
     TagScheme,
     Task,
 )
-from confide.settings.models import BagsTable, ClassifierTable, ModelTable, PcnnTable
+from confide.settings.models import (
+    BagsTable,
+    ClassifierTable,
+    LightnerTable,
+    ModelTable,
+    PcnnTable,
+)
 
 SCHEMA = 1
 SIMULATED = "simulated"
@@ -32,6 +38,11 @@ OF_THE_TASK = {
     ("bags", "fedavg"): "fedavg-bags",
 }
 """What a method is called where another task has one of the same name."""
+OF_THE_KIND = {
+    ("pseudo-complete", "tagger"): "pseudo-complete-tagger",
+    ("pseudo-complete", "encoder"): "pseudo-complete-encoder",
+}
+"""What a method is called by the kind of model, where other things leave a site with that kind."""
 
 
 class DataTable(Table):
@@ -58,7 +69,9 @@ class SiteTable(Table):
 
     `context` is where this site has the encoder, `tag_scheme` the scheme of its own tagger, where
     the method leaves each site one. `relations` are for relations what `tags` are for entities;
-    `knows` are the common relations that it annotates, if these are not all.
+    `knows` are the common relations (of entities: types) that it annotates, if these are not all.
+    Entities of other types are dropped from its text; from test text those that are not among
+    `test_knows`, where more is annotated there.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -71,6 +84,7 @@ class SiteTable(Table):
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
+    test_knows: tuple[str, ...] = ()
     tag_scheme: TagScheme | None = None
     context: str | None = None
     vectors: str | None = None
@@ -216,6 +230,7 @@ class Settings(Table):
     public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
     classifier: ClassifierTable = ClassifierTable()
+    lightner: LightnerTable = LightnerTable()
     bags: BagsTable = BagsTable()
     pcnn: PcnnTable = PcnnTable()
     training: TrainingTable = TrainingTable()
@@ -253,7 +268,7 @@ class Settings(Table):
     @property
     def trained_by(self) -> str:
         """The method that runs: `method`, or `base` where `method` is a reference."""
-        return trained_by(self.task, self.method, self.base)
+        return trained_by(self.task, self.method, self.base, kind=self.model.kind)
 
 
 RATES = {
@@ -264,10 +279,10 @@ RATES = {
 """The kinds of scores of each task; the first is the one that is meant where none is named."""
 
 
-def trained_by(task: str, method: str, base: str) -> str:
+def trained_by(task: str, method: str, base: str, *, kind: str = "") -> str:
     """The full name of the method that these settings run."""
     named = base if method in REFERENCES else method
-    return OF_THE_TASK.get((task, named), named)
+    return OF_THE_KIND.get((named, kind), OF_THE_TASK.get((task, named), named))
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -305,6 +320,24 @@ _BAGS: dict[str, Any] = {  # Sui et al. 2021, 4.1 and its grid
         "weight_decay": 1e-5,
     },
 }
+DEFAULTS |= {  # Wang et al. 2023, App. C
+    "pseudo-complete": {
+        "rounds": 25,
+        "training": {
+            "optimiser": "adamw",
+            "learning_rate": 3e-5,
+            "decay": 1.0,
+            "batch_size": 8,
+            "local_epochs": 1,
+            "clip": 1.0,
+        },
+    },
+    "pseudo-complete-encoder": {
+        "rounds": 25,
+        "training": _ENCODERS["training"] | {"learning_rate": 5e-5, "local_epochs": 1},
+    },
+    "pseudo-complete-tagger": {"rounds": 25, "training": {"local_epochs": 2}},
+}
 DEFAULTS |= dict.fromkeys(("lazy-mil", "fedavg-bags", "chain"), _BAGS)
 DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
 OF_TASKS: dict[str, dict[str, Any]] = {
@@ -321,6 +354,7 @@ TABLES: dict[str, type[Table]] = {
     "public": PublicTable,
     "model": ModelTable,
     "classifier": ClassifierTable,
+    "lightner": LightnerTable,
     "bags": BagsTable,
     "pcnn": PcnnTable,
     "training": TrainingTable,

@@ -23,7 +23,7 @@ from confide.text.formats.semeval import is_semeval
 
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
-_JSON = re.compile(r'\[\s*[{\]]|\{\s*("[^"\t]*"\s*:|\}|$)')
+_JSON = re.compile(r'(\[\s*)?\{\s*("[^"\t]*"\s*:|\}[ ,\]]*(\n|$)|$)|\[\s*\]\s*$')  # no tagged "[]"
 _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
 _XML = {bioc.ROOT: "bioc", ddi.ROOT: "ddi"}
 _BY_LINES = {"nyt10": is_nyt10, "pgr": is_pgr, "ade": is_ade, "biobert": is_biobert}

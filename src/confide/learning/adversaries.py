@@ -1,0 +1,188 @@
+"""LightNER trained against discriminators of sites: the adversarial baselines as a kind of model.
+
+Wang et al., Findings of ACL 2023, Appendix A. The discriminators are trained together with the
+model, by the same optimiser, and travel with it; what they cost is in `models.adversaries`. Beside
+that all is as `learning.lightner` does it, weights of rows included (the paper's baselines have
+none: weights of 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.examples import Example, Span
+from confide.data.pointers import NOTHING, PointerBatch
+from confide.errors import SettingsError
+from confide.learning.fit import FitReport, train
+from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
+from confide.learning.modelling import Slopes
+from confide.learning.optimisers import Optimiser
+from confide.learning.predict import FoundSpan
+from confide.learning.seeds import derive_seed, seeded
+from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
+from confide.models.lightner import Lightner, parted, symbol_losses, trace
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """How much of a discriminator's gradient reaches the model, reversed, as training goes on.
+
+    Ganin et al. 2016, 5.2.2: λ = most · (2 / (1 + exp(-steepness · p)) - 1), from 0 at the start
+    (p = 0) to nearly `most` at the end (p = 1). `steepness = inf`: `most` from the start.
+    """
+
+    most: float = 1.0
+    steepness: float = 10.0
+
+    def at(self, progress: float) -> float:
+        """λ after this share of all rounds.
+
+        >>> [round(Reversal().at(p), 3) for p in (0.0, 0.1, 0.5, 1.0)]
+        [0.0, 0.462, 0.987, 1.0]
+        """
+        if math.isinf(self.steepness):
+            return self.most
+        return self.most * (2.0 / (1.0 + math.exp(-self.steepness * progress)) - 1.0)
+
+
+class Opposed(nn.Module):
+    """A model and its adversary, as one: what is trained of both travels."""
+
+    def __init__(self, model: Lightner, adversary: Adversary) -> None:
+        super().__init__()
+        self.model = model
+        self.adversary = adversary
+
+    def forward(self, batch: PointerBatch) -> Tensor:
+        """logits_BTV of the model."""
+        logits_BTV: Tensor = self.model(batch)
+        return logits_BTV
+
+
+@dataclass(frozen=True)
+class AdversarialModeller:
+    """`EntityModeller[LightnerText, EncodedLightner]` of a model with an adversary.
+
+    `site` is the number of the site that trains, of `sites`; where nothing is trained it means
+    nothing. `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
+    """
+
+    lightner: LightnerModeller
+    kind: Kind
+    sites: int
+    site: int = 0
+    reversal: float = 1.0
+    weight: float = 1.0
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.lightner.types
+
+    def initial(self, seed: int) -> Opposed:
+        """The model that LightNER's modeller draws by the seed, and discriminators.
+
+        Raises SettingsError where nothing of the encoder is trained, and no adversary can move it.
+        """
+        if self.lightner.form.keeps_states:
+            raise SettingsError(
+                "an adversary needs an encoder that is trained",
+                expected='prompts in the encoder: where = "both"',
+                got=f"where = {self.lightner.form.where!r}",
+            )
+        sizes = self.lightner.bart.sizes
+        with seeded(derive_seed(seed, "adversary")):
+            adversary = Adversary(
+                self.kind,
+                sites=self.sites,
+                layers=sizes.encoder_layers,
+                dim=sizes.dim,
+                weight=self.weight,
+            )
+        return Opposed(self.lightner.initial(seed), adversary).eval()
+
+    def prepared(self, examples: Sequence[Example]) -> LightnerText:
+        """Sentences as pieces, whatever their spans."""
+        return self.lightner.prepared(examples)
+
+    def annotated(
+        self, text: LightnerText, spans: Sequence[Sequence[Span]], *, source: Set[str]
+    ) -> EncodedLightner:
+        """The text with these spans of each example; those of a type in `source` are the own."""
+        return self.lightner.annotated(text, spans, source=source)
+
+    def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
+        """The spans of each example, as LightNER finds them."""
+        return self.lightner.find(_opposed(model).model, text)
+
+    def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
+        """The gradients of each row's two losses by q; the adversary has no part in them."""
+        return self.lightner.slopes(_opposed(model).model, encoded)
+
+    def fit(
+        self,
+        model: nn.Module,
+        encoded: EncodedLightner,
+        *,
+        weights_S: NDArray[np.float32] | None,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains both in place, from a fresh optimiser; the report's loss is that of both.
+
+        Raises DataError where there is no row, SettingsError where the site is none of `sites`.
+        """
+        both = _opposed(model)
+        if not 0 <= self.site < self.sites:
+            raise SettingsError(
+                "the site is none of those that are told apart",
+                expected=f"0 to {self.sites - 1}",
+                got=str(self.site),
+            )
+
+        def loss(batch: PointerBatch) -> Tensor:
+            found_B, against = self._losses(both, batch, weights_S)
+            return found_B + against
+
+        def batches(seed: int) -> Iterator[PointerBatch]:
+            return self.lightner.batches(both.model, encoded, batch_size=batch_size, seed=seed)
+
+        still = optimiser.keeps_still
+        with self.lightner.reading(both.model, encoded) if still else nullcontext():
+            return train(both, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    def _losses(
+        self, both: Opposed, batch: PointerBatch, weights_S: NDArray[np.float32] | None
+    ) -> tuple[Tensor, Tensor]:
+        """loss_B of the task, and the adversary's of the whole batch."""
+        found = trace(both.model, batch)
+        losses_BT = symbol_losses(found.log_probs_BTV, batch.symbols_BT)
+        source_B, target_B = parted(losses_BT, batch.source_BT)
+        if weights_S is not None:
+            source_B = source_B * torch.from_numpy(weights_S[batch.rows_B]).to(source_B.dtype)
+        real_BT = batch.symbols_BT != NOTHING
+        seen = Seen(
+            encoder_layers=found.encoder_layers,
+            mask_BP=batch.mask_BP,
+            decoder_BTD=found.decoder_BTD,
+            log_probs_BTV=found.log_probs_BTV,
+            real_BT=real_BT,
+            pseudo_BT=real_BT & ~batch.source_BT,
+        )
+        against = adversarial_loss(both.adversary, seen, site=self.site, reversal=self.reversal)
+        return source_B + target_B, against
+
+
+def _opposed(model: nn.Module) -> Opposed:
+    assert isinstance(model, Opposed), type(model).__name__
+    return model

@@ -1,0 +1,289 @@
+"""A pre-trained BART out of a folder or the hub: its configuration, weights and tokenizer.
+
+The weights are read name by name into our own BART (`models.bart`), so no model of transformers is
+built; of that library only the tokenizer is used. Files are read as data: JSON and safetensors, no
+pickle and no code that lies beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from confide.data.token_pieces import Pieces
+from confide.errors import DataError, MissingDataError, SettingsError
+from confide.learning.encoder import pieces_of_words
+from confide.learning.encoder_files import (
+    check_files,
+    digest_of,
+    find_folder,
+    first_line,
+    no_transformers,
+)
+from confide.models.bart import Bart, BartSizes
+
+_HOW = {"version": 1, "kind": "bart"}
+_TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+_SIZES = {
+    "vocabulary": "vocab_size",
+    "dim": "d_model",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "encoder_heads": "encoder_attention_heads",
+    "decoder_heads": "decoder_attention_heads",
+    "encoder_inner": "encoder_ffn_dim",
+    "decoder_inner": "decoder_ffn_dim",
+    "positions": "max_position_embeddings",
+}
+_OURS = {  # what a configuration may say of the order of things, and what is computed here
+    "activation_function": "gelu",
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": False,
+}
+
+
+class LoadedBart(NamedTuple):
+    """The model, frozen; its tokenizer; and the tokens that mean something.
+
+    `before` and `after` are the special pieces around a text, `unknown` is what a word without a
+    piece is read as; writing begins with `start` and ends with `stop`.
+    """
+
+    model: Bart
+    tokenizer: Any
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    unknown: int
+    padding: int
+    start: int
+    stop: int
+
+    def pieces(self, longest: int) -> Pieces:
+        """How texts are read, so many pieces at once. Raises SettingsError for too many."""
+        if longest > self.model.sizes.positions:
+            raise SettingsError(
+                "the model does not read so many pieces at once",
+                expected=f"at most {self.model.sizes.positions}",
+                got=str(longest),
+            )
+        return Pieces(self.before, self.after, self.unknown, self.padding, longest)
+
+    def cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """The pieces of each word of each sentence, without special ones."""
+        return pieces_of_words(self.tokenizer, sentences)
+
+
+@dataclass(frozen=True)
+class PretrainedBart:
+    """A BART that is looked up but not yet loaded.
+
+    `digest` is a SHA-256 over the content of its files: two of one digest compute the same.
+    """
+
+    name: str
+    folder: Path
+    sizes: BartSizes
+    digest: str
+
+    @cached_property
+    def loaded(self) -> LoadedBart:
+        """The model and its tokenizer, read once.
+
+        Raises DataError where files are damaged, or the weights or the tokenizer are not those of
+        config.json; SettingsError where transformers is missing.
+        """
+        config = _config(self.folder)
+        model = _model(self.folder, self.sizes)
+        loaded = _assembled(model, _tokenizer(self.folder), config, folder=self.folder)
+        if digest_of(self.folder, _HOW) != self.digest:
+            raise DataError("the model's files changed while it was in use", where=str(self.folder))
+        return loaded
+
+
+def load_bart(name: str) -> PretrainedBart:
+    """The BART of this name: a folder, or else a model of the Hugging Face hub.
+
+    Its files are checked and hashed; the model is loaded when it is first needed. Raises
+    MissingDataError where there is no such thing or a part of it is missing, SettingsError where it
+    is no BART, DataError where a file is damaged.
+    """
+    folder = find_folder(name)
+    sizes = _sizes(_config(folder), folder)
+    check_files(folder)
+    return PretrainedBart(name, folder, sizes, digest_of(folder, _HOW))
+
+
+# --- configuration --------------------------------------------------------------------------
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise MissingDataError(
+            "this folder is no BART: it has no config.json",
+            expected="config.json, model.safetensors and a tokenizer, as `save_pretrained` writes",
+            where=str(folder),
+        )
+    config = _json(path)
+    if config.get("model_type") != "bart":
+        raise SettingsError(
+            "this is no BART",
+            expected="a model of type bart, such as facebook/bart-base",
+            got=f"type {config.get('model_type')}",
+            where=str(folder),
+        )
+    for key, value in _OURS.items():
+        if config.get(key, value) != value:
+            raise SettingsError(
+                f"this is another kind of BART: {key} differs",
+                expected=str(value),
+                got=str(config[key]),
+                where=str(folder),
+            )
+    return config
+
+
+def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
+    numbers = {name: config.get(key) for name, key in _SIZES.items()}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise DataError(
+                f"config.json has no usable {_SIZES[name]}",
+                expected="a whole number above 0",
+                got=str(number),
+                where=str(folder),
+            )
+    sizes = BartSizes(
+        **{name: int(number) for name, number in numbers.items() if number is not None},
+        scaled=bool(config.get("scale_embedding", False)),
+        epsilon=float(config.get("layer_norm_eps", 1e-5)),
+    )
+    for heads in (sizes.encoder_heads, sizes.decoder_heads):
+        if sizes.dim % heads:
+            raise DataError(
+                "config.json is damaged: a state cannot be cut into so many heads",
+                expected=f"d_model a multiple of {heads}",
+                got=str(sizes.dim),
+                where=str(folder),
+            )
+    return sizes
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path.name} is damaged", where=str(path.parent)) from error
+    if not isinstance(tree, dict):
+        raise DataError(f"{path.name} is damaged", expected="an object", where=str(path.parent))
+    return tree
+
+
+# --- weights --------------------------------------------------------------------------------
+
+
+def _model(folder: Path, sizes: BartSizes) -> Bart:
+    with torch.device("meta"):
+        model = Bart(sizes)
+    stored = _stored(folder)
+    if "shared.weight" not in stored:
+        tables = [stored[name] for name in _TABLES if name in stored]
+        stored |= {"shared.weight": tables[0]} if tables else {}
+    weights: dict[str, Tensor] = {}
+    for name, like in model.state_dict().items():
+        found = stored.get(name)
+        if found is None or found.shape != like.shape:
+            raise DataError(
+                "the weights are not those of config.json",
+                expected=f"{name} of {tuple(like.shape)}",
+                got="nothing" if found is None else str(tuple(found.shape)),
+                where=str(folder),
+                fix="take config.json and the weights from one and the same model",
+            )
+        weights[name] = found.to(torch.float32)
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def _stored(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the folder's files, without the prefix that a model with a head puts."""
+    files = [folder / "model.safetensors"]
+    if not files[0].is_file():
+        places = _json(folder / "model.safetensors.index.json").get("weight_map")
+        names = places.values() if isinstance(places, dict) else ()
+        files = [folder / name for name in sorted({str(name) for name in names})]
+    found: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, "pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    found[name.removeprefix("model.")] = tensors.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                f"{file.name} is damaged or cut short", got=first_line(error), where=str(folder)
+            ) from error
+    return found
+
+
+# --- tokenizer ------------------------------------------------------------------------------
+
+
+def _tokenizer(folder: Path) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise no_transformers(error) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
+        )
+    except Exception as error:  # whatever transformers stumbles over
+        raise DataError(
+            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
+        ) from error
+    if not tokenizer.is_fast:
+        raise SettingsError("the model has no fast tokenizer", where=str(folder))
+    return tokenizer
+
+
+def _assembled(model: Bart, tokenizer: Any, config: dict[str, Any], *, folder: Path) -> LoadedBart:
+    rows = model.sizes.vocabulary
+    probe = tokenizer(["a"], is_split_into_words=True)
+    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
+    if not inner or max(tokenizer.get_vocab().values(), default=0) >= rows:
+        raise DataError("the tokenizer is not that of the model", where=str(folder))
+    padding = tokenizer.pad_token_id
+    stop = config.get("eos_token_id", 2)  # as BART has them
+    start = config.get("decoder_start_token_id", 2)
+    for name, token in (("eos_token_id", stop), ("decoder_start_token_id", start)):
+        if not isinstance(token, int) or not 0 <= token < rows:
+            raise DataError(
+                f"config.json has no usable {name}",
+                expected=f"a token below {rows}",
+                got=str(token),
+                where=str(folder),
+            )
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    return LoadedBart(
+        model=model,
+        tokenizer=backend,
+        before=tuple(probe["input_ids"][: inner[0]]),
+        after=tuple(probe["input_ids"][inner[-1] + 1 :]),
+        unknown=int(stop if tokenizer.unk_token_id is None else tokenizer.unk_token_id),
+        padding=int(config.get("pad_token_id") or 0) if padding is None else int(padding),
+        start=start,
+        stop=stop,
+    )

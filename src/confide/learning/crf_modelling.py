@@ -1,0 +1,188 @@
+"""The BiLSTM-CRF tagger as a kind of model whose loss splits by token (`learning.modelling`).
+
+All of a tagger is trained, and travels; the gradients for the instance weights are those of the
+linear layer below its CRF (Wang et al. 2023, 3.3, take them at the prompt, which all layers share).
+
+Shapes: N tokens of all windows, S rows (sentences, or windows of long ones), B rows of a batch, L
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.annotation import annotation, of_rows
+from confide.data.batches import TaggerBatch, predict_batches, train_batches
+from confide.data.encoding import Bools, Encoded, TagSet, encode
+from confide.data.examples import Example, Span
+from confide.data.vocabulary import How, Vocabulary
+from confide.learning.fit import FitReport, fit, train
+from confide.learning.modelling import Slopes
+from confide.learning.optimisers import Optimiser
+from confide.learning.predict import FoundSpan, predict_spans
+from confide.learning.slopes import last_layer_slopes
+from confide.learning.weights import initial
+from confide.models import tagger
+from confide.models.chain_rule import token_losses
+from confide.models.tagger import Tagger, TaggerSizes
+from confide.models.tokens import parted
+
+_PER_BATCH = 4096  # padded tokens that are read at once
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSplit:
+    """A text with its tags; `source_N` is false where another model found an entity."""
+
+    encoded: Encoded
+    source_N: Bools
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+
+@dataclass(frozen=True)
+class CrfModeller:
+    """Makes taggers of one form: `EntityModeller[Encoded, EncodedSplit]`.
+
+    `words`, `characters`, `how`, `max_tokens` and `max_characters` as `data.encoding.encode` takes
+    them, `word_dropout` as `learning.fit.fit`. `sizes.tags` counts the tags of `tags`.
+    """
+
+    sizes: TaggerSizes
+    tags: TagSet
+    words: Vocabulary
+    characters: Vocabulary | None
+    how: How
+    max_tokens: int = 512
+    max_characters: int = 40
+    word_dropout: float = 0.05
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.tags.types
+
+    def initial(self, seed: int) -> Tagger:
+        """A new tagger; all of it is trained."""
+        return initial(self.sizes, seed, rules=self.tags.rules)
+
+    def prepared(self, examples: Sequence[Example]) -> Encoded:
+        """Sentences as numbers, whatever their spans."""
+        return encode(
+            [replace(example, spans=()) for example in examples],
+            words=self.words,
+            characters=self.characters,
+            tags=self.tags,
+            how=self.how,
+            max_tokens=self.max_tokens,
+            max_characters=self.max_characters,
+        )
+
+    def annotated(
+        self, text: Encoded, spans: Sequence[Sequence[Span]], *, source: Set[str]
+    ) -> EncodedSplit:
+        """The text with these spans of each example; those of a type in `source` are the own.
+
+        Raises DataError as `data.annotation.annotation` does.
+        """
+        found = annotation(
+            text.windows, spans, examples=text.examples, tags=self.tags, source=source
+        )
+        return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N)
+
+    def find(self, model: nn.Module, text: Encoded) -> list[list[FoundSpan]]:
+        """As `learning.predict.predict_spans`: confidences are the CRF's exact probabilities."""
+        return predict_spans(_tagger(model), text, tokens_per_batch=_PER_BATCH)
+
+    def fit(
+        self,
+        model: nn.Module,
+        encoded: EncodedSplit,
+        *,
+        weights_S: NDArray[np.float32] | None,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+
+        A row's loss is its weight times that of its source tokens, and that of its target tokens.
+        Where every weight is 1 this is `learning.fit.fit`, to the bit. Raises DataError where there
+        is no row.
+        """
+        own = _tagger(model)
+        if weights_S is None or (weights_S == 1.0).all():
+            return fit(
+                own,
+                encoded.encoded,
+                epochs=epochs,
+                batch_size=batch_size,
+                optimiser=optimiser,
+                seed=seed,
+                word_dropout=self.word_dropout,
+            )
+
+        def loss(batch: TaggerBatch) -> Tensor:
+            weights_B = torch.from_numpy(weights_S[batch.windows_B])
+            if (weights_B == 1.0).all():
+                return tagger.loss(own, batch)
+            source_B, target_B = split_loss(own, batch, encoded)
+            return weights_B * source_B + target_B
+
+        def batches(seed: int) -> Iterator[TaggerBatch]:
+            return train_batches(
+                encoded.encoded, batch_size=batch_size, seed=seed, word_dropout=self.word_dropout
+            )
+
+        return train(own, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    def slopes(self, model: nn.Module, encoded: EncodedSplit) -> Slopes:
+        """The gradients of each row's two losses by the weight below the CRF, without dropout."""
+        own = _tagger(model)
+        shape = (len(encoded), own.crf.linear.weight.numel())
+        source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        was_training = own.training
+        own.eval()
+        for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
+            source_BG, target_BG = _batch_slopes(own, batch, encoded)
+            source_SG[batch.windows_B] = source_BG.numpy()
+            target_SG[batch.windows_B] = target_BG.numpy()
+        own.train(was_training)
+        return Slopes(source_SG, target_SG)
+
+
+def split_loss(model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> tuple[Tensor, Tensor]:
+    """source_B and target_B: each row's loss, of its source tokens and of its target tokens."""
+    return _split(model(batch), model, batch, encoded=encoded)
+
+
+def _split(
+    emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, *, encoded: EncodedSplit
+) -> tuple[Tensor, Tensor]:
+    losses_BL = token_losses(
+        emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+    )
+    own_BL = of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
+    return parted(losses_BL, torch.from_numpy(own_BL))
+
+
+def _batch_slopes(
+    model: Tagger, batch: TaggerBatch, encoded: EncodedSplit
+) -> tuple[Tensor, Tensor]:
+    def losses(emissions_BLY: Tensor) -> tuple[Tensor, Tensor]:
+        return _split(emissions_BLY, model, batch, encoded=encoded)
+
+    return last_layer_slopes(model.crf.linear, lambda: model(batch), losses=losses)
+
+
+def _tagger(model: nn.Module) -> Tagger:
+    assert isinstance(model, Tagger), type(model).__name__
+    return model

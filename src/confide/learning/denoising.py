@@ -1,0 +1,270 @@
+"""Denoising training of a BART: steps, a measure on held-out text, and all that goes on from here.
+
+Lewis et al. 2020, section 2: the model reads noised text and is trained to write what it was. With
+`train = "decoder"` (the default) the encoder and the table of pieces stay as they are, to the bit:
+the encoder's states need no gradient and a delta of the training is the decoder alone.
+
+A step's numbers depend on the weights, the batch and the step's own seed: training that goes on
+from a snapshot gives the numbers of one that was never stopped.
+
+Shapes: B passages, P noised pieces, Q written ones, N written ones without padding, D numbers of a
+state, V pieces of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.denoising import DenoisingBatch, Specials
+from confide.errors import DataError, SettingsError
+from confide.learning.optimisers import clip
+from confide.learning.seeds import derive_seed, seeded
+from confide.models.denoising import cross_entropy, drawn_rows, likeliest
+
+Arrays = dict[str, NDArray[Any]]
+Trained = Literal["decoder", "all"]
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """How a BART is trained.
+
+    `warm_up` is the share of all training over which the learning rate rises; after, it falls to 0
+    linearly. `sampled` rows of the table stand for all that are no target of a batch in a step's
+    loss; 0: every row takes part. Measures always look at every row. `device` is torch's name of
+    where it computes; other than "cpu", with dropout, its own generator is not of the seed.
+    """
+
+    train: Trained = "decoder"
+    learning_rate: float = 1e-3
+    warm_up: float = 0.05
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    dropout: float = 0.0
+    sampled: int = 4096
+    device: str = "cpu"
+    seed: int = 1
+
+
+class Measure(NamedTuple):
+    """On held-out text: mean loss of a piece (nats), shares of pieces that are right.
+
+    `hidden` are right of those that do not occur in the noised text of their passage.
+    """
+
+    loss: float
+    right: float
+    hidden: float
+    pieces: int
+
+
+def rate(share: float, how: Denoising) -> float:
+    """The learning rate after this share (0 to 1) of the training."""
+    up = share / how.warm_up if how.warm_up > 0 else 1.0
+    down = (1.0 - share) / (1.0 - how.warm_up) if how.warm_up < 1 else 1.0
+    return how.learning_rate * max(0.0, min(1.0, up, down))
+
+
+def moved(model: Any, device: str) -> Any:
+    """The model on a device. Raises SettingsError where this machine has none of that name."""
+    try:
+        return model.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(
+            "this machine has no such device", got=repr(device), fix="set device=cpu"
+        ) from error
+
+
+class Denoiser:
+    """A BART in training. `model` is transformers' BartForConditionalGeneration, as it was loaded.
+
+    Adam's moments are made at the first step. `parameters` are those that are trained, by name.
+    """
+
+    def __init__(self, model: Any, how: Denoising) -> None:
+        self.model, self.how = model, how
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those of the decoder without the tied table, or all."""
+        chosen = {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if self.how.train == "all"
+            or (".decoder." in name and parameter is not self.model.model.shared.weight)
+        }
+        self.model.requires_grad_(False)
+        for parameter in chosen.values():
+            parameter.requires_grad_(True)
+        return chosen
+
+    @cached_property
+    def _steps(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(  # foreach: the fused one took five times as long on a CPU
+            self.parameters.values(),
+            lr=self.how.learning_rate,
+            weight_decay=self.how.weight_decay,
+            foreach=True,
+        )
+
+    def step(self, batch: DenoisingBatch, *, number: int, share: float) -> float:
+        """One step, the `number`th, after this share of the training; gives the mean loss."""
+        parameters, how = self.parameters, self.how
+        seed = derive_seed(how.seed, "step", number)
+        self.model.model.decoder.train(how.dropout > 0)
+        self.model.model.encoder.train(how.dropout > 0 and how.train == "all")
+        table_VD = self.model.model.shared.weight
+        generator = torch.Generator().manual_seed(seed)
+        rows = None
+        if how.sampled:
+            size = len(table_VD)
+            rows = drawn_rows(batch.targets_N, size, count=how.sampled, generator=generator)
+            rows = None if rows is None else rows.on(self.device)
+        batch = batch.on(self.device)
+        with seeded(seed) if how.dropout > 0 else nullcontext():
+            states_ND = self._states(batch)
+        loss = cross_entropy(states_ND, table_VD, batch.targets_N, rows=rows) / batch.tokens
+        self._steps.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if how.clip > 0:
+            clip(parameters.values(), how.clip)
+        for group in self._steps.param_groups:
+            group["lr"] = rate(share, how)
+        self._steps.step()
+        value = float(loss.detach())
+        if not np.isfinite(value):
+            raise DataError(
+                "the training came apart: its loss is no number", fix="lower the learning rate"
+            )
+        return value
+
+    def measured(self, batches: Iterable[DenoisingBatch]) -> Measure:
+        """The mean over all written pieces, without dropout, every row of the table."""
+        self.model.eval()
+        table_VD = self.model.model.shared.weight
+        loss, right, found, hidden, pieces = 0.0, 0, 0, 0, 0
+        with torch.inference_mode():
+            for batch in (batch.on(self.device) for batch in batches):
+                states_ND = self._states(batch)
+                loss += float(cross_entropy(states_ND, table_VD, batch.targets_N))
+                same_N = likeliest(states_ND, table_VD) == batch.targets_N
+                right += int(same_N.sum())
+                found += int((same_N & batch.hidden_N).sum())
+                hidden += int(batch.hidden_N.sum())
+                pieces += batch.tokens
+        return Measure(
+            loss / max(1, pieces), right / max(1, pieces), found / max(1, hidden), pieces
+        )
+
+    def _states(self, batch: DenoisingBatch) -> Tensor:
+        """states_ND of the decoder, of what it is to write; float32."""
+        model = self.model.model
+        with _narrow(self.device):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.how.train == "all"):
+                read = model.encoder(
+                    input_ids=batch.source_BP, attention_mask=batch.seen_BP
+                ).last_hidden_state
+            states_BQD: Tensor = model.decoder(
+                input_ids=batch.written_BQ,
+                encoder_hidden_states=read,
+                encoder_attention_mask=batch.seen_BP,
+                use_cache=False,
+            ).last_hidden_state
+        return states_BQD[batch.real_BQ].float()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        found: torch.device = self.model.model.shared.weight.device
+        return found
+
+    def written(self, source: Sequence[int], specials: Specials, *, longest: int) -> list[int]:
+        """What the model writes for noised pieces (special ones around them): the likeliest each.
+
+        At most `longest` pieces; without special ones.
+        """
+        self.model.eval()
+        model, table_VD = self.model.model, self.model.model.shared.weight
+        out = [specials.start]
+        with torch.inference_mode():
+            source_BP = torch.tensor([list(source)], device=self.device)
+            read = model.encoder(input_ids=source_BP).last_hidden_state
+            while len(out) <= longest:
+                states_BQD = model.decoder(
+                    input_ids=torch.tensor([out], device=self.device),
+                    encoder_hidden_states=read,
+                    use_cache=False,
+                ).last_hidden_state
+                piece = int(likeliest(states_BQD[0, -1:], table_VD))
+                if piece == specials.end:
+                    break
+                out.append(piece)
+        return out[1:]
+
+    # --- what is kept --------------------------------------------------------------------------
+
+    def snapshot(self) -> Arrays:
+        """All that a training goes on from: trained weights, and Adam's moments by their names."""
+        found: Arrays = {}
+        for name, parameter in self.parameters.items():
+            found[name] = parameter.detach().cpu().numpy().copy()
+            state = self._steps.state.get(parameter, {})
+            for moment in _MOMENTS:
+                if moment in state:
+                    found[f"{moment}:{name}"] = state[moment].cpu().numpy().copy()
+        return found
+
+    def restore(self, values: Mapping[str, NDArray[Any]], *, steps: int) -> None:
+        """Go on from a snapshot after so many steps. Raises DataError where it is of another."""
+        expected = set(self.parameters)
+        expected |= (
+            {f"{m}:{name}" for m in _MOMENTS for name in self.parameters} if steps else set()
+        )
+        odd = expected ^ set(values)
+        odd |= {
+            n for n, p in self.parameters.items() if n not in odd and values[n].shape != p.shape
+        }
+        if odd:
+            raise DataError("the snapshot is of another model", got=min(odd))
+        for name, parameter in self.parameters.items():
+            parameter.data = torch.from_numpy(values[name].copy()).to(self.device)
+            if steps:
+                moments = {m: torch.from_numpy(values[f"{m}:{name}"].copy()) for m in _MOMENTS}
+                moments = {m: moment.to(self.device) for m, moment in moments.items()}
+                self._steps.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
+
+    def arrays(self) -> Arrays:
+        """Every weight by the names of Hugging Face, each once, and the zero bias."""
+        found = {name: p.detach().cpu().numpy() for name, p in self.model.named_parameters()}
+        found["final_logits_bias"] = self.model.final_logits_bias.cpu().numpy()
+        return found
+
+
+def _narrow(device: torch.device) -> Any:
+    """bfloat16 where there are units for it; on other machines it is far slower than float32."""
+    if device.type == "cuda":
+        return torch.autocast("cuda", torch.bfloat16)
+    if _has_bfloat16():
+        return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext()
+
+
+def _has_bfloat16() -> bool:
+    """Whether this machine's processor multiplies in bfloat16 (x86: `avx512_bf16`, `amx_bf16`)."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -1,0 +1,383 @@
+"""LightNER as a kind of model: made from a BART's files, trained, asked for spans and gradients.
+
+It is what `learning.modelling` asks of a kind of model. BART itself stays as it is; q and its
+projections are trained, and travel (Wang et al., Findings of ACL 2023, 3.1). The gradients for the
+instance weights are those by q (3.3, Eq. 11).
+
+Where the encoder has no prompts and nothing of it is trained, it says the same of a text for ever:
+its states are then computed once, and kept with the text (4 bytes a number; 1 GB for 350,000 pieces
+of a BART-base).
+
+Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N pieces of all rows, P
+pieces, D numbers of a state, Q prompts, G = Q · D.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.batches import Rows, longest_first
+from confide.data.encoding import Window
+from confide.data.examples import Example, Span
+from confide.data.pointers import (
+    PointerBatch,
+    Pointers,
+    pointer_batch,
+    pointer_batches,
+    pointers,
+    spelled,
+    train_pointer_batches,
+)
+from confide.data.token_pieces import Pieces, TokenText, token_text
+from confide.errors import SettingsError
+from confide.learning.bart_files import PretrainedBart
+from confide.learning.fit import FitReport, train
+from confide.learning.modelling import Slopes
+from confide.learning.optimisers import Optimiser
+from confide.learning.predict import FoundSpan
+from confide.learning.rows import only_rows
+from confide.learning.seeds import seeded
+from confide.learning.windows import joined
+from confide.models.bart import Bart
+from confide.models.lightner import (
+    Lightner,
+    LightnerSizes,
+    Names,
+    Tune,
+    Where,
+    choose_trained,
+    split_loss,
+)
+from confide.models.low_rank import add_low_rank
+from confide.models.pointing import write
+from confide.models.products import widen
+
+_PER_BATCH = 2048  # padded pieces that are read at once
+_PER_SLOPES = 512  # the same, where all that was computed is kept for two passes backwards
+_BETWEEN = re.compile(r"[-_/\s]+")  # the words of a type's name
+
+
+@dataclass(frozen=True)
+class LightnerForm:
+    """All that a LightNER is, but for its BART and its weights. `types` in the order of its labels.
+
+    `prompts`, `hidden`, `where`, `tune` and `rank` are those of `LightnerSizes`; `longest`: pieces
+    that are read at once, the special ones included. `constrained`: decoding follows the grammar;
+    else, as in the paper, irregular pieces are dropped.
+    """
+
+    types: tuple[str, ...]
+    prompts: int = 10
+    hidden: int = 400
+    longest: int = 512
+    where: Where = "both"
+    tune: Tune = "prompts"
+    rank: int = 8
+    constrained: bool = True
+    dropout: float = 0.1
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether the encoder says the same of a text for ever."""
+        return self.where == "decoder" and self.tune != "all"
+
+
+class KeptStates:
+    """states_ND of the encoder, of all pieces of a text, once they are known."""
+
+    def __init__(self) -> None:
+        self.states_ND: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LightnerText:
+    """Sentences as pieces, and the encoder's states of them where these never change."""
+
+    pieces: TokenText
+    kept: KeptStates = field(default_factory=KeptStates)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """What each row is."""
+        return self.pieces.windows
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedLightner:
+    """A text and what is to be written of it."""
+
+    text: LightnerText
+    written: Pointers
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True)
+class LightnerModeller:
+    """Makes models of one form out of one BART: `EntityModeller[LightnerText, EncodedLightner]`."""
+
+    bart: PretrainedBart
+    form: LightnerForm
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.form.types
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """How texts are read. Raises SettingsError where BART reads fewer pieces than `longest`."""
+        return self.bart.loaded.pieces(self.form.longest)
+
+    @cached_property
+    def names(self) -> Names:
+        """The tokens of the labels, of the start and of the stop.
+
+        Raises SettingsError where a type has no word, or two cannot be told from each other.
+        """
+        loaded = self.bart.loaded
+        words = [[word for word in _BETWEEN.split(name) if word] for name in self.types]
+        labels = [tuple(chain.from_iterable(pieces)) for pieces in loaded.cut(words)]
+        _check_labels(self.types, labels)
+        return Names(tuple(labels), start=loaded.start, stop=loaded.stop)
+
+    @property
+    def sizes(self) -> LightnerSizes:
+        """Those of the form."""
+        form = self.form
+        return LightnerSizes(form.prompts, form.hidden, form.where, form.tune, form.rank)
+
+    def initial(self, seed: int) -> Lightner:
+        """The BART with prompts drawn by the seed; just what is trained requires a gradient.
+
+        What is frozen lies in memory once, for all models that are made of one BART.
+        """
+        loaded = self.bart.loaded.model
+        with torch.device("meta"):
+            body = Bart(replace(loaded.sizes, dropout=self.form.dropout))
+        own = self.form.tune == "all"
+        weights = {name: p.clone() if own else p for name, p in loaded.state_dict().items()}
+        body.load_state_dict(weights, assign=True)
+        with seeded(seed):
+            if self.form.tune == "lora":
+                side = body if self.form.where == "both" else body.decoder
+                add_low_rank(side, self.form.rank, names=("q_proj", "v_proj"))
+            model = Lightner(body, self.names, self.sizes)
+        choose_trained(model)
+        widen(model)
+        return model.eval()
+
+    def prepared(self, examples: Sequence[Example]) -> LightnerText:
+        """Sentences as pieces, whatever their spans."""
+        cut = self.bart.loaded.cut
+        return LightnerText(token_text(examples, pieces=self.pieces, cut=cut))
+
+    def annotated(
+        self, text: LightnerText, spans: Sequence[Sequence[Span]], *, source: Set[str]
+    ) -> EncodedLightner:
+        """The text with these spans of each example; those of a type in `source` are the own.
+
+        Raises DataError as `data.pointers.pointers` does.
+        """
+        most = self.bart.sizes.positions
+        written = pointers(text.pieces, spans, types=self.types, source=source, most=most)
+        return EncodedLightner(text, written)
+
+    def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
+        """The spans of each example, by their start, as the model writes them greedily.
+
+        A span's confidence is the product of the probabilities of its start, end and type, each
+        among all symbols, given what was written before.
+        """
+        assert isinstance(model, Lightner)
+        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
+        with _still(model):
+            self._keep(model, text)
+            with torch.inference_mode():
+                for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
+                    batch = self._with_states(plain, text)
+                    found = write(model, batch, constrained=self.form.constrained)
+                    rows = zip(*(part.tolist() for part in found), strict=True)
+                    for row, (symbols, log_probs) in zip(batch.rows_B.tolist(), rows, strict=True):
+                        spans, _ = spelled(symbols, log_probs, types=self.types)
+                        by_window[row] = [FoundSpan(*span, chance) for span, chance in spans]
+        return joined(by_window, text.pieces.windows, examples=text.pieces.examples)
+
+    def batches(
+        self, model: Lightner, encoded: EncodedLightner, *, batch_size: int, seed: int
+    ) -> Iterator[PointerBatch]:
+        """One epoch in random order, each batch of similar lengths."""
+        self._keep(model, encoded.text)
+        found = train_pointer_batches(
+            encoded.text.pieces, encoded.written, batch_size=batch_size, seed=seed
+        )
+        for batch in found:
+            yield self._with_states(batch, encoded.text)
+
+    def batch(self, model: Lightner, encoded: EncodedLightner, *, rows_B: Rows) -> PointerBatch:
+        """These rows, in this order."""
+        self._keep(model, encoded.text)
+        batch = pointer_batch(encoded.text.pieces, rows_B, written=encoded.written)
+        return self._with_states(batch, encoded.text)
+
+    def fit(
+        self,
+        model: nn.Module,
+        encoded: EncodedLightner,
+        *,
+        weights_S: NDArray[np.float32] | None,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+
+        A row's loss is its weight times that of its source symbols, and that of its target symbols
+        (Eq. 7 and 10). Raises DataError where there is no row.
+        """
+        assert isinstance(model, Lightner)
+
+        def loss(batch: PointerBatch) -> Tensor:
+            source_B, target_B = split_loss(model, batch)
+            if weights_S is not None:
+                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B]).to(source_B.dtype)
+            return source_B + target_B
+
+        def batches(seed: int) -> Iterator[PointerBatch]:
+            return self.batches(model, encoded, batch_size=batch_size, seed=seed)
+
+        with self.reading(model, encoded) if optimiser.keeps_still else nullcontext():
+            return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    @contextmanager
+    def reading(self, model: Lightner, encoded: EncodedLightner) -> Iterator[None]:
+        """Within, a table of tokens that is trained has the rows only that this text needs."""
+        if self.form.tune != "all":
+            yield
+            return
+        text, names = encoded.text.pieces, self.names
+        others = [text.padding, names.start, names.stop, *(n for one in names.labels for n in one)]
+        with only_rows(model, model.bart.shared, np.append(text.ids_N, others)):
+            yield
+
+    def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
+        """The gradients of each row's two losses by q, without dropout; the model stays as it is.
+
+        Each row of a batch has a q of its own, so one pass gives all of them. Raises SettingsError
+        where there are no prompts.
+        """
+        assert isinstance(model, Lightner)
+        if model.prompts is None:
+            raise SettingsError(
+                "without prompts there is no q to take gradients of", expected="prompts > 0"
+            )
+        shape = (len(encoded), model.prompts.q_QD.numel())
+        found = Slopes(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        text = encoded.text
+        with _still(model), _frozen(model):
+            self._keep(model, text)
+            q_QD = model.prompts.q_QD.detach()
+            for rows_B, both in _slope_rows(encoded):
+                plain = pointer_batch(text.pieces, rows_B, written=encoded.written)
+                q_BQD = q_QD.repeat(len(plain), 1, 1).requires_grad_()
+                losses = split_loss(model, self._with_states(plain, text), q=q_BQD)
+                (slope,) = torch.autograd.grad(losses[0].sum(), q_BQD, retain_graph=both)
+                found.source_SG[rows_B] = slope.flatten(1).numpy()
+                if both:
+                    (slope,) = torch.autograd.grad(losses[1].sum(), q_BQD)
+                    found.target_SG[rows_B] = slope.flatten(1).numpy()
+        return found
+
+    def _keep(self, model: Lightner, text: LightnerText) -> None:
+        """Computes the encoder's states of the text, if they never change and are not known yet."""
+        if not self.form.keeps_states or text.kept.states_ND is not None:
+            return
+        states_ND = torch.zeros(len(text.pieces.ids_N), self.bart.sizes.dim)
+        with _still(model), torch.no_grad():
+            for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
+                read_BPD = model.encoded(batch)[-1]
+                for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
+                    begin, end = text.pieces.from_S1[row : row + 2].tolist()
+                    states_ND[begin:end] = state_PD[: end - begin]
+        text.kept.states_ND = states_ND
+
+    def _with_states(self, batch: PointerBatch, text: LightnerText) -> PointerBatch:
+        states_ND = text.kept.states_ND
+        if states_ND is None:
+            return batch
+        steps_P = torch.arange(batch.ids_BP.shape[1])
+        from_B1 = torch.from_numpy(text.pieces.from_S1[batch.rows_B])[:, None]
+        places_BP = (from_B1 + steps_P).clamp(max=len(states_ND) - 1)
+        return replace(batch, states_BPD=states_ND[places_BP])
+
+
+def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
+    """The rows of each batch, and whether they have a target loss: who has none needs one pass."""
+    written = encoded.written
+    has_S = np.add.reduceat(~written.source_N, written.from_S1[:-1]) > 0 if len(written) else ()
+    for both in (True, False):
+        rows = np.flatnonzero(np.asarray(has_S, np.bool_) == both)
+        for places in longest_first(encoded.text.pieces.lengths_S[rows], _PER_SLOPES):
+            yield rows[places], both
+
+
+@contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, and after that as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Nothing of the model gets a gradient, and after that what did before."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def _check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
+    """Every label has a vector, and another one than the others."""
+    seen: dict[frozenset[tuple[int, Fraction]], str] = {}
+    for name, label in zip(types, labels, strict=True):
+        if not label:
+            raise SettingsError(
+                "an entity type has no word to name it by",
+                got=repr(name),
+                fix="map it to a name in words",
+            )
+        parts = frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
+        if parts in seen:
+            raise SettingsError(
+                "two entity types have names of the very same pieces, so the model cannot tell "
+                "them apart",
+                got=f"{seen[parts]!r} and {name!r}",
+                fix="map one of them to another name",
+            )
+        seen[parts] = name

@@ -1,0 +1,246 @@
+"""Token classifiers: made from an encoder's files, trained, and asked for spans.
+
+They are what `learning.modelling` asks of a kind of model. All of a classifier is trained, and
+travels; the gradients for the instance weights are those of its last linear layer (Wang et al.
+2023, 3.3, take them at the prompt, which all layers share).
+
+Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G numbers
+of the last layer's weight.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence, Set
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.encoding import TagScheme, TagSet
+from confide.data.examples import Example, Span
+from confide.data.token_pieces import (
+    EncodedTokens,
+    Pieces,
+    TokenBatch,
+    TokenText,
+    annotated_tokens,
+    predict_token_batches,
+    token_text,
+    train_token_batches,
+)
+from confide.learning.encoder import FrozenEncoder, pieces_of_words
+from confide.learning.fit import FitReport, train
+from confide.learning.modelling import Slopes
+from confide.learning.optimisers import Optimiser
+from confide.learning.predict import FoundSpan, paths_of
+from confide.learning.rows import only_rows
+from confide.learning.seeds import seeded
+from confide.learning.slopes import last_layer_slopes
+from confide.learning.windows import joined
+from confide.models.crf import Scores
+from confide.models.products import widen
+from confide.models.tokens import (
+    TokenClassifier,
+    TokenSizes,
+    decode,
+    parted,
+    path_probabilities,
+    path_scores,
+    word_losses,
+)
+
+_PER_BATCH = 2048  # padded pieces that are read at once
+
+
+@dataclass(frozen=True)
+class TokenForm:
+    """All that a token classifier is, but for its weights. `types` in the order of its tags.
+
+    `longest`: pieces that are read at once, the special ones included.
+    """
+
+    types: tuple[str, ...]
+    tag_scheme: TagScheme = "iobes"
+    dropout: float = 0.1
+    longest: int = 128
+
+
+@dataclass(frozen=True)
+class TokenModeller:
+    """Makes classifiers of one form out of one encoder: `EntityModeller[TokenText, EncodedTokens]`.
+
+    Raises SettingsError where the encoder reads fewer pieces than the form says.
+    """
+
+    encoder: FrozenEncoder
+    form: TokenForm
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.form.types
+
+    @cached_property
+    def tags(self) -> TagSet:
+        """The tags that words are classified into."""
+        return TagSet(self.form.types, self.form.tag_scheme)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """How the encoder reads."""
+        self.encoder.check_longest(self.form.longest)
+        loaded = self.encoder.loaded
+        return Pieces(
+            before=tuple(loaded.before),
+            after=tuple(loaded.after),
+            unknown=_unknown(loaded.tokenizer, loaded.padding),
+            padding=loaded.padding,
+            longest=self.form.longest,
+        )
+
+    def initial(self, seed: int) -> TokenClassifier:
+        """The encoder with a new linear layer, drawn by the seed; all of it is trained."""
+        sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
+        body = copy.deepcopy(self.encoder.loaded.model)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None  # nobody asks it
+        with seeded(seed):
+            model = TokenClassifier(body, sizes)
+        widen(model)
+        return model.requires_grad_(True).eval()
+
+    def prepared(self, examples: Sequence[Example]) -> TokenText:
+        """Sentences as pieces, whatever their spans."""
+        return token_text(examples, pieces=self.pieces, cut=self._cut)
+
+    def annotated(
+        self, text: TokenText, spans: Sequence[Sequence[Span]], *, source: Set[str]
+    ) -> EncodedTokens:
+        """The text with these spans of each example; those of a type in `source` are the own."""
+        return annotated_tokens(text, spans, tags=self.tags, source=source)
+
+    def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
+        """The spans of each example on its likeliest path that the scheme allows.
+
+        A span's confidence is the product of the probabilities of its words' tags; where the scheme
+        does not mark an entity's end (IOB2), also of the next word's not going on with it.
+        """
+        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
+                found = _batch_spans(model(batch), batch, tags=self.tags, scores=self._scores)
+                for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
+                    by_window[row] = spans
+        model.train(was_training)
+        return joined(by_window, text.windows, examples=text.examples)
+
+    def fit(
+        self,
+        model: nn.Module,
+        encoded: EncodedTokens,
+        *,
+        weights_S: NDArray[np.float32] | None,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+
+        A row's loss is its weight times that of its source words, and that of its target words.
+        Meanwhile the model reads no pieces but those of this text, as in `fit_relations`. Raises
+        DataError where there is no row.
+        """
+
+        def loss(batch: TokenBatch) -> Tensor:
+            source_B, target_B = split_loss(model, batch)
+            if weights_S is not None:
+                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
+            return source_B + target_B
+
+        def batches(seed: int) -> Iterator[TokenBatch]:
+            return train_token_batches(encoded, batch_size=batch_size, seed=seed)
+
+        body: Any = model.encoder
+        read = np.append(encoded.text.ids_N, encoded.text.padding)
+        table = only_rows(model, body.get_input_embeddings(), read)
+        with table if optimiser.keeps_still else nullcontext():
+            return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    def slopes(self, model: nn.Module, encoded: EncodedTokens) -> Slopes:
+        """The gradients of each row's two losses by the last layer's weight, without dropout."""
+        linear = model.tag
+        assert isinstance(linear, nn.Linear)
+        shape = (len(encoded), linear.weight.numel())
+        source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        was_training = model.training
+        model.eval()
+        batches = predict_token_batches(
+            encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
+        )
+        for batch in batches:
+            source_BG, target_BG = _batch_slopes(model, linear, batch)
+            source_SG[batch.rows_B] = source_BG.numpy()
+            target_SG[batch.rows_B] = target_BG.numpy()
+        model.train(was_training)
+        return Slopes(source_SG, target_SG)
+
+    @cached_property
+    def _scores(self) -> Scores:
+        moves, starts, ends = (torch.from_numpy(part) for part in self.tags.rules)
+        return path_scores((moves, starts, ends))
+
+    def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        return pieces_of_words(self.encoder.loaded.tokenizer, sentences)
+
+
+def split_loss(model: nn.Module, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """source_B and target_B: each row's loss, of its source words and of its target words."""
+    return parted(word_losses(model(batch), batch), batch.source_BL)
+
+
+def _batch_slopes(model: nn.Module, linear: nn.Linear, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def losses(logits_BLY: Tensor) -> tuple[Tensor, Tensor]:
+        return parted(word_losses(logits_BLY, batch), batch.source_BL)
+
+    return last_layer_slopes(linear, lambda: model(batch), losses=losses)
+
+
+def _unknown(tokenizer: Any, padding: int) -> int:
+    """The piece that a word without one is read as; an encoder that names none has its padding."""
+    name = getattr(tokenizer.model, "unk_token", None)
+    number = tokenizer.token_to_id(name) if isinstance(name, str) else None
+    return padding if number is None else int(number)
+
+
+def _batch_spans(
+    logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: Scores
+) -> list[list[FoundSpan]]:
+    """The spans of each row, in its own words."""
+    tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
+    by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
+    lengths_B = batch.lengths_B.tolist()
+    spans = [
+        (row, span)
+        for row, length in enumerate(lengths_B)
+        for span in tags.spans(tags_BL[row, :length])
+    ]
+    if not spans:
+        return by_row
+    at_2N, tags_NK, lengths_N = paths_of(tags, spans)
+    likely_BLY = logits_BLY.double().softmax(2)
+    chances_N = path_probabilities(likely_BLY, at_2N, tags_NK=tags_NK, lengths_N=lengths_N)
+    for (row, span), chance in zip(spans, chances_N.tolist(), strict=True):
+        more = tags.continuation(span[2])
+        if more is not None and span[1] < lengths_B[row]:
+            chance *= 1.0 - float(likely_BLY[row, span[1], more])
+        by_row[row].append(FoundSpan(*span, chance))
+    return by_row

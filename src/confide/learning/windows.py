@@ -1,0 +1,27 @@
+"""What was found in the windows of long sentences, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confide.data.encoding import Window
+from confide.learning.predict import FoundSpan
+
+
+def joined(
+    by_window: Sequence[Sequence[FoundSpan]], windows: Sequence[Window], *, examples: int
+) -> list[list[FoundSpan]]:
+    """The spans of each example, by their start, none overlapping another.
+
+    `by_window`: those of each window, in its own tokens. A span belongs to the window that owns its
+    first token.
+    """
+    by_example: list[list[FoundSpan]] = [[] for _ in range(examples)]
+    for window, found in zip(windows, by_window, strict=True):
+        kept = by_example[window.example]
+        for span in found:
+            start, end = span.start + window.start, span.end + window.start
+            free = not kept or kept[-1].end <= start
+            if window.own_start <= start < window.own_end and free:
+                kept.append(span._replace(start=start, end=end))
+    return by_example

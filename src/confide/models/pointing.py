@@ -1,0 +1,133 @@
+"""Greedy decoding of entities: start, end, type, and so on, until stop (Wang et al. 2023, Eq. 4).
+
+Constrained, a step chooses among the symbols that the grammar allows:
+
+    entities  →  stop  |  start  end  type  entities
+
+with an end not before its start, and a start behind the end of the entity before. So entities come
+in order, do not overlap, and are whole. Unconstrained, as in the paper, any symbol may come at any
+step, and at most three for each word.
+
+All texts of a batch write at the same pace. Those that have stopped leave the batch as soon as they
+are a quarter of it: to leave, all keys and values have to be copied.
+
+Shapes: B texts, V symbols, T steps, L words; see `models.lightner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from confide.models.lightner import NOTHING, Lightner, LightnerInput, Text, logits
+
+_LEAVE = 0.75  # rows go on as they are while more than this share of them writes
+
+
+class Written(NamedTuple):
+    """symbols_BT, `NOTHING` behind stop, and the logarithm of each one's probability.
+
+    The probability is that among all symbols, whatever the grammar allows.
+    """
+
+    symbols_BT: Tensor
+    log_probs_BT: Tensor
+
+
+Step = Callable[[Tensor], Tensor]
+"""The vectors given last, BD, to the decoder's states of the next place, BD."""
+
+
+def write(model: Lightner, batch: LightnerInput, *, constrained: bool = True) -> Written:
+    """What the model writes of each text. Call it without gradients, in evaluation mode.
+
+    A text that fills all places that the decoder has ends without a stop.
+    """
+    read_BPD = batch.states_BPD
+    text = model.text(batch, model.encoded(batch)[-1] if read_BPD is None else read_BPD)
+    rows_B = torch.arange(len(batch.lengths_B))
+    cache = model.bart.decoder.cache(len(rows_B), prompts=model.wrote())
+    writing = _Writing(model.types, batch.lengths_B, len(rows_B))
+    given_BD = model.started().expand(len(rows_B), -1)
+    most = model.bart.sizes.positions // 3 * 3
+    for step in range(min(most, 3 * int(batch.lengths_B.max()) + 1)):
+        states_B1D = model.bart.decoder(
+            given_BD[:, None] * model.bart.scale, text.reading, cache=cache
+        )
+        log_probs_BV = functional.log_softmax(logits(states_B1D, text)[:, 0], 1)
+        allowed_BV = text.known_BV
+        if constrained:
+            allowed_BV = allowed_BV & writing.allowed(step, text.known_BV.shape[1])
+        chosen_B = log_probs_BV.masked_fill(~allowed_BV, -torch.inf).argmax(1)
+        writing.add(rows_B, chosen_B, log_probs_BV=log_probs_BV)
+        going_B = ~writing.finished_B[rows_B]
+        left = int(going_B.sum())
+        if not left:
+            break
+        given_BD = text.given_BVD[torch.arange(len(rows_B)), chosen_B]
+        if left <= _LEAVE * len(rows_B):
+            kept_K = going_B.nonzero()[:, 0]
+            rows_B, given_BD = rows_B[kept_K], given_BD[kept_K]
+            text = _only(text, kept_K)
+            cache.keep(kept_K)
+            writing.keep(kept_K)
+    return writing.result()
+
+
+def _only(text: Text, rows_K: Tensor) -> Text:
+    return Text(
+        reading=text.reading.keep(rows_K),
+        given_BVD=text.given_BVD[rows_K],
+        sought_BVD=text.sought_BVD[rows_K],
+        known_BV=text.known_BV[rows_K],
+    )
+
+
+class _Writing:
+    """What has been written, and what the grammar says of the next symbol."""
+
+    def __init__(self, types: int, lengths_B: Tensor, rows: int) -> None:
+        self.types = types
+        self.lengths_B = lengths_B
+        self.finished_B = torch.zeros(rows, dtype=torch.bool)
+        self.least_B = torch.full((rows,), types + 1)  # the first word that may come, as a symbol
+        self.symbols: list[Tensor] = []
+        self.log_probs: list[Tensor] = []
+
+    def allowed(self, step: int, symbols: int) -> Tensor:
+        """allowed_BV, for the texts that are still there."""
+        numbers_V = torch.arange(symbols)
+        place = step % 3
+        if place == 2:
+            return (numbers_V < self.types).expand(len(self.least_B), -1)
+        words_BV = numbers_V >= self.least_B[:, None]
+        return words_BV if place else words_BV | (numbers_V == self.types)
+
+    def add(self, rows_B: Tensor, chosen_B: Tensor, *, log_probs_BV: Tensor) -> None:
+        """A step is done: a start or an end bounds the next word from the left."""
+        step = len(self.symbols)
+        if step % 3 == 0:
+            self.least_B = chosen_B
+        elif step % 3 == 1:
+            self.least_B = chosen_B + 1
+        going_B = ~self.finished_B[rows_B]
+        symbols_B = torch.full((len(self.finished_B),), NOTHING)
+        symbols_B[rows_B] = chosen_B.where(going_B, torch.tensor(NOTHING))
+        found_B = torch.zeros(len(self.finished_B), dtype=log_probs_BV.dtype)
+        found_B[rows_B] = log_probs_BV.gather(1, chosen_B[:, None])[:, 0]
+        self.symbols.append(symbols_B)
+        self.log_probs.append(found_B.masked_fill(symbols_B == NOTHING, 0.0))
+        self.finished_B[rows_B] |= chosen_B == self.types
+        self.finished_B |= step + 1 > 3 * self.lengths_B
+
+    def keep(self, rows_K: Tensor) -> None:
+        """Only these texts are still there."""
+        self.least_B = self.least_B[rows_K]
+
+    def result(self) -> Written:
+        """Step after step."""
+        return Written(torch.stack(self.symbols, 1), torch.stack(self.log_probs, 1))

@@ -1,0 +1,92 @@
+"""Tiny BARTs with random weights, as folders, written without transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from confide.learning.seeds import seeded
+from confide.models.bart import Bart, BartSizes, draw
+from learning.encoders import bert_tokenizer
+
+PLACES = 64  # pieces that a tiny BART reads and symbols that it writes
+SIZES = BartSizes(
+    vocabulary=0,
+    dim=32,
+    encoder_layers=1,
+    decoder_layers=2,
+    encoder_heads=2,
+    decoder_heads=2,
+    encoder_inner=48,
+    decoder_inner=48,
+    positions=PLACES,
+)
+
+
+def bart_folder(
+    folder: Path,
+    *,
+    bytes: bool = False,
+    prefix: str = "",
+    spread: float = 0.15,
+    words: Sequence[str] = (),
+    **other: Any,
+) -> Path:
+    """A BART with a vocabulary of BERT's kind, or one of bytes; `other` goes into config.json."""
+    folder.mkdir(parents=True)
+    size = byte_tokenizer(folder) if bytes else bert_tokenizer(folder, words)
+    with seeded(0):
+        model = Bart(replace(SIZES, vocabulary=size))
+        draw(model, spread=spread)
+    weights: dict[str, Tensor] = {
+        prefix + name: tensor.contiguous() for name, tensor in model.state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors")
+    tokens = (0, 1, 2, 2) if bytes else (2, 0, 3, 2)
+    config = {
+        "model_type": "bart",
+        "architectures": ["BartForConditionalGeneration" if prefix else "BartModel"],
+        "vocab_size": size,
+        "d_model": SIZES.dim,
+        "encoder_layers": SIZES.encoder_layers,
+        "decoder_layers": SIZES.decoder_layers,
+        "encoder_attention_heads": SIZES.encoder_heads,
+        "decoder_attention_heads": SIZES.decoder_heads,
+        "encoder_ffn_dim": SIZES.encoder_inner,
+        "decoder_ffn_dim": SIZES.decoder_inner,
+        "max_position_embeddings": SIZES.positions,
+        **dict(
+            zip(
+                ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"),
+                tokens,
+                strict=True,
+            )
+        ),
+    }
+    (folder / "config.json").write_text(json.dumps(config | other))
+    return folder
+
+
+def byte_tokenizer(folder: Path) -> int:
+    """Byte-level pieces as BART has them; gives how many."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the patient took the pain and the head ached"] * 4, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
+    return int(tokenizer.get_vocab_size())

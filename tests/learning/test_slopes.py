@@ -1,0 +1,42 @@
+"""Gradients by the last layer's weight, of any model and any two losses, against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from confide.learning.slopes import last_layer_slopes
+from confide.models.products import WideLinear
+
+
+def losses(scores_BLY: Tensor) -> tuple[Tensor, Tensor]:
+    """One that mixes tokens, one of a single token."""
+    return scores_BLY.sum(1).logsumexp(1), scores_BLY[:, 0].square().sum(1)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, WideLinear])
+def test_each_row_has_the_gradient_of_its_own_loss(layer: type[nn.Linear]) -> None:
+    torch.manual_seed(1)
+    linear = layer(5, 3)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), linear)
+    values = torch.randn(6, 7, 4)
+    found = last_layer_slopes(linear, lambda: model(values), losses=losses)
+    for row in range(6):
+        for part, have in zip(losses(model(values[row : row + 1])), found, strict=True):
+            (wanted,) = torch.autograd.grad(part.sum(), linear.weight, retain_graph=True)
+            torch.testing.assert_close(have[row], wanted.flatten())
+    assert linear.weight.grad is None
+    assert not linear._forward_pre_hooks
+
+
+def test_the_hook_goes_where_the_model_fails() -> None:
+    linear = nn.Linear(2, 2)
+
+    def outputs() -> Tensor:
+        linear(torch.zeros(1, 1, 2))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        last_layer_slopes(linear, outputs, losses=losses)
+    assert not linear._forward_pre_hooks

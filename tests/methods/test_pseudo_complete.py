@@ -1,0 +1,339 @@
+"""Pseudo-complete annotation: what is joined, how sentences are weighed, and what the server sees.
+
+Shapes: S sentences, G numbers of the shared part.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.data.completing import completed, only
+from confide.errors import DataError, FederationError, QuorumError, SettingsError
+from confide.federation.inprocess import Hosting
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode
+from confide.methods import METHODS, method_of
+from confide.methods.pseudo_complete.asks import Complete, Weighed
+from confide.methods.pseudo_complete.steps import moved_weights
+from confide.opening import opened
+from confide.release import release
+from confide.run import run
+from confide.settings import Settings, parse
+from confide.text.document import Document, Entity, Relation
+from contract.corpus import sentences, tiny, write_conll
+from contract.relations import encoder
+from contract.runs import Asking, use_engine
+
+KINDS = ("pseudo-complete", "pseudo-complete-encoder", "pseudo-complete-tagger")
+every_kind = pytest.mark.parametrize("method", KINDS)
+
+
+def _apart(settings: Settings, folder: Path) -> Settings:
+    """The same with sites of which the second alone annotates effects, and no drugs."""
+    knows = {"site-2": ["Effect"]}
+    sites = [
+        {**site.model_dump(), "knows": knows.get(site.name, ["Drug"])} for site in settings.site
+    ]
+    plain = settings.model_dump(by_alias=True, exclude={"site"})
+    return parse({**plain, "site": sites})
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "result.json").read_text())["history"]
+    return found
+
+
+# --- the join (Eq. 5) -----------------------------------------------------------------------------
+
+
+def test_the_join_keeps_all_own_spans_and_of_the_found_those_of_missing_types() -> None:
+    own = [(4, 6, "drug"), (9, 10, "drug")]
+    found = [(0, 1, "event"), (2, 3, "drug"), (5, 7, "event"), (8, 9, "event")]
+    joined = completed(own, found, missing={"event"})
+    assert joined == [(0, 1, "event"), (4, 6, "drug"), (8, 9, "event"), (9, 10, "drug")]
+
+
+def test_of_two_found_spans_that_overlap_the_first_stays() -> None:
+    assert completed([], [(0, 2, "a"), (1, 3, "a"), (3, 4, "a")], missing={"a"}) == [
+        (0, 2, "a"),
+        (3, 4, "a"),
+    ]
+
+
+def test_what_a_site_does_not_annotate_is_dropped_with_its_relations() -> None:
+    entities = (
+        Entity("T1", "Drug", ((0, 7),)),
+        Entity("T2", "Pain", ((8, 12),)),
+        Entity("T3", "Drug", ((13, 20),)),
+    )
+    relations = (Relation("R1", "eases", "T1", "T2"), Relation("R2", "like", "T1", "T3"))
+    whole = Document("d", "aspirin pain codeine", entities, relations)
+    untouched = Document("e", "aspirin", (Entity("T1", "Drug", ((0, 7),)),))
+    kept, same = only([whole, untouched], {"Drug"})
+    assert [one.id for one in kept.entities] == ["T1", "T3"]
+    assert [one.id for one in kept.relations] == ["R2"]
+    assert same is untouched
+
+
+# --- instance weights (Eq. 12) --------------------------------------------------------------------
+
+
+def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
+    random = np.random.default_rng(1)
+    before_S = random.random(5).astype(np.float32)
+    source_SG = random.standard_normal((5, 7)).astype(np.float32)
+    others_G = random.standard_normal(7).astype(np.float32)
+    after_S = moved_weights(before_S, source_SG, others_G=others_G, momentum=0.7)
+    for before, slope_G, after in zip(before_S, source_SG, after_S, strict=True):
+        dot = sum(float(a) * float(b) for a, b in zip(slope_G, others_G, strict=True))
+        norms = [sum(float(x) ** 2 for x in one) ** 0.5 for one in (slope_G, others_G)]
+        assert after == pytest.approx(0.7 * before + 0.3 * dot / (norms[0] * norms[1]), abs=1e-6)
+
+
+def test_without_a_gradient_a_weight_stays() -> None:
+    before_S = np.array([0.5, 2.0], np.float32)
+    source_SG = np.array([[0, 0], [3, 4]], np.float32)
+    nobody = moved_weights(before_S, source_SG, others_G=np.zeros(2, np.float32), momentum=0.9)
+    assert nobody.tolist() == before_S.tolist()
+    some = moved_weights(before_S, source_SG, others_G=np.array([3, 4], np.float32), momentum=0.9)
+    assert some.tolist() == pytest.approx([0.5, 1.9])
+
+
+@pytest.mark.parametrize("most", ["inf", "0.01"])
+def test_a_site_compares_its_sentences_with_the_other_sites_alone(
+    most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server adds all target gradients up; a site takes its own out, and never sees another.
+
+    Its own is what it sent, bounded by its guard.
+    """
+    replies: dict[str, np.ndarray] = {}
+    sent: dict[str, np.ndarray] = {}
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if step == "weigh":
+            replies[site] = decode(Weighed, reply).slope_G
+        if step == "complete" and round == 2:
+            sent[site] = decode(Complete, ask).slope_G
+
+    seen: dict[str, np.ndarray] = {}
+    real = moved_weights
+
+    def watched(before_S: Any, source_SG: Any, *, others_G: Any, momentum: float) -> Any:
+        seen[str(len(seen))] = others_G
+        return real(before_S, source_SG, others_G=others_G, momentum=momentum)
+
+    use_engine(monkeypatch, Asking, look=look)
+    monkeypatch.setattr("confide.methods.pseudo_complete.steps.moved_weights", watched)
+    settings = tiny(
+        tmp_path, "method=pseudo-complete", "options.warmup_rounds=0", f"guards.max_norm={most}"
+    )
+    done = run(_apart(settings, tmp_path), out=tmp_path / "run")
+    assert history(done.folder)[1]["pseudo"] > 0
+    assert set(replies) == {"site-1", "site-2", "site-3"}
+    assert any(slope.any() for slope in replies.values())
+    assert all(np.linalg.norm(slope) <= float(most) * 1.001 for slope in replies.values())
+    whole = np.sum([replies[site] for site in sorted(replies)], axis=0, dtype=np.float64)
+    for site, sum_G in sent.items():
+        np.testing.assert_allclose(sum_G, whole, atol=1e-6)
+        others = np.sum([one for name, one in replies.items() if name != site], axis=0)
+        last = seen[str(len(seen) - 3 + sorted(replies).index(site))]
+        np.testing.assert_allclose(last, others, atol=1e-5)
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_only_missing_types_are_pseudo_annotated_and_not_before_the_model_has_learnt(
+    method: str, tmp_path: Path
+) -> None:
+    learning = ("training.local_epochs=4", "training.learning_rate=0.03", "rounds=5")
+    if method != "pseudo-complete-tagger":
+        learning = ("training.local_epochs=6", "training.learning_rate=0.01", "rounds=5")
+    settings = tiny(tmp_path, f"method={method}", *learning, "options.warmup_rounds=2")
+    if method == "pseudo-complete":
+        settings = _apart(settings, tmp_path)
+    rounds = history(run(settings, out=tmp_path / "run").folder)
+    assert [one["pseudo"] for one in rounds[:2]] == [0, 0]
+    assert len({one["own"] for one in rounds}) == 1
+    assert any(one["pseudo"] for one in rounds[2:])
+    everybody = [{**site.model_dump(), "knows": ["Drug", "Effect"]} for site in settings.site]
+    complete = tiny(tmp_path, f"method={method}", site=everybody)
+    assert [one["pseudo"] for one in history(run(complete, out=tmp_path / "all").folder)] == [0, 0]
+
+
+def test_without_distillation_and_weights_it_is_fedavg_of_the_kind(tmp_path: Path) -> None:
+    plain = ("options.distil=false", "options.instance_weights=false")
+    done = run(tiny(tmp_path, "method=pseudo-complete-tagger", *plain), out=tmp_path / "run")
+    lines = (done.folder / "ledger.jsonl").read_text().splitlines()
+    steps = {json.loads(line)["step"] for line in lines}
+    assert "weigh" not in steps
+    assert "complete" in steps
+
+
+def test_a_share_of_lightner_travels_and_hidden_decides_how_much(tmp_path: Path) -> None:
+    shares = []
+    for hidden in ("2", "8"):
+        settings = tiny(
+            tmp_path,
+            "method=pseudo-complete",
+            "lightner.tune=prompts",
+            f"lightner.hidden={hidden}",
+            "rounds=1",
+        )
+        shares.append(history(run(settings, out=tmp_path / hidden).folder)[0]["share"])
+    assert 0 < shares[0] < shares[1] < 0.7
+
+
+@pytest.mark.parametrize("adversary", ["dann", "fada", "fade"])
+def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete", f"options.adversary={adversary}")
+    done = run(settings, out=tmp_path / "run")
+    state = METHODS["pseudo-complete"](settings).State
+    names = {name for name in _weights(done.folder, state) if name.startswith("adversary.")}
+    assert names
+    assert len(opened(done.folder).entities([Document("d", "the patient took aspirin .")])) == 1
+
+
+def _weights(folder: Path, kind: type) -> dict[str, Any]:
+    from confide.runfolder import RunFolder
+
+    store = RunFolder(folder).store("")
+    weights: dict[str, Any] = decode(kind, store.load(2).state.tobytes()).weights
+    return weights
+
+
+# --- at the site ----------------------------------------------------------------------------------
+
+
+def test_instance_weights_are_readable_at_the_site_and_travel_nowhere(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
+    folder = run(settings, out=tmp_path / "run").folder
+    found = json.loads((folder / "sites" / "site-1" / "weights.json").read_text())
+    weights = [one["weight"] for one in found["sentences"]]
+    assert found["round"] == 2
+    assert len(weights) == 18
+    assert weights == sorted(weights, reverse=True)
+    assert len(set(weights)) > 1
+    kind = METHODS["pseudo-complete-tagger"].Memory
+    memory = MemoryStore(folder / "sites" / "site-1" / "memory", kind).latest()
+    assert sorted(memory.instance_weights_S.tolist(), reverse=True) == pytest.approx(weights)
+
+
+@every_kind
+def test_what_is_found_of_a_type_that_nobody_annotated_there_is_not_counted(
+    method: str, tmp_path: Path
+) -> None:
+    settings = tiny(tmp_path, f"method={method}", "rounds=1")
+    sites = [{**site.model_dump(), "test_knows": []} for site in settings.site]
+    scores = run(tiny(tmp_path, f"method={method}", "rounds=1", site=sites), out=tmp_path / "r")
+    result = json.loads((scores.folder / "result.json").read_text())["scores"]["sites"]
+    assert set(result["site-3"]["strict"]["types"]) <= {"Drug"}
+    assert "Effect" in result["site-1"]["strict"]["types"]
+
+
+@every_kind
+def test_a_release_finds_what_the_run_finds(method: str, tmp_path: Path) -> None:
+    rounds = ("rounds=4", "training.local_epochs=4")
+    done = run(tiny(tmp_path, f"method={method}", *rounds), out=tmp_path / "run")
+    text = [Document("d", "the patient took codeine then had severe joint pain .")]
+    copy = release(done.folder, out=tmp_path / "released")
+    of_run, of_copy = (opened(folder).entities(text) for folder in (done.folder, copy))
+    assert of_copy == of_run
+
+
+def test_a_tagger_may_have_the_states_of_a_frozen_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    context = f"model.context={encoder()}"
+    done = run(tiny(tmp_path, "method=pseudo-complete-tagger", context), out=tmp_path / "run")
+    plain = run(tiny(tmp_path, "method=pseudo-complete-tagger"), out=tmp_path / "plain")
+    assert history(done.folder)[0]["loss"] != history(plain.folder)[0]["loss"]
+    text = [Document("d", "the patient took codeine then had severe joint pain .")]
+    copy = release(done.folder, out=tmp_path / "released")
+    of_run, of_copy = (opened(folder).entities(text) for folder in (done.folder, copy))
+    assert of_copy == of_run
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_declared_type_that_nobody_annotates_is_refused(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete-tagger")
+    data = {**settings.data.model_dump(), "types": ["Drug", "Effect", "Dose"]}
+    wrong = tiny(tmp_path, "method=pseudo-complete-tagger", data=data)
+    with pytest.raises(DataError, match="nobody annotates 'Dose'"):
+        run(wrong, out=tmp_path / "run")
+
+
+def test_a_site_without_an_entity_takes_part(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
+    bare = [[(word, "O") for word, _ in one] for one in sentences("site-3", "train", 9)]
+    write_conll(tmp_path / "data" / "site-3" / "train.conll", bare)
+    result = run(settings, out=tmp_path / "run").result
+    assert all("site-3" in one["sites"] for one in result["history"])
+
+
+def test_a_file_of_word_vectors_is_refused(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete-tagger", "model.vectors=glove.txt")
+    with pytest.raises(SettingsError, match="learns all its word vectors"):
+        run(settings, out=tmp_path / "run")
+
+
+def test_a_kind_that_a_method_does_not_train_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="does not train this kind of model"):
+        method_of(tiny(tmp_path, "method=fedavg", "model.kind=encoder"))
+
+
+def test_an_adversary_of_the_tagger_is_refused(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.adversary=dann")
+    with pytest.raises(SettingsError, match="every layer of LightNER's encoder"):
+        run(settings, out=tmp_path / "run")
+
+
+def test_lightner_without_a_bart_says_what_to_do(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete", 'lightner.bart=""')
+    with pytest.raises(SettingsError, match="LightNER needs a BART") as caught:
+        run(settings, out=tmp_path / "run")
+    assert "confide pretrain" in str(caught.value)
+
+
+def test_a_site_with_another_bart_is_named(tmp_path: Path) -> None:
+    import shutil
+
+    settings = tiny(tmp_path, "method=pseudo-complete")
+    other = tmp_path / "other-bart"
+    shutil.copytree(settings.lightner.bart, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"note": "another"}))
+    sites = [site.model_dump() for site in settings.site]
+    sites[1]["context"] = str(other)
+    with pytest.raises((FederationError, QuorumError), match="site-2"):
+        run(tiny(tmp_path, "method=pseudo-complete", site=sites), out=tmp_path / "run")
+
+
+def test_a_type_outside_what_a_site_says_it_knows_cannot_stay(tmp_path: Path) -> None:
+    """Entities of other types are dropped before anybody sees them; the test text keeps its own."""
+    seen: dict[str, Any] = {}
+    real = Hosting.host
+
+    def host(self: Hosting, spec: Any, scratch: Any) -> Any:
+        seen[spec.name] = spec
+        return real(self, spec, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hosting, "host", host)
+        run(tiny(tmp_path, "method=pseudo-complete-tagger", "rounds=1"), out=tmp_path / "run")
+    spec = seen["site-3"]
+    kinds = {
+        part: {entity.type for one in getattr(spec, part) for entity in one.entities}
+        for part in ("train", "dev", "test")
+    }
+    assert kinds == {"train": {"Drug"}, "dev": {"Drug"}, "test": {"Drug", "Effect"}}
