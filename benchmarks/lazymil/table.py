@@ -1,55 +1,88 @@
 """Tables from the runs that run.py made.
 
-    python benchmarks/lazymil/table.py runs/lazymil [--only pgr]
+    python benchmarks/lazymil/table.py runs/lazymil [--only pgr] [--keep measured.jsonl]
 
 For each corpus and method, mean and standard deviation over seeds, in per cent: the area under the
 whole curve on test text at the round that was best on development text, the area over the first
 2,000 candidates, the mean of P@100, P@200 and P@300, micro F1 of the best labels; and how much of
-`auc` Lazy MIL has more, over the same seeds.
+`auc` Lazy MIL has more, over the same seeds. `--keep` adds what the finished runs came to, a line
+each, to a file that can stand in the place of the folder, or beside it: measured.jsonl here is
+where the numbers of the documents come from.
 """
 
 import argparse
 import json
 import statistics
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-Results = dict[int, dict[str, Any]]
+Record = dict[str, Any]
+Runs = dict[str, dict[str, dict[int, Record]]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("root", type=Path)
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("roots", type=Path, nargs="+", help="folders of runs, or kept files")
+    parser.add_argument("--only", nargs="*", metavar="CORPUS")
+    parser.add_argument("--keep", type=Path, metavar="FILE")
     given = parser.parse_args()
-    runs: dict[str, dict[str, Results]] = {}
-    for path in sorted(given.root.glob("runs/*/*/result.json")):
-        method, _, seed = path.parent.name.rpartition("-")
-        overall = json.loads(path.read_text())["scores"]["overall"]
-        runs.setdefault(path.parent.parent.name, {}).setdefault(method, {})[int(seed)] = overall
+    found = {key(one): one for root in given.roots for one in records(root)}
+    if given.keep:
+        there = records(given.keep) if given.keep.exists() else []
+        found = {key(one): one for one in there} | found
+        given.keep.write_text("".join(json.dumps(found[one]) + "\n" for one in sorted(found)))
+    runs: Runs = {}
+    for label, method, seed in sorted(found):
+        if not given.only or label in given.only:
+            here = runs.setdefault(label, {}).setdefault(method, {})
+            here[seed] = found[label, method, seed]
     print("| corpus | method | seeds | AUC | AUC 2000 | P@N | micro F1 | lazy-mil less it |")
     print("|---|---|---|---|---|---|---|---|")
     for label, methods in runs.items():
-        if given.only and label not in given.only:
-            continue
-        lazy = methods.get("lazy-mil", {})
-        for method, found in methods.items():
-            cells = [
-                spread([100 * of(one) for one in found.values()])
-                for of in (
-                    lambda one: one["auc"],
-                    lambda one: one["auc_2000"],
-                    lambda one: one["precision_at"]["mean"],
-                    lambda one: one["micro"]["f1"],
-                )
-            ]
-            pairs = [
-                100 * (lazy[seed]["auc"] - one["auc"])
-                for seed, one in found.items()
-                if seed in lazy
-            ]
-            more = spread(pairs, "{:+.1f}") if pairs and method != "lazy-mil" else ""
-            print(f"| {label} | {method} | {len(found)} | {' | '.join(cells)} | {more} |")
+        for method, results in methods.items():
+            row(label, method, results, methods.get("lazy-mil", {}))
+
+
+def row(label: str, method: str, found: dict[int, Record], lazy: dict[int, Record]) -> None:
+    """A line of the table."""
+    names = ("auc", "auc_2000", "precision", "f1")
+    cells = [spread([100 * one[name] for one in found.values()]) for name in names]
+    pairs = [100 * (lazy[n]["auc"] - one["auc"]) for n, one in found.items() if n in lazy]
+    more = spread(pairs, "{:+.1f}") if pairs and method != "lazy-mil" else ""
+    print(f"| {label} | {method} | {len(found)} | {' | '.join(cells)} | {more} |")
+
+
+def key(record: Record) -> tuple[str, str, int]:
+    return record["label"], record["method"], record["seed"]
+
+
+def records(root: Path) -> list[Record]:
+    """What the finished runs of a folder came to, or what was kept of others."""
+    if root.is_file():
+        return [json.loads(line) for line in root.read_text().splitlines()]
+    return [record(path) for path in sorted(root.glob("runs/*/*/result.json"))]
+
+
+def record(path: Path) -> Record:
+    """What a run came to. The day is that on which it ended."""
+    result = json.loads(path.read_text())
+    method, _, seed = path.parent.name.rpartition("-")
+    overall = result["scores"]["overall"]
+    return {
+        "label": path.parent.parent.name,
+        "method": method,
+        "seed": int(seed),
+        "rounds": result["rounds"],
+        "seconds": round(result["seconds"]),
+        "best": result["best_round"],
+        "auc": overall["auc"],
+        "auc_2000": overall["auc_2000"],
+        "precision": overall["precision_at"]["mean"],
+        "f1": overall["micro"]["f1"],
+        "machine": json.loads((path.parent / "environment.json").read_text())["machine"],
+        "date": date.fromtimestamp(path.stat().st_mtime).isoformat(),
+    }
 
 
 def spread(values: list[float], form: str = "{:.1f}") -> str:
