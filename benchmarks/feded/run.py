@@ -86,16 +86,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/feded"))
     parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--labels", nargs="*", help="only these rows")
     parser.add_argument("--methods", nargs="*", help="only these")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     for name in given.only:
         for seed in given.seeds:
             for label, recipe, methods, overrides in EXPERIMENTS[name]:
+                if given.labels and label not in given.labels:
+                    continue
                 for method in methods:
-                    if given.methods and method not in given.methods:
-                        continue
-                    one(given, label, recipe, method, seed, overrides)
+                    if not given.methods or method in given.methods:
+                        one(given, label, recipe, method, seed, overrides)
 
 
 def one(
