@@ -19,7 +19,7 @@ test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (five minutes)
-	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k "numbers and not -re and not -bags and not chain and not pseudo"
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k "numbers and not -re and not -bags and not chain and not pseudo and not -text"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
 	$(BIN)/python -m pytest -m slow

@@ -17,9 +17,9 @@ from confide.data.noise import Noise
 from confide.data.passages import Cutter, passages
 from confide.learning.bart_making import transformers_bart
 from confide.learning.denoising import Denoiser, Denoising
+from confide.learning.text_pieces import load_pieces
 from confide.pretrain import Budget, pretrain
 from confide.pretrain.plan import planned
-from confide.pretrain.texts import load_pieces
 from confide.text.formats import read
 
 ROOT = "$CONFIDE_DATA"

@@ -105,7 +105,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     for name in sorted(held):
         parts = {**held[name], "train": trained[name]}
         specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
-    if settings.task != "ner":
+    if settings.task in ("re", "bags"):
         _check_relations(specs, settings.task)
     texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
     texts += [("", "public", public)] if public else []

@@ -99,6 +99,12 @@ def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in paths:
         task = release_task(path) or RunFolder(path).settings().task
+        if task == "text":
+            raise RunError(
+                "this run pretrained a BART, which annotates nothing by itself",
+                where=str(path),
+                fix="write it as a folder with `confide release`, and name that as lightner.bart",
+            )
         if task in found:
             raise RunError(
                 f"two models {_FOUND_BY[task]}",

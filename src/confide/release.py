@@ -32,7 +32,7 @@ from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods import method_of
+from confide.methods import Method, method_of
 from confide.methods.bag_extractor import BagExtractor, extractor_with
 from confide.methods.bag_extractor import extractor_of as bag_extractor_of
 from confide.methods.bag_form import PCNN, BagMemory, words_of
@@ -53,7 +53,7 @@ from confide.methods.taggers import (
     vocabulary_for,
 )
 from confide.runfolder import RunFolder
-from confide.settings import Task
+from confide.settings import Settings, Task
 from confide.text.segment import tokens_of
 
 FILE, RELATIONS, BAGS = "model.safetensors", "relations.safetensors", "bags.safetensors"
@@ -124,6 +124,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         if (out / file).exists():
             raise RunError("there is a release in this folder already", where=str(out / file))
     method = method_of(settings)
+    if method.task == "text":
+        return _bart_of(folder, method, settings, out=out)
     form, weights = method(settings).model(*folder.trained(method, site))
     public = next((kind for kind in OF_A_PUBLIC_MODEL if isinstance(form, kind)), None)
     if public is not None and method.task != "bags":
@@ -140,6 +142,16 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         else:
             file, message = FILE, encode(_in_clear(form, weights, specs=specs, key=key))
     write_of_run(out / file, message)
+    return out
+
+
+def _bart_of(run: RunFolder, method: type[Method], settings: Settings, *, out: Path) -> Path:
+    """Write the BART that a run pretrained, as transformers reads it. Raises RunError, DataError.
+
+    It may have learnt sentences by heart; that is what the act is about.
+    """
+    model = method(settings).extractor(*run.trained(method, None), key=None)
+    model.write(out)
     return out
 
 
@@ -194,7 +206,12 @@ def _in_clear(
 
 
 def release_task(folder: Path) -> Task | None:
-    """The task of a release; None where this is no folder that `release` wrote."""
+    """The task of a release that annotates; None where this is no folder of one.
+
+    A BART has a `config.json` beside its weights, and annotates nothing.
+    """
+    if (Path(folder) / "config.json").is_file():
+        return None
     if (Path(folder) / BAGS).is_file():
         return "bags"
     if (Path(folder) / RELATIONS).is_file():

@@ -63,7 +63,7 @@ WEIGHTS = "weights.json"
 SENTENCES_SCHEMA = 1
 Counted = Literal["strict", "relaxed", "micro", "best"]
 COUNTED: Mapping[str, tuple[Counted, ...]] = MappingProxyType(
-    {"ner": ("strict", "relaxed"), "re": ("micro",), "bags": ("best",)}
+    {"ner": ("strict", "relaxed"), "re": ("micro",), "bags": ("best",), "text": ()}
 )
 """By task, the kinds of scores of which sentences.json holds counts."""
 
@@ -97,6 +97,9 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             made = (home.state, home.memory, key, extract)
         if method.task == "bags":
             counts[spec.name] = bag_report(made[3], spec)
+            continue
+        if method.task == "text":
+            counts[spec.name] = made[3].counts(spec.test)
             continue
         predicted = made[3](spec.test)
         if method.task == "re":

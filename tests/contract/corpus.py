@@ -82,7 +82,36 @@ TINY: dict[str, Any] = {
 """Settings of a run that takes half a second."""
 
 
-WRITE = {"ner": write_sites, "re": write_relation_sites, "bags": write_bag_sites}
+def write_text_sites(
+    folder: Path, count: int = 3, *, train: int = 18, held_out: int = 6
+) -> list[dict[str, Any]]:
+    """Sentences that are said in one order alone, as raw text, and the `[[site]]` tables."""
+    tables = []
+    for name in [f"site-{n}" for n in range(1, count + 1)]:
+        table = {"name": name}
+        for part, size in {"train": train, "dev": held_out, "test": held_out}.items():
+            draw = random.Random(f"{name} {part}")
+            path = folder / name / f"{part}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            said = (_said(draw) for _ in range(size))
+            path.write_text("\n\n".join(said) + "\n", encoding="utf-8")
+            table[part] = str(path)
+        tables.append(table)
+    return tables
+
+
+def _said(draw: random.Random) -> str:
+    drug, effect = draw.choice(DRUGS), " ".join(draw.choice(EFFECTS))
+    times = " ".join(draw.choices(("today", "again", "then"), k=draw.randint(1, 4)))
+    return f"The patient took the {drug} {times} with the {effect} after the {drug} {times}."
+
+
+WRITE = {
+    "ner": write_sites,
+    "re": write_relation_sites,
+    "bags": write_bag_sites,
+    "text": write_text_sites,
+}
 """What writes the files of sites, by task."""
 
 
@@ -95,6 +124,8 @@ def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
         return TINY
     if task == "re":
         return tiny_relations(folder)
+    if task == "text":
+        return tiny_text()
     return tiny_bags("encoder" if "bags.reader=encoder" in overrides else "pcnn")
 
 
@@ -128,6 +159,21 @@ def tiny_kind(kind: str) -> dict[str, Any]:
     return own if kind else {}
 
 
+def tiny_text() -> dict[str, Any]:
+    """Settings of a run that pretrains a BART of a tiny encoder."""
+    return {
+        "rounds": 2,
+        "select": {"every": 1, "by": "likelihood"},
+        "data": {"format": "text"},
+        "denoising": {
+            "encoder": reader("encoder"), "decoder_layers": 1, "longest": 32, "sampled": 0,
+        },
+        "training": {
+            "optimiser": "adamw", "learning_rate": 0.02, "batch_size": 6, "local_epochs": 1,
+        },
+    }  # fmt: skip
+
+
 _SHORT = {full: name for (_, name), full in OF_THE_TASK.items()}
 _SHORT |= {full: name for (name, _), full in OF_THE_KIND.items()}
 _OTHERS = {full: kind for (_, kind), full in OF_THE_KIND.items()}
@@ -144,7 +190,7 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     chosen = [override.split("=", 1) for override in overrides]
     named = [name for key, name in chosen if key in ("method", "base")]
     tasks = {METHODS[name].task for name in named if name in METHODS}
-    task = next((one for one in ("re", "bags") if one in tasks), "ner")
+    task = next((one for one in ("re", "bags", "text") if one in tasks), "ner")
     overrides = tuple(
         f"{key}={_SHORT.get(value, value) if key in ('method', 'base') else value}"
         for key, value in chosen

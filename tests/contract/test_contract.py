@@ -336,7 +336,7 @@ def test_its_references_learn_too(method: str, reference: str, tmp_path: Path) -
     settings = tiny(tmp_path, f"method={reference}", f"base={method}", *entry.learning)
     done = run(settings, out=tmp_path / "run").result
     assert done["method"] == reference
-    assert first_score(settings.task, done) >= 0.8
+    assert first_score(settings.task, done) >= min(0.8, entry.reaches)
     assert sorted(done["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
 
 

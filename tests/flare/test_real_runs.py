@@ -14,7 +14,9 @@ from confide.federation.events import Event
 from confide.flare.coordinating import LOST
 from confide.methods import METHODS
 from confide.predict import predict
+from confide.release import FILE, release
 from confide.run import run
+from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, states
@@ -60,7 +62,15 @@ def lacking(tmp_path_factory) -> Iterator[Real]:
         yield consortium
 
 
-TRIAL = {"ner": "real", "re": "relating", "bags": "bagging"}
+@pytest.fixture(scope="module")
+def writing(tmp_path_factory) -> Iterator[Real]:
+    """Sites with text that nobody annotated."""
+    folder = tmp_path_factory.mktemp("writing")
+    with running(folder, tiny(folder, "method=fedavg-text")) as consortium:
+        yield consortium
+
+
+TRIAL = {"ner": "real", "re": "relating", "bags": "bagging", "text": "writing"}
 """The fixture of each task."""
 
 
@@ -88,11 +98,20 @@ def test_the_numbers_are_those_of_one_machine(
     run(settings, out=tmp_path / "one")
     same(tmp_path / "one", done.folder)
     [note] = [p for p in real.memory("site-1").iterdir() if p.name.startswith(f"plain-{method}-")]
-    text = settings.site[0].test[0]
-    ours = predict(note, [text], site="site-1")
-    assert ours == predict(tmp_path / "one", [text], site="site-1" if method == "fedner" else None)
+    if task == "text":
+        mine, one = release(note, out=tmp_path / "a"), release(tmp_path / "one", out=tmp_path / "b")
+        assert (mine / FILE).read_bytes() == (one / FILE).read_bytes()
+    else:
+        same_predictions(note, tmp_path / "one", settings, method)
     ours, theirs = lines(note), [x for x in lines(done.folder) if x["site"] == "site-1"]
     assert sorted(map(str, ours)) == sorted(map(str, theirs))
+
+
+def same_predictions(note: Path, one: Path, settings: Settings, method: str) -> None:
+    """What a site has at home predicts what the run of one machine does."""
+    text = settings.site[0].test[0]
+    ours = predict(note, [text], site="site-1")
+    assert ours == predict(one, [text], site="site-1" if method == "fedner" else None)
 
 
 @pytest.mark.parametrize("who", ["site-2", "server"])

@@ -34,7 +34,7 @@ def test_the_recipes_of_the_experiments_are_there():
                 "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
                 "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
-                "lazymil-mirgene-paper", "tags-medical", "tags-crossner",
+                "lazymil-mirgene-paper", "tags-medical", "tags-crossner", "text-medical",
                 "tags-ontonotes-paper"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES

@@ -28,7 +28,7 @@ from confide.comparison.runs import (
     run_of,
     task_of,
 )
-from confide.errors import SettingsError
+from confide.errors import RunError, SettingsError
 from confide.scoring import Comparison, Count, f1, paired_bootstrap
 from confide.scoring.bootstrap import Table
 from confide.sitereport import COUNTED
@@ -37,7 +37,7 @@ __all__ = ["Compared", "Matching", "RunComparison", "SideScore", "compare", "rea
 
 Verdict = Literal["better", "worse", "no clear difference"]
 FEWEST_SAMPLES = 100
-_UNITS = {"ner": "sentences", "re": "documents", "bags": "bags"}
+_UNITS = {"ner": "sentences", "re": "documents", "bags": "bags", "text": "pieces"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,12 @@ def compare(
 def _checked(matching: str | None, task: str) -> Matching:
     """The given way to match, or the usual one of the task. Raises SettingsError."""
     known: tuple[Matching, ...] = COUNTED[task]
+    if not known:
+        raise RunError(
+            f"runs of task {task!r} have no counts of sentences that could be compared",
+            expected=" or ".join(one for one, kinds in COUNTED.items() if kinds),
+            fix="look at the scores of both: `confide report`",
+        )
     for kind in known:
         if matching in (None, kind):
             return kind

@@ -100,7 +100,7 @@ def _own_task(path: Path) -> str:
         except (OSError, ValueError):
             found = None  # it is refused where its counts are read
         keys = found if isinstance(found, dict) else {}
-        return next((task for task, kinds in COUNTED.items() if kinds[0] in keys), "ner")
+        return next((task for task, kinds in COUNTED.items() if set(kinds[:1]) & set(keys)), "ner")
     return RunFolder(path).settings().task
 
 

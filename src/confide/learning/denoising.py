@@ -30,6 +30,7 @@ from confide.errors import DataError, SettingsError
 from confide.learning.optimisers import clip
 from confide.learning.seeds import derive_seed, seeded
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
+from confide.scoring.texts import TextCounts
 
 Arrays = dict[str, NDArray[Any]]
 Trained = Literal["decoder", "all"]
@@ -151,22 +152,33 @@ class Denoiser:
         return value
 
     def measured(self, batches: Iterable[DenoisingBatch]) -> Measure:
-        """The mean over all written pieces, without dropout, every row of the table."""
+        """The mean over all written pieces, as `counted`."""
+        found = self.counted(batches)
+        pieces = max(1, found.pieces)
+        return Measure(
+            loss=found.loss / pieces,
+            right=found.right / pieces,
+            hidden=found.hidden_right / max(1, found.hidden),
+            pieces=found.pieces,
+        )
+
+    def counted(self, batches: Iterable[DenoisingBatch]) -> TextCounts:
+        """What becomes of all written pieces, without dropout, every row of the table."""
         self.model.eval()
         table_VD = self.model.model.shared.weight
-        loss, right, found, hidden, pieces = 0.0, 0, 0, 0, 0
+        counts = TextCounts()
         with torch.inference_mode():
             for batch in (batch.on(self.device) for batch in batches):
                 states_ND = self._states(batch)
-                loss += float(cross_entropy(states_ND, table_VD, batch.targets_N))
                 same_N = likeliest(states_ND, table_VD) == batch.targets_N
-                right += int(same_N.sum())
-                found += int((same_N & batch.hidden_N).sum())
-                hidden += int(batch.hidden_N.sum())
-                pieces += batch.tokens
-        return Measure(
-            loss / max(1, pieces), right / max(1, pieces), found / max(1, hidden), pieces
-        )
+                counts += TextCounts(
+                    pieces=batch.tokens,
+                    right=int(same_N.sum()),
+                    hidden=int(batch.hidden_N.sum()),
+                    hidden_right=int((same_N & batch.hidden_N).sum()),
+                    loss=float(cross_entropy(states_ND, table_VD, batch.targets_N)),
+                )
+        return counts
 
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder, of what it is to write; float32."""
@@ -214,6 +226,10 @@ class Denoiser:
         return out[1:]
 
     # --- what is kept --------------------------------------------------------------------------
+
+    def trained(self) -> Arrays:
+        """Copies of what is trained, by name."""
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.parameters.items()}
 
     def snapshot(self) -> Arrays:
         """All that a training goes on from: trained weights, and Adam's moments by their names."""

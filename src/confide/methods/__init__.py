@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 from confide.errors import SettingsError
 from confide.federation.federation import Federation
@@ -20,8 +20,9 @@ from confide.methods.pseudo_complete import (
     PseudoCompleteTagger,
 )
 from confide.methods.relation_averaging import FedAttRE, FedAvgRE
+from confide.methods.text_averaging import FedAvgText
 from confide.scoring import Counts
-from confide.settings import OF_THE_KIND, OF_THE_TASK, REFERENCES, nearest
+from confide.settings import OF_THE_KIND, OF_THE_TASK, REFERENCES, Task, nearest
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -39,7 +40,7 @@ class Method(Protocol):
     Settings: ClassVar[type]
     State: ClassVar[type]
     Memory: ClassVar[type]
-    task: ClassVar[Literal["ner", "re", "bags"]]
+    task: ClassVar[Task]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
 
@@ -82,6 +83,7 @@ METHODS: dict[str, type[Method]] = {
     "lazy-mil": LazyMil,
     "fedavg-bags": FedAvgBags,
     "chain": Chain,
+    "fedavg-text": FedAvgText,
 }
 """By the names that `Settings.trained_by` gives; of two tasks with a method, each has its own."""
 

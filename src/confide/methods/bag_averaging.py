@@ -62,7 +62,7 @@ from confide.methods.relations import training_of
 from confide.methods.vocabulary import CHECK_KEY
 from confide.scoring.bags import BagCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 
@@ -118,7 +118,7 @@ class FedAvgBags:
     Settings: ClassVar[type] = FedAvgBagsSettings
     State: ClassVar[type] = BagState
     Memory: ClassVar[type] = BagMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "bags"
+    task: ClassVar[Task] = "bags"
     keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = False
 

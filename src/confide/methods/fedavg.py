@@ -82,7 +82,7 @@ from confide.methods.vocabulary import (
 )
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 
@@ -289,7 +289,7 @@ class FedAvg:
     Settings: ClassVar[type] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
     Memory: ClassVar[type] = TaggerMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "ner"
+    task: ClassVar[Task] = "ner"
     keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = False
 

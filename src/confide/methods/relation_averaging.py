@@ -58,7 +58,7 @@ from confide.methods.relations import (
 )
 from confide.scoring import RelationCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 
@@ -183,7 +183,7 @@ class FedAvgRE:
     Settings: ClassVar[type] = FedAvgRESettings
     State: ClassVar[type] = RelationState
     Memory: ClassVar[type] = RelationMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "re"
+    task: ClassVar[Task] = "re"
     keyed: ClassVar[bool] = False
     personal: ClassVar[bool] = False
 

@@ -14,21 +14,21 @@ that was stopped and goes on gives the same numbers as one that was not.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from confide.data.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
 from confide.errors import RunError
-from confide.learning.bart_making import base_digest, make_bart, transformers_bart, write_bart
+from confide.learning.bart_making import base_digest, write_bart
 from confide.learning.denoising import Denoiser, Measure, moved, rate
 from confide.learning.encoder_files import find_folder
 from confide.learning.seeds import derive_seed
+from confide.learning.text_pieces import Pieces
+from confide.learning.texts import Reading, made_bart
 from confide.pretrain.keeping import (
     CHECKPOINT,
     Place,
@@ -39,7 +39,7 @@ from confide.pretrain.keeping import (
 )
 from confide.pretrain.plan import Budget, Pretraining, plain
 from confide.pretrain.plot import plot
-from confide.pretrain.texts import Pieces, Texts, load_pieces, read_texts, short_name
+from confide.pretrain.texts import Texts, read_texts, short_name
 
 __all__ = ["Budget", "Pretrained", "Pretraining", "pretrain"]
 
@@ -90,26 +90,23 @@ def pretrain(
     budget.check()
     before = _before(folder, resume=resume)
     base = find_folder(plan.base)
-    with TemporaryDirectory() as nowhere:
-        made = make_bart(base, Path(nowhere), decoder_layers=plan.decoder_layers)
-        model = moved(transformers_bart(made, dropout=plan.how.dropout), plan.how.device)
-        config = json.loads((made / "config.json").read_text("utf-8"))
-        pieces = load_pieces(made)
-        read = read_texts(
-            texts,
-            without=without,
-            pieces=pieces,
-            longest=plan.longest,
-            share=plan.held_out,
-            seed=plan.how.seed,
-            say=say,
-        )
-        identity = {**plain(plan), "base_digest": base_digest(base), "texts": read.digest}
-        training = _Training(Denoiser(model, plan.how), plan, read, pieces, folder, identity)
-        if before is not None:
-            training.restore(*before)
-        measure = training.go(budget, say)
-        write_bart(folder, training.denoiser.arrays(), config=config, tokenizer=made)
+    made = made_bart(base, decoder_layers=plan.decoder_layers, dropout=plan.how.dropout)
+    denoiser = Denoiser(moved(made.model, plan.how.device), plan.how)
+    read = read_texts(
+        texts,
+        without=without,
+        pieces=made.pieces,
+        longest=plan.longest,
+        share=plan.held_out,
+        seed=plan.how.seed,
+        say=say,
+    )
+    identity = {**plain(plan), "base_digest": base_digest(base), "texts": read.digest}
+    training = _Training(denoiser, plan, read, made.pieces, folder, identity)
+    if before is not None:
+        training.restore(*before)
+    measure = training.go(budget, say)
+    write_bart(folder, denoiser.arrays(), config=made.config, tokenizer=base)
     done = training.place
     write_facts(folder, _facts(training, without, measure))
     return Pretrained(folder, done.steps, done.pieces, done.seconds, measure)
@@ -206,19 +203,17 @@ class _Training:
     @cached_property
     def batching(self) -> Batching:
         """How passages become batches."""
-        plan = self.plan
-        return Batching(self.pieces.specials, plan.noise, plan.longest, plan.batch)
+        return self.reading.batching(self.plan.batch)
+
+    @property
+    def reading(self) -> Reading:
+        """How text becomes passages."""
+        return Reading(self.pieces, self.plan.noise, self.plan.longest)
 
     def _batches(self, most: int | None) -> list[DenoisingBatch]:
         """Held-out text with the same noise each time; at most about so many pieces of it."""
         seed = derive_seed(self.plan.how.seed, "measure")
-        how = replace(self.batching, pieces_per_batch=max(2048, self.plan.longest))
-        found: list[DenoisingBatch] = []
-        for places in epoch_plan(self.texts.measured, how, seed=seed):
-            found.append(denoising_batch(self.texts.measured, places, how, seed=seed))
-            if most is not None and sum(batch.tokens for batch in found) >= most:
-                break
-        return found
+        return self.reading.measured(self.texts.measured, seed=seed, most=most or 0)
 
     @cached_property
     def _on_the_way(self) -> list[DenoisingBatch]:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from confide.data.corpora import VARIABLE, locate
-from confide.data.denoising import Specials
-from confide.data.noise import Flags, Passage
+from confide.data.noise import Passage
 from confide.data.passages import Cutter, Passages, held_out, passages
 from confide.errors import DataError, MissingDataError
-from confide.learning.encoder import SURROGATES
-from confide.learning.encoder_files import first_line
 from confide.learning.seeds import derive_seed
+from confide.learning.text_pieces import Pieces
 from confide.text.formats import read
-
-_CHUNK = 4096  # sentences that are cut into pieces at once
 
 
 @dataclass(frozen=True)
@@ -36,64 +29,6 @@ class Texts:
     facts: list[dict[str, Any]]
     digest: str
     repeated: int
-
-
-class Pieces:
-    """How a BART's tokenizer cuts text; `backend` is that of `load_pieces`."""
-
-    def __init__(self, backend: Any) -> None:
-        self.backend = backend
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """The number of each piece."""
-        return dict(self.backend.get_vocab(with_added_tokens=True))
-
-    @cached_property
-    def continues_V(self) -> Flags:  # noqa: N802
-        """Of each piece, whether it goes on with a word."""
-        flags_V = np.zeros(max(self.numbers.values()) + 1, np.bool_)
-        flags_V[[number for piece, number in self.numbers.items() if piece.startswith("##")]] = True
-        return flags_V
-
-    @cached_property
-    def specials(self) -> Specials:
-        """The special pieces of BERT."""
-        start, end, padding, mask = (
-            self.numbers[piece] for piece in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")
-        )
-        return Specials(start, end, padding, mask)
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of each text's pieces, without special ones."""
-        found: list[list[int]] = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = [SURROGATES.sub("�", text) for text in texts[start : start + _CHUNK]]
-            found += [one.ids for one in self.backend.encode_batch(chunk, add_special_tokens=False)]
-        return found
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Pieces as they can be read, [MASK] too."""
-        return str(self.backend.decode(list(ids), skip_special_tokens=False))
-
-
-def load_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a BART's folder. Raises DataError where it cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    try:
-        found = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-        backend = found.backend_tokenizer
-    except Exception as error:  # whatever transformers stumbles over
-        raise DataError(
-            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
-        ) from error
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return Pieces(backend)
 
 
 def read_texts(

@@ -54,6 +54,16 @@ CALLED: Mapping[str, Called] = MappingProxyType(
             kinds={"auc": "AUC", "auc_2000": "AUC, first 2,000", "precision_at": "mean P@N"},
             shown=("auc", "precision_at"),
         ),
+        "text": Called(
+            "pieces",
+            "text",
+            "Each text",
+            "pieces",
+            "nothing",
+            score="",
+            kinds={"likelihood": "likelihood", "right": "right", "hidden": "hidden right"},
+            shown=("likelihood", "hidden"),
+        ),
     }
 )
 """By task."""

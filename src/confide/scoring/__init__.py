@@ -29,6 +29,7 @@ from confide.scoring.relations import (
 )
 from confide.scoring.scores import f1, micro, precision, recall, scores
 from confide.scoring.tasks import SCORING, Counts, Scoring, scoring_of
+from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
 __all__ = [
     "SCORING",
@@ -42,6 +43,7 @@ __all__ = [
     "Interval",
     "RelationCounts",
     "Scoring",
+    "TextCounts",
     "bag_scores",
     "bootstrap_interval",
     "confusion",
@@ -62,5 +64,7 @@ __all__ = [
     "sum_bag_counts",
     "sum_counts",
     "sum_relation_counts",
+    "sum_text_counts",
+    "text_scores",
     "worst_errors",
 ]

@@ -11,8 +11,9 @@ from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
 from confide.scoring.counts import EntityCounts, sum_counts
 from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
 from confide.scoring.scores import scores
+from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
-Counts = EntityCounts | RelationCounts | BagCounts
+Counts = EntityCounts | RelationCounts | BagCounts | TextCounts
 """One site's counts, of whichever task."""
 
 
@@ -65,6 +66,14 @@ SCORING = MappingProxyType(
             bag_scores,
             "micro",
             number="mean",
+        ),
+        "text": Scoring(
+            ("likelihood", "right", "hidden"),
+            "pieces",
+            TextCounts(),
+            sum_text_counts,
+            text_scores,
+            "micro",
         ),
     }
 )

@@ -34,7 +34,7 @@ Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 Most = Annotated[float, Field(ge=0), AfterValidator(_whole)]
 Norm = Annotated[float, Field(gt=0), AfterValidator(_none_if_inf)]
 TagScheme = Literal["iobes", "iob2"]
-Task = Literal["ner", "re", "bags"]
+Task = Literal["ner", "re", "bags", "text"]
 
 
 class Table(BaseModel):

@@ -69,6 +69,28 @@ class LightnerTable(Table):
     longest: Annotated[int, Field(ge=16)] = 256
 
 
+class DenoisingTable(Table):
+    """The BART that is made of an encoder and learns to write noised text again: `task = "text"`.
+
+    `encoder` is a folder or name of BERT's form; `train` what learns: the decoder, or all;
+    `longest`: pieces of a passage; `sampled`: rows of the table that stand for all others in a
+    step's loss (0: every row); `measured`: pieces of a site's held-out text that are looked at, in
+    whole batches (0: all); `masked` share of words in spans of `mean_span` words; `permuted`:
+    share of passages whose sentences come in any order.
+    """
+
+    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    decoder_layers: Positive = 3
+    train: Literal["decoder", "all"] = "decoder"
+    longest: Annotated[int, Field(ge=16, le=512)] = 128
+    sampled: NotNegative = 4096
+    measured: NotNegative = 8192
+    masked: Annotated[float, Field(ge=0, le=0.9)] = 0.3
+    mean_span: Annotated[float, Field(ge=0.1, le=20)] = 3.0
+    permuted: Annotated[float, Field(ge=0, le=1)] = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
 class BagsTable(Table):
     """What stands for a bag: all sentences that name one pair of entities.
 

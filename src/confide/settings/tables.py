@@ -20,6 +20,7 @@ from confide.settings.base import (
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,
+    DenoisingTable,
     LightnerTable,
     ModelTable,
     PcnnTable,
@@ -36,6 +37,7 @@ OF_THE_TASK = {
     ("re", "fedavg"): "fedavg-re",
     ("re", "fedatt"): "fedatt-re",
     ("bags", "fedavg"): "fedavg-bags",
+    ("text", "fedavg"): "fedavg-text",
 }
 """What a method is called where another task has one of the same name."""
 OF_THE_KIND = {
@@ -183,7 +185,17 @@ class SelectTable(Table):
     """
 
     by: Literal[
-        "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "last"
+        "strict",
+        "relaxed",
+        "micro",
+        "macro",
+        "auc",
+        "auc_2000",
+        "precision_at",
+        "likelihood",
+        "right",
+        "hidden",
+        "last",
     ] = "strict"
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
@@ -231,6 +243,7 @@ class Settings(Table):
     model: ModelTable = ModelTable()
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
+    denoising: DenoisingTable = DenoisingTable()
     bags: BagsTable = BagsTable()
     pcnn: PcnnTable = PcnnTable()
     training: TrainingTable = TrainingTable()
@@ -275,6 +288,7 @@ RATES = {
     "ner": ("strict", "relaxed"),
     "re": ("micro", "macro"),
     "bags": ("auc", "auc_2000", "precision_at"),
+    "text": ("likelihood", "right", "hidden"),
 }
 """The kinds of scores of each task; the first is the one that is meant where none is named."""
 
@@ -340,6 +354,18 @@ DEFAULTS |= {  # Wang et al. 2023, App. C
 }
 DEFAULTS |= dict.fromkeys(("lazy-mil", "fedavg-bags", "chain"), _BAGS)
 DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
+DEFAULTS["fedavg-text"] = {  # those of `confide pretrain`, but for its falling rate
+    "rounds": 20,
+    "training": {
+        "optimiser": "adamw",
+        "learning_rate": 0.001,
+        "decay": 0.95,
+        "batch_size": 8,
+        "local_epochs": 1,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+    },
+}
 OF_TASKS: dict[str, dict[str, Any]] = {
     task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
 }
@@ -355,6 +381,7 @@ TABLES: dict[str, type[Table]] = {
     "model": ModelTable,
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
+    "denoising": DenoisingTable,
     "bags": BagsTable,
     "pcnn": PcnnTable,
     "training": TrainingTable,

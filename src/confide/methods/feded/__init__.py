@@ -80,7 +80,7 @@ from confide.models.distillation import distillation_loss, softened
 from confide.models.relation import RelationClassifier
 from confide.scoring import RelationCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 
@@ -126,7 +126,7 @@ class FedED:
     Settings: ClassVar[type] = FedEDSettings
     State: ClassVar[type] = FedEDState
     Memory: ClassVar[type] = FedEDMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "re"
+    task: ClassVar[Task] = "re"
     keyed: ClassVar[bool] = False
     personal: ClassVar[bool] = False
 

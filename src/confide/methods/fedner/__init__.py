@@ -76,7 +76,7 @@ from confide.methods.taggers import (
 from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY, Agreed
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 PartName = Literal["word", "character", "cnn", "bilstm", "crf"]
@@ -118,7 +118,7 @@ class FedNER:
     Settings: ClassVar[type] = FedNERSettings
     State: ClassVar[type] = FedNERState
     Memory: ClassVar[type] = FedNERMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "ner"
+    task: ClassVar[Task] = "ner"
     keyed: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 

@@ -75,7 +75,7 @@ from confide.methods.taggers import TaggerMemory, settle, tagger_sizes
 from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
+from confide.settings import Table, Task, own_settings
 from confide.text.document import Document
 
 
@@ -135,7 +135,7 @@ class PseudoComplete:
     Settings: ClassVar[type] = PseudoCompleteSettings
     State: ClassVar[type] = BartState
     Memory: ClassVar[type] = BartMemory
-    task: ClassVar[Literal["ner", "re", "bags"]] = "ner"
+    task: ClassVar[Task] = "ner"
     kinds: ClassVar[tuple[str, ...]] = ("lightner",)
     keyed: ClassVar[bool] = False
     personal: ClassVar[bool] = False

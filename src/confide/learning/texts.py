@@ -1,0 +1,89 @@
+"""A BART that was made of an encoder, and its training on passages for some epochs."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from confide.data.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
+from confide.data.noise import Noise
+from confide.data.passages import Cutter, Passages
+from confide.learning.bart_making import make_bart, transformers_bart
+from confide.learning.denoising import Denoiser
+from confide.learning.fit import FitReport
+from confide.learning.seeds import derive_seed
+from confide.learning.text_pieces import Pieces, load_pieces
+
+
+class MadeBart(NamedTuple):
+    """transformers' BART made of the encoder in `base`, its `config.json`, and how it cuts text."""
+
+    model: Any
+    config: dict[str, Any]
+    pieces: Pieces
+    base: Path
+
+
+def made_bart(base: Path, *, decoder_layers: int, dropout: float = 0.0) -> MadeBart:
+    """The BART of that encoder. Raises what `make_bart` and `transformers_bart` raise."""
+    with TemporaryDirectory() as nowhere:
+        made = make_bart(base, Path(nowhere), decoder_layers=decoder_layers)
+        config = json.loads((made / "config.json").read_text("utf-8"))
+        model = transformers_bart(made, dropout=dropout)
+        return MadeBart(model, config, load_pieces(made), base)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How text becomes passages and these are noised. `longest` counts special pieces too."""
+
+    pieces: Pieces
+    noise: Noise
+    longest: int
+
+    def cutter(self) -> Cutter:
+        """What cuts documents into passages."""
+        return Cutter(self.pieces, self.pieces.continues_V, longest=self.longest - 2)
+
+    def batching(self, pieces_per_batch: int) -> Batching:
+        """How passages become batches of so many pieces."""
+        return Batching(self.pieces.specials, self.noise, self.longest, pieces_per_batch)
+
+    def measured(self, passages: Passages, *, seed: int, most: int = 0) -> list[DenoisingBatch]:
+        """Batches whose noise and order depend on the seed alone; none of no passage.
+
+        As many as have `most` pieces to write together; 0: all.
+        """
+        if not len(passages):
+            return []
+        how = self.batching(max(2048, self.longest))
+        plan = epoch_plan(passages, how, seed=seed)
+        found: list[DenoisingBatch] = []
+        for places in plan:
+            found.append(denoising_batch(passages, places, how, seed=seed))
+            if most and sum(batch.tokens for batch in found) >= most:
+                break
+        return found
+
+
+def fit_texts(
+    denoiser: Denoiser, passages: Passages, how: Batching, *, epochs: int, seed: int
+) -> FitReport:
+    """Train for some epochs at a steady rate; the report's loss is of a piece, in nats.
+
+    Raises DataError where there is no passage, or the training comes apart.
+    """
+    started, steps, tokens, loss = time.perf_counter(), 0, 0, 0.0
+    for epoch in range(epochs):
+        own = derive_seed(seed, "epoch", epoch)
+        pieces, losses = 0, 0.0
+        for places in epoch_plan(passages, how, seed=own):
+            batch = denoising_batch(passages, places, how, seed=own)
+            losses += denoiser.step(batch, number=steps, share=0.0) * batch.tokens
+            steps, pieces = steps + 1, pieces + batch.tokens
+        loss, tokens = losses / pieces, tokens + pieces
+    return FitReport(loss, epochs * len(passages), tokens, steps, time.perf_counter() - started)
