@@ -20,6 +20,7 @@ from confide.methods.text_averaging import TextState, text_model_of
 from confide.methods.text_form import find_base, passages_at
 from confide.opening import opened
 from confide.release import release, release_task
+from confide.report import report
 from confide.run import run
 from confide.scoring import TextCounts, sum_text_counts, text_scores
 from confide.text.document import Document
@@ -126,6 +127,14 @@ def test_it_annotates_nothing_and_says_what_to_do(tmp_path: Path) -> None:
     assert "confide release" in str(caught.value)
     with pytest.raises(RunError, match="no counts of sentences"):
         compare(folder, folder)
+
+
+def test_its_page_tells_what_was_written_again(tmp_path: Path) -> None:
+    folder, _ = trained(tmp_path, "rounds=1")
+    page = report([folder], out=tmp_path / "page.html").read_text()
+    assert "hidden right" in page
+    assert "1 / perplexity" in page
+    assert "F1" not in page
 
 
 def test_a_site_without_text_of_its_own_is_not_asked_to_train(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 def say_released(folder: Path) -> None:
     """Say on stderr what can be read from a release."""
-    from confide.release import RELATIONS, release_task
+    from confide.release import RELATIONS
 
-    if release_task(folder) is None:
+    if (folder / "config.json").is_file():
         screen.say(
             f"{folder}: a BART; whoever has it can make it write, and it may have learnt sentences"
             " of the sites by heart"

@@ -127,11 +127,12 @@ def _spoken(views: Sequence[RunView], kind: str) -> str:
 
 
 def _rates(run: RunFolder, scores: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The rates of a kind; where it has but one number, that as "f1", and how many facts."""
+    """The rates of a kind; where it has but one number, that as "f1", and how many there are."""
     found = scores.get(kind)
     if found is None or (isinstance(found, dict) and "f1" in found):
         return dict(found or {})
-    return {"f1": run.scoring.value(scores, kind), "support": scores.get("facts")}
+    many = scores.get("facts", scores.get("pieces"))
+    return {"f1": run.scoring.value(scores, kind), "support": many}
 
 
 def _section(

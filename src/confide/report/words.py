@@ -58,7 +58,7 @@ CALLED: Mapping[str, Called] = MappingProxyType(
             "pieces",
             "text",
             "Each text",
-            "pieces",
+            "sentences",
             "nothing",
             score="",
             kinds={"likelihood": "likelihood", "right": "right", "hidden": "hidden right"},
