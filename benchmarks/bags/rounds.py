@@ -4,7 +4,8 @@
 
 The text is generated (`corpus.py`): its sentences, bags and lengths are those of NYT10, its words
 are numbers. A tenth of the sites take part. What is measured is a whole `confide run` in a process
-of its own: reading the file, agreeing on the vocabulary, bidding, training, one scoring.
+of its own: reading the file, agreeing on the vocabulary, bidding, training, one scoring. `dense_mb`
+is what all weights of the model would take, `sent_mb` what a site sent of them.
 """
 
 import argparse
@@ -103,11 +104,24 @@ def main() -> None:
         "round_seconds": round(only["train_seconds"], 1),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
         "text_mb": file.stat().st_size // 2**20,
+        "dense_mb": round(4 * result["parameters"] / 1e6, 2),
+        "sent_mb": round(sent(out) / 1e6, 2),
     }
     print(json.dumps(found))
     if given.json:
         with given.json.open("a", encoding="utf-8") as sink:
             sink.write(json.dumps(found) + "\n")
+
+
+def sent(run: Path) -> float:
+    """Bytes that a site's weights took on their way up, in the mean over those that trained."""
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").open()]
+    mine = [
+        line["bytes"]
+        for line in lines
+        if (line["step"], line["direction"], line["field"]) == ("train_on_winners", "up", "weights")
+    ]
+    return sum(mine) / len(mine)
 
 
 if __name__ == "__main__":
