@@ -50,7 +50,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         }.items()
     ],
     "alpha": [
-        (f"alpha-{alpha}", SMALL, FEDERATED, skewed(alpha)) for alpha in ("inf", "1", "0.3", "0.1")
+        (f"alpha-{alpha}", SMALL, FEDERATED if alpha != "inf" else ALL, skewed(alpha))
+        for alpha in ("inf", "1", "0.3", "0.1")
     ],
     "fraction": [
         (f"fraction-{share}", SMALL, FEDERATED, (f"federation.fraction={share}",))
