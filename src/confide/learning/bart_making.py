@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save
 
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder_files import (
+    ONE_AT_A_TIME,
     check_files,
     digest_of,
     first_line,
@@ -204,19 +205,20 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
         raise no_transformers(error) from error
     config = json.loads((folder / "config.json").read_text("utf-8"))
     reports: Any = import_module("transformers.utils.logging")
-    bars = reports.is_progress_bar_enabled()
-    reports.disable_progress_bar()
-    try:
-        model = transformers.BartForConditionalGeneration.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype=float32, dropout=dropout
-        )
-    except Exception as error:  # whatever transformers stumbles over
-        raise DataError(
-            "the BART could not be loaded", got=first_line(error), where=str(folder)
-        ) from error
-    finally:
-        if bars:
-            reports.enable_progress_bar()
+    with ONE_AT_A_TIME:
+        bars = reports.is_progress_bar_enabled()
+        reports.disable_progress_bar()
+        try:
+            model = transformers.BartForConditionalGeneration.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, dtype=float32, dropout=dropout
+            )
+        except Exception as error:  # whatever transformers stumbles over
+            raise DataError(
+                "the BART could not be loaded", got=first_line(error), where=str(folder)
+            ) from error
+        finally:
+            if bars:
+                reports.enable_progress_bar()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = config.get("layer_norm_eps", module.eps)

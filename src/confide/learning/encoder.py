@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from confide.errors import DataError, SettingsError
 from confide.learning.encoder_files import (
+    ONE_AT_A_TIME,
     check_files,
     digest_of,
     find_folder,
@@ -168,7 +169,7 @@ def _load(folder: Path, dim: int) -> Loaded:
         from transformers import AutoModel, AutoTokenizer
     except ImportError as error:
         raise no_transformers(error) from error
-    with _quiet():
+    with ONE_AT_A_TIME, _quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
