@@ -29,7 +29,7 @@ _READ = (  # what transformers may read of a folder
     "vocab.txt", "vocab.json", "merges.txt", "*.model",
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()
-"""Held while transformers loads: meanwhile all threads of the process make tensors without memory."""
+"""Held while transformers loads, since any thread then makes tensors that have no memory."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
