@@ -13,7 +13,7 @@ from torch import Tensor
 
 from confide.learning.seeds import seeded
 from confide.models.bart import Bart, BartSizes, draw
-from learning.encoders import bert_tokenizer
+from learning.encoders import bert_tokenizer, byte_tokenizer
 
 PLACES = 64  # pieces that a tiny BART reads and symbols that it writes
 SIZES = BartSizes(
@@ -40,7 +40,7 @@ def bart_folder(
 ) -> Path:
     """A BART with a vocabulary of BERT's kind, or one of bytes; `other` goes into config.json."""
     folder.mkdir(parents=True)
-    size = byte_tokenizer(folder) if bytes else bert_tokenizer(folder, words)
+    size = byte_tokenizer(folder, "BartTokenizer") if bytes else bert_tokenizer(folder, words)
     with seeded(0):
         model = Bart(replace(SIZES, vocabulary=size))
         draw(model, spread=spread)
@@ -71,22 +71,3 @@ def bart_folder(
     }
     (folder / "config.json").write_text(json.dumps(config | other))
     return folder
-
-
-def byte_tokenizer(folder: Path) -> int:
-    """Byte-level pieces as BART has them; gives how many."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=290,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["the patient took the pain and the head ached"] * 4, trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
-    return int(tokenizer.get_vocab_size())

@@ -66,12 +66,10 @@ def tiny_bert(
     return folder
 
 
-def tiny_roberta(folder: Path) -> Path:
-    """Bytes for pieces, a space before each word, places that begin at 2; no limit is stated."""
+def byte_tokenizer(folder: Path, kind: str) -> int:
+    """Byte-level pieces as RoBERTa and BART have them; `kind` is the tokenizer's class."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-    from transformers import RobertaConfig, RobertaModel
 
-    folder.mkdir(parents=True)
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -83,11 +81,17 @@ def tiny_roberta(folder: Path) -> Path:
     tokenizer.train_from_iterator(["the patient took the pain and the head ached"] * 4, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "RobertaTokenizer"})
-    )
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    return int(tokenizer.get_vocab_size())
+
+
+def tiny_roberta(folder: Path) -> Path:
+    """Bytes for pieces, a space before each word, places that begin at 2; no limit is stated."""
+    from transformers import RobertaConfig, RobertaModel
+
+    folder.mkdir(parents=True)
     config = RobertaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
+        vocab_size=byte_tokenizer(folder, "RobertaTokenizer"),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,

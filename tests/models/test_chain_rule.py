@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -12,22 +13,9 @@ from confide.data.encoding import TagSet
 from confide.models import chain_rule
 from confide.models.chain_rule import token_losses
 from confide.models.crf import CRF, Scores, negative_log_likelihood
+from models.crfs import RAGGED, random_problem
 
-RAGGED = torch.tensor([7, 1, 4, 6, 7])
-
-
-def problem(
-    lengths: Tensor, tags: int, *, dtype: torch.dtype = torch.float64, scale: float = 1.0
-) -> tuple[Tensor, Scores, Tensor]:
-    torch.manual_seed(3)
-    batch, length = len(lengths), int(lengths.max())
-    emissions = scale * torch.randn(batch, length, tags, dtype=dtype)
-    scores = Scores(
-        torch.randn(tags, tags, dtype=dtype),
-        torch.randn(tags, dtype=dtype),
-        torch.randn(tags, dtype=dtype),
-    )
-    return emissions, scores, torch.randint(0, tags, (batch, length))
+problem = functools.partial(random_problem, seed=3)
 
 
 def leaves(emissions: Tensor, scores: Scores) -> tuple[Tensor, Scores]:

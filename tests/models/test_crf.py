@@ -13,22 +13,7 @@ from torch import Tensor
 from confide.data.encoding import TagSet
 from confide.models import crf
 from confide.models.crf import CRF, Scores, negative_log_likelihood, posterior, viterbi
-
-RAGGED = torch.tensor([7, 1, 4, 6, 7])
-
-
-def random_problem(
-    lengths: Tensor, tags: int, *, dtype: torch.dtype = torch.float64, scale: float = 1.0
-) -> tuple[Tensor, Scores, Tensor]:
-    torch.manual_seed(7)
-    batch, length = len(lengths), int(lengths.max())
-    emissions = scale * torch.randn(batch, length, tags, dtype=dtype)
-    scores = Scores(
-        torch.randn(tags, tags, dtype=dtype),
-        torch.randn(tags, dtype=dtype),
-        torch.randn(tags, dtype=dtype),
-    )
-    return emissions, scores, torch.randint(0, tags, (batch, length))
+from models.crfs import RAGGED, random_problem
 
 
 def peer(scores: Scores) -> torchcrf.CRF:
