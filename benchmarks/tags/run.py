@@ -1,32 +1,29 @@
 """The runs behind the tables of pseudo-complete annotation (Wang et al. 2023, Table 2, Fig. 3).
 
-    python benchmarks/tags/run.py --out runs/tags [--kinds encoder] [--draws 1 2 3] [--set ...]
+    python benchmarks/tags/run.py --out runs/tags [--corpora crossner] [--kinds encoder] \
+        [--draws 1 2 3] [--set ...]
 
-Three sites with corpora of their own annotate a part of four types each, as drawn by the paper's
-App. D among the types that a corpus has: each site has one type to itself, every other type is
-annotated at one or two sites. Test text keeps all types of its corpus. Every run is the recipe
-`tags-medical` with these `knows`. Finished runs are kept, unfinished ones are resumed. `table.py`
-turns the folder into tables.
+Sites with corpora of their own annotate a part of the types each, as drawn by the paper's App. D
+among the types that a corpus has: each site has one type to itself, every other type is annotated
+at one or two sites. Test text keeps all types of its corpus. Every run is the recipe `tags-medical`
+or `tags-crossner` with these `knows`. Finished runs are kept, unfinished ones are resumed.
+`table.py` turns the folder into tables.
 """
 
 import argparse
 import random
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from confide.recipes import recipe_path
 from confide.run import run
 from confide.runfolder import RunFolder
-from confide.settings import parse, read_tree
+from confide.settings import Settings, parse, read_tree
 
-HAS = {
-    "ade": ("ADE", "Drug"),
-    "bc5cdr": ("Disease", "Drug"),
-    "psytar": ("ADE", "Disease", "Symptom"),
-}
-"""The types of each corpus, under their common names."""
-
+CORPORA = ("medical", "crossner")
 OFF = "options.instance_weights=false"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("options.distil=false", OFF),  # without distillation and weighting
@@ -40,16 +37,21 @@ SWEEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def drawn(seed: int) -> dict[str, list[str]]:
+def annotated(tree: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The types of each site's corpus, under their common names."""
+    return {site["name"]: sorted({*site["knows"], *site["test_knows"]}) for site in tree["site"]}
+
+
+def drawn(has: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
     """What each site annotates: one type that nobody else does, the others at one or two sites."""
     random_ = random.Random(seed)
     while True:
-        unique = {site: random_.choice(types) for site, types in HAS.items()}
+        unique = {site: random_.choice(types) for site, types in has.items()}
         if len(set(unique.values())) == len(unique):
             break
     knows = {site: [own] for site, own in unique.items()}
-    for kind in sorted({kind for types in HAS.values() for kind in types} - set(unique.values())):
-        having = [site for site, types in HAS.items() if kind in types]
+    for kind in sorted({kind for types in has.values() for kind in types} - set(unique.values())):
+        having = [site for site, types in has.items() if kind in types]
         for site in random_.sample(having, min(random_.choice((1, 2)), len(having))):
             knows[site].append(kind)
     return {site: sorted(types) for site, types in knows.items()}
@@ -58,33 +60,36 @@ def drawn(seed: int) -> dict[str, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/tags"))
+    parser.add_argument("--corpora", choices=CORPORA, default="medical")
     parser.add_argument("--kinds", nargs="*", default=["tagger", "encoder", "lightner"])
     parser.add_argument("--variants", nargs="*", help="only these; also complete, and of sweeps")
     parser.add_argument("--draws", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
+    recipe = recipe_path(f"tags-{given.corpora}")
+    has = annotated(read_tree(recipe))
     for draw in given.draws:
-        knows = drawn(draw)
+        knows = drawn(has, draw)
         print(f"draw {draw}: {knows}", file=sys.stderr)
         for kind in given.kinds:
             variants = VARIANTS | (RIVALS if kind == "lightner" else {})
             everything = variants | SWEEPS | {"complete": VARIANTS["plain"]}
             for name in given.variants or variants:
                 overrides = [f"model.kind={kind}", f"seed={draw}", *everything[name]]
-                types = dict(HAS) if name == "complete" else knows
-                one(given.out / kind / f"{name}-{draw}", types, [*overrides, *given.overrides])
+                tree = read_tree(recipe)
+                for site in tree["site"]:
+                    site["test_knows"] = has[site["name"]]
+                    site["knows"] = (has if name == "complete" else knows)[site["name"]]
+                out = given.out / given.corpora / kind / f"{name}-{draw}"
+                one(out, parse(tree, [*overrides, *given.overrides]))
 
 
-def one(out: Path, knows: dict[str, list[str]], overrides: list[str]) -> None:
+def one(out: Path, settings: Settings) -> None:
     """One run, unless it is there."""
     if (out / "result.json").exists():
         return
-    tree = read_tree(recipe_path("tags-medical"))
-    for site in tree["site"]:
-        site["knows"] = list(knows[site["name"]])
-        site["test_knows"] = list(HAS[site["name"]])
     started = time.perf_counter()
-    run(parse(tree, overrides), out=out, resume=RunFolder(out).is_taken())
+    run(settings, out=out, resume=RunFolder(out).is_taken())
     print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
 
 

@@ -2,10 +2,11 @@
 
     python benchmarks/tags/table.py runs/tags [--keep benchmarks/tags/measured.jsonl]
 
-For each kind of model and variant, over draws: strict micro F1 of all entities of the test text, of
-those of the types that their site annotates, and of the others; mean and standard deviation in per
-cent; bytes up of a site and round, and the share of the model that travels. `--keep` adds what the
-finished runs came to, a line each, to a file that can stand in the place of the folder.
+For the corpora, each kind of model and variant, over draws: strict micro F1 of all entities of the
+test text, of those of the types that their site annotates, and of the others; mean and standard
+deviation in per cent; bytes up of a site and round, and the share of the model that travels.
+`--keep` adds what the finished runs came to, a line each, to a file that can stand in the place of
+the folder.
 """
 
 import argparse
@@ -25,26 +26,30 @@ def main() -> None:
     parser.add_argument("roots", type=Path, nargs="+", help="folders of runs, or kept files")
     parser.add_argument("--keep", type=Path, metavar="FILE")
     given = parser.parse_args()
-    found = {(r["kind"], r["variant"], r["draw"]): r for root in given.roots for r in records(root)}
+    found = {key(one): one for root in given.roots for one in records(root)}
     if given.keep:
         there = records(given.keep) if given.keep.exists() else []
-        found = {(r["kind"], r["variant"], r["draw"]): r for r in there} | found
-        given.keep.write_text("".join(json.dumps(found[key]) + "\n" for key in sorted(found)))
-    print("| kind | variant | draws | all | own types | other types | up | share |")
-    print("|---|---|---|---|---|---|---|---|")
-    for kind, variant in dict.fromkeys(key[:2] for key in sorted(found)):
-        rows = [one for key, one in sorted(found.items()) if key[:2] == (kind, variant)]
+        found = {key(one): one for one in there} | found
+        given.keep.write_text("".join(json.dumps(found[one]) + "\n" for one in sorted(found)))
+    print("| corpora | kind | variant | draws | all | own types | other types | up | share |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for names in dict.fromkeys(one[:3] for one in sorted(found)):
+        rows = [found[one] for one in sorted(found) if one[:3] == names]
         cells = [spread([100 * one[part] for one in rows]) for part in ("all", "own", "others")]
         up = f"{statistics.median(one['up'] for one in rows):,.0f}"
         share = f"{100 * rows[0]['share']:.1f} %"
-        print(f"| {kind} | {variant} | {len(rows)} | {' | '.join(cells)} | {up} | {share} |")
+        print(f"| {' | '.join(names)} | {len(rows)} | {' | '.join(cells)} | {up} | {share} |")
+
+
+def key(record: Record) -> tuple[str, str, str, int]:
+    return record["corpora"], record["kind"], record["variant"], record["draw"]
 
 
 def records(root: Path) -> list[Record]:
     """What the finished runs of a folder came to, or what was kept of others."""
     if root.is_file():
         return [json.loads(line) for line in root.read_text().splitlines()]
-    return [record(path) for path in sorted(root.glob("*/*/result.json"))]
+    return [record(path) for path in sorted(root.glob("*/*/*/result.json"))]
 
 
 def record(path: Path) -> Record:
@@ -61,7 +66,8 @@ def record(path: Path) -> Record:
                     counts[name][place] += one[what]
     last = result["history"][-1]
     return {
-        "kind": path.parent.parent.name,
+        "corpora": path.parents[2].name,
+        "kind": path.parents[1].name,
         "variant": variant,
         "draw": int(draw),
         "knows": knows,
