@@ -1,11 +1,13 @@
 """How often Lazy MIL picks a right sentence, by round: the mechanism that the paper claims.
 
     python benchmarks/lazymil/picks.py --out runs/lazymil [--seeds 1 2 3 4 5] [--shares 25 50 75]
+        [--warm]
 
-Runs `lazy-mil` on the bags that `corpora.py` made and looks at which sentences sites train on, over
-their shoulder: a site's own code never reads what is right. Of bags with a relation: the share of
-right ones among all sentences of the sites drawn (what picking blindly gives), among each site's
-best sentence of each of its bags, and among those that won. `--print`: the table of what is there.
+Runs `lazy-mil` (with `--warm` after some rounds on every sentence) on the bags that `corpora.py`
+made and looks at which sentences sites train on, over their shoulder: a site's own code never reads
+what is right. Of bags with a relation: the share of right ones among all sentences of the sites
+drawn (what picking blindly gives), among each site's best sentence of each of its bags, and among
+those that won. `--print`: the table of what is there.
 """
 
 import argparse
@@ -14,6 +16,8 @@ import statistics
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+
+from run import FEDERATED
 
 from confide.methods import METHODS
 from confide.methods.bags import looked_at
@@ -56,17 +60,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lazymil"))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--shares", nargs="*", default=["25", "50", "75"])
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     parser.add_argument("--print", action="store_true")
     given = parser.parse_args()
     given.out = given.out.absolute()
     METHODS["lazy-mil"] = Watched
+    method = "lazy-mil-warm" if given.warm else "lazy-mil"
+    overrides = [*FEDERATED[method], *given.overrides]
     for share in given.shares:
         for seed in given.seeds:
-            out = given.out / "runs" / f"scattered-{share}" / f"lazy-mil-{seed}"
+            out = given.out / "runs" / f"scattered-{share}" / f"{method}-{seed}"
             if not given.print and not (out / "picks.json").exists():
-                one(given.out / "corpora", share, seed, out=out, overrides=given.overrides)
-        table(given.out, share)
+                one(given.out / "corpora", share, seed, out=out, overrides=overrides)
+        table(given.out, share, method)
 
 
 def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]) -> None:
@@ -86,16 +93,16 @@ def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]
     (out / "picks.json").write_text(json.dumps(sums))
 
 
-def table(root: Path, share: str) -> None:
+def table(root: Path, share: str, method: str) -> None:
     """Medians over seeds of the shares that are right."""
     found = [
-        json.loads(path.read_text()) for path in root.glob(f"runs/scattered-{share}/*/picks.json")
+        json.loads(path.read_text())
+        for path in root.glob(f"runs/scattered-{share}/{method}-[0-9]*/picks.json")
     ]
     if not found:
         return
-    print(
-        f"\n{share}% wrong, {len(found)} seeds\n\n| round | all sentences | site's best | winners |"
-    )
+    print(f"\n{method}, {share}% wrong, {len(found)} seeds\n")
+    print("| round | all sentences | site's best | winners |")
     print("|---|---|---|---|")
     for number in SHOWN:
         rows = [one[str(number)] for one in found if str(number) in one]
