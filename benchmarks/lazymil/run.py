@@ -28,6 +28,11 @@ OTHERS = {
     "pooled-att": ("method=pooled", "base=fedavg", "bags.denoise=att"),
 }
 SHARES = ("0", "25", "50", "75")
+SWEPT = {
+    "fraction": ("federation.fraction", ("0.2", "0.5")),
+    "sites": ("split.sites", ("5", "20", "40")),
+}
+"""Settings of `scattered-50` that are changed: all sites of a round, and ten, are its own."""
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
@@ -46,14 +51,12 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
             for name, own in FEDERATED.items():
                 yield scattered(corpora, share, name, own)
             yield scattered(corpora, f"right-{share}", "fedavg-none", FEDERATED["fedavg-none"])
-    elif only == "fraction":
-        for share in ("0.1", "0.2", "1.0"):  # 0.5 is the recipe's own
+    else:
+        setting, values = SWEPT[only]
+        for value in values:
             for name, own in FEDERATED.items():
-                yield f"c-{share}", "lazymil-gids", name, (f"federation.fraction={share}", *own)
-    elif only == "sites":
-        for sites in ("10", "40"):  # 20 is the recipe's own
-            for name, own in FEDERATED.items():
-                yield f"k-{sites}", "lazymil-gids", name, (f"split.sites={sites}", *own)
+                _, *row = scattered(corpora, "50", name, (*own, f"{setting}={value}"))
+                yield f"{only}-{value}", *row
 
 
 def scattered(corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
@@ -63,7 +66,7 @@ def scattered(corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row
     return f"scattered-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
 
 
-EXPERIMENTS = ("pgr", "gids", "cdr", "scattered", "fraction", "sites")
+EXPERIMENTS = ("pgr", "gids", "cdr", "scattered", *SWEPT)
 
 
 def main() -> None:
