@@ -55,8 +55,8 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
         setting, values = SWEPT[only]
         for value in values:
             for name, own in FEDERATED.items():
-                _, recipe, *_, files = scattered(corpora, "50", name, own)
-                yield f"{only}-{value}", recipe, name, (*files, f"{setting}={value}")
+                _, recipe, _, overrides = scattered(corpora, "50", name, own)
+                yield f"{only}-{value}", recipe, name, (*overrides, f"{setting}={value}")
 
 
 def scattered(corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
