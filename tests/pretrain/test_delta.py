@@ -10,11 +10,26 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from confide.data.denoising import Batching, denoising_batch
+from confide.data.noise import Noise
+from confide.data.passages import Cutter, passages
 from confide.errors import DataError, MissingDataError, SettingsError
+from confide.learning.bart_making import make_bart, transformers_bart
+from confide.learning.denoising import Denoiser, Denoising
+from confide.learning.encoder_files import find_folder
+from confide.learning.text_pieces import load_pieces
 from confide.pretrain import Budget, Pretraining, pretrain
 from confide.pretrain.delta import export_delta, import_delta
+from confide.text.formats import read
 from learning.encoders import tiny_bert
 from pretrain.texts import tiny_plan, write_text
+
+KEPT = Path(__file__).parents[2] / "benchmarks" / "pretrain" / "delta"
+NOTES = """The patient developed a severe rash two days after treatment with penicillin was started.
+Renal failure was found in three of twelve patients who had been given cisplatin.
+Both mutations were absent in the blood of his parents and in one hundred healthy controls.
+She stopped taking the tablets because of headache, nausea and pain in her legs.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +133,20 @@ def test_a_bart_of_other_weights(trained: Path, tmp_path: Path) -> None:
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(DataError, match="not of this base"):
         export_delta(folder, out=tmp_path / "delta")
+
+
+def test_the_bart_that_comes_with_the_benchmarks_writes_text(tmp_path: Path) -> None:
+    """Sentences of no corpus, noised: half of the pieces right, by a model that has seen text."""
+    note = tmp_path / "note.txt"
+    note.write_text(NOTES, encoding="utf-8")
+
+    def right(folder: Path) -> float:
+        pieces = load_pieces(folder)
+        cutter = Cutter(pieces, pieces.continues_V, longest=126)
+        texts = passages(cutter.cut(read(note).documents))
+        how = Batching(pieces.specials, Noise())
+        batches = [denoising_batch(texts, np.arange(len(texts)), how, seed=n) for n in range(8)]
+        return Denoiser(transformers_bart(folder), Denoising()).measured(batches).right
+
+    assert right(import_delta(KEPT, out=tmp_path / "bart")) > 0.4
+    assert right(make_bart(find_folder("minilm"), tmp_path / "fresh", decoder_layers=3)) < 0.05
