@@ -30,7 +30,7 @@ OTHERS = {
 SHARES = ("0", "25", "50", "75")
 SWEPT = {
     "fraction": ("federation.fraction", ("0.2", "0.5")),
-    "sites": ("split.sites", ("5", "20", "40")),
+    "sites": ("split.sites", ("5", "40")),
 }
 """Settings of `scattered-50` that are changed: all sites of a round, and ten, are its own."""
 Row = tuple[str, str, str, tuple[str, ...]]
@@ -50,7 +50,8 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
         for share in SHARES:
             for name, own in FEDERATED.items():
                 yield scattered(corpora, share, name, own)
-            yield scattered(corpora, f"right-{share}", "fedavg-none", FEDERATED["fedavg-none"])
+            if share != "0":
+                yield scattered(corpora, f"right-{share}", "fedavg-none", FEDERATED["fedavg-none"])
     else:
         setting, values = SWEPT[only]
         for value in values:
