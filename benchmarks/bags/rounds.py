@@ -3,9 +3,10 @@
     python benchmarks/bags/rounds.py --out runs/rounds [--sentences 466876] [--words 100000]
 
 The text is generated (`corpus.py`): its sentences, bags and lengths are those of NYT10, its words
-are numbers. A tenth of the sites take part. What is measured is a whole `confide run` in a process
-of its own: reading the file, agreeing on the vocabulary, bidding, training, one scoring. `dense_mb`
-is what all weights of the model would take, `sent_mb` what a site sent of them.
+are numbers in letters, as digits are all one to a vocabulary. A tenth of the sites take part. What
+is measured is a whole `confide run` in a process of its own: reading the file, agreeing on the
+vocabulary, bidding, training, one scoring. `dense_mb` is what all weights of the model would take,
+`sent_mb` what a site sent of them.
 """
 
 import argparse
@@ -42,6 +43,11 @@ min_count = 2
 """
 
 
+def spelled(number: int) -> str:
+    """The number to the base of 26."""
+    return (spelled(number // 26) if number > 25 else "") + chr(ord("a") + number % 26)
+
+
 def written(path: Path, *, sentences: int, words: int) -> None:
     """The file of sentences, one a line; the same for the same numbers."""
     encoded, groups = generated(sentences, words=words)
@@ -50,7 +56,7 @@ def written(path: Path, *, sentences: int, words: int) -> None:
         for bag, group in enumerate(groups):
             for row in group.tolist():
                 start, end = encoded.from_S1[row : row + 2].tolist()
-                tokens = [f"w{number}" for number in encoded.words_N[start:end].tolist()]
+                tokens = [spelled(number) for number in encoded.words_N[start:end].tolist()]
                 places = []
                 for spans_S2 in (encoded.heads_S2, encoded.tails_S2):
                     first, last = spans_S2[row].tolist()
