@@ -11,7 +11,6 @@ vocabulary, bidding, training, one scoring. `dense_mb` is what all weights of th
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -108,7 +107,7 @@ def main() -> None:
         "fraction": given.fraction,
         "seconds": round(seconds, 1),
         "round_seconds": round(only["train_seconds"], 1),
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
+        "peak_rss_mb": round(result["peak_rss_mb"]),
         "text_mb": file.stat().st_size // 2**20,
         "dense_mb": round(4 * result["parameters"] / 1e6, 2),
         "sent_mb": round(sent(out) / 1e6, 2),
