@@ -7,12 +7,11 @@ Runs `lazy-mil` (with `--warm` after some rounds on every sentence) on the bags 
 made and looks at which sentences sites train on, over their shoulder: a site's own code never reads
 what is right. Of bags with a relation: the share of right ones among all sentences of the sites
 drawn (what picking blindly gives), among each site's best sentence of each of its bags, and among
-those that won. `--print`: the table of what is there.
+those that won. They are added up in the run's `picks.json`, of which `table.py` makes a table.
 """
 
 import argparse
 import json
-import statistics
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from confide.run import run
 from confide.runfolder import RunFolder
 
 HERE = Path(__file__).parent
-SHOWN = (1, 2, 3, 5, 10, 20, 30)
 seen: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)
 """By round, of each site that trained: right and all of its sentences, its bids, its winners."""
 right: dict[str, bool] = {}
@@ -62,7 +60,6 @@ def main() -> None:
     parser.add_argument("--shares", nargs="*", default=["25", "50", "75"])
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
-    parser.add_argument("--print", action="store_true")
     given = parser.parse_args()
     given.out = given.out.absolute()
     METHODS["lazy-mil"] = Watched
@@ -71,9 +68,8 @@ def main() -> None:
     for share in given.shares:
         for seed in given.seeds:
             out = given.out / "runs" / f"scattered-{share}" / f"{method}-{seed}"
-            if not given.print and not (out / "picks.json").exists():
+            if not (out / "picks.json").exists():
                 one(given.out / "corpora", share, seed, out=out, overrides=overrides)
-        table(given.out, share, method)
 
 
 def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]) -> None:
@@ -91,25 +87,6 @@ def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]
         for number, sites in seen.items()
     }
     (out / "picks.json").write_text(json.dumps(sums))
-
-
-def table(root: Path, share: str, method: str) -> None:
-    """Medians over seeds of the shares that are right."""
-    found = [
-        json.loads(path.read_text())
-        for path in root.glob(f"runs/scattered-{share}/{method}-[0-9]*/picks.json")
-    ]
-    if not found:
-        return
-    print(f"\n{method}, {share}% wrong, {len(found)} seeds\n")
-    print("| round | all sentences | site's best | winners |")
-    print("|---|---|---|---|")
-    for number in SHOWN:
-        rows = [one[str(number)] for one in found if str(number) in one]
-        if not rows:
-            continue  # a warm round
-        cells = [statistics.median(row[k] / max(row[k + 1], 1) for row in rows) for k in (0, 2, 4)]
-        print(f"| {number} | " + " | ".join(f"{100 * cell:.1f}" for cell in cells) + " |")
 
 
 if __name__ == "__main__":

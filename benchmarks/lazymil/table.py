@@ -5,7 +5,8 @@
 For each corpus and method, mean and standard deviation over seeds, in per cent: the area under the
 whole curve on test text at the round that was best on development text, the area over the first
 2,000 candidates, the mean of P@100, P@200 and P@300, micro F1 of the best labels; and how much of
-`auc` Lazy MIL has more, over the same seeds. `--keep` adds what the finished runs came to, a line
+`auc` Lazy MIL has more, over the same seeds. Of runs that picks.py watched, which sentences were
+right: medians over seeds. `--keep` adds what the finished runs came to, a line
 each, to a file that can stand in the place of the folder, or beside it: measured.jsonl here is
 where the numbers of the documents come from.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 Record = dict[str, Any]
 Runs = dict[str, dict[str, dict[int, Record]]]
+ROUNDS = ("1", "2", "3", "5", "10", "20", "30")
 
 
 def main() -> None:
@@ -42,6 +44,11 @@ def main() -> None:
     for label, methods in runs.items():
         for method, results in methods.items():
             row(label, method, results, methods.get("lazy-mil", {}))
+    print("\n| corpus | method | seeds | right ones, % | " + " | ".join(ROUNDS) + " |")
+    print("|---" * (4 + len(ROUNDS)) + "|")
+    for label, methods in runs.items():
+        for method, results in methods.items():
+            picked(label, method, [one["picks"] for one in results.values() if one.get("picks")])
 
 
 def row(label: str, method: str, found: dict[int, Record], lazy: dict[int, Record]) -> None:
@@ -51,6 +58,18 @@ def row(label: str, method: str, found: dict[int, Record], lazy: dict[int, Recor
     pairs = [100 * (lazy[n]["auc"] - one["auc"]) for n, one in found.items() if n in lazy]
     more = spread(pairs, "{:+.1f}") if pairs and method != "lazy-mil" else ""
     print(f"| {label} | {method} | {len(found)} | {' | '.join(cells)} | {more} |")
+
+
+def picked(label: str, method: str, found: list[dict[str, list[int]]]) -> None:
+    """Lines of the second table: the shares of right sentences, by round; none of a warm round."""
+    for place, what in ((0, "all"), (2, "each site's best"), (4, "winners")):
+        cells = []
+        for number in ROUNDS:
+            rows = [one[number] for one in found if number in one]
+            shares = [100 * row[place] / max(row[place + 1], 1) for row in rows]
+            cells.append(f"{statistics.median(shares):.1f}" if shares else "")
+        if any(cells):
+            print(f"| {label} | {method} | {len(found)} | {what} | {' | '.join(cells)} |")
 
 
 def key(record: Record) -> tuple[str, str, int]:
@@ -69,6 +88,7 @@ def record(path: Path) -> Record:
     result = json.loads(path.read_text())
     method, _, seed = path.parent.name.rpartition("-")
     overall = result["scores"]["overall"]
+    watched = path.parent / "picks.json"
     return {
         "label": path.parent.parent.name,
         "method": method,
@@ -80,6 +100,7 @@ def record(path: Path) -> Record:
         "auc_2000": overall["auc_2000"],
         "precision": overall["precision_at"]["mean"],
         "f1": overall["micro"]["f1"],
+        "picks": json.loads(watched.read_text()) if watched.exists() else None,
         "machine": json.loads((path.parent / "environment.json").read_text())["machine"],
         "date": date.fromtimestamp(path.stat().st_mtime).isoformat(),
     }
