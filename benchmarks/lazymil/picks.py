@@ -7,7 +7,8 @@ Runs `lazy-mil` (with `--warm` after some rounds on every sentence) on the bags 
 made and looks at which sentences sites train on, over their shoulder: a site's own code never reads
 what is right. Of bags with a relation: the share of right ones among all sentences of the sites
 drawn (what picking blindly gives), among each site's best sentence of each of its bags, and among
-those that won. They are added up in the run's `picks.json`, of which `table.py` makes a table.
+those that won; how many of all winners won in the round before as well, and how many sentences ever
+did. They are added up in the run's `picks.json`, of which `table.py` makes a table.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from confide.runfolder import RunFolder
 HERE = Path(__file__).parent
 seen: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)
 """By round, of each site that trained: right and all of its sentences, its bids, its winners."""
+won: dict[int, set[str]] = defaultdict(set)
+"""By round: the documents that sites trained on."""
 right: dict[str, bool] = {}
 """By the id of a document."""
 
@@ -43,6 +46,7 @@ def watched(site, memory, ask, turn):
         return sum(right[site.train[row].id] for row in picked), len(picked)
 
     seen[turn.round].append((*told(related), *told(memory.bid_rows_G), *told(memory.won_W)))
+    won[turn.round].update(site.train[row].id for row in memory.won_W)
     return TRAIN_ON_WINNERS.answer(site, memory, ask, turn)
 
 
@@ -76,16 +80,18 @@ def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]
     """One run, whole: what was picked before a resume nobody would have seen."""
     name = f"scattered-{share}"
     seen.clear()
+    won.clear()
     right.clear()
     right.update(json.loads((corpora / f"truth-{share}.json").read_text()))
     files = [f"split.{part}={corpora / file}.jsonl" for part, file in
              (("train", name), ("test", "scattered-test"))]  # fmt: skip
     assert not RunFolder(out).is_taken(), f"remove {out}: it was not watched"
     run(HERE / "scattered.toml", overrides=[*files, f"seed={seed}", *overrides], out=out)
-    sums = {
-        number: [sum(column) for column in zip(*sites, strict=True)]
-        for number, sites in seen.items()
-    }
+    sums, ever = {}, set()
+    for number in sorted(seen):
+        again, ever = won[number] & won[number - 1], ever | won[number]
+        counts = [sum(column) for column in zip(*seen[number], strict=True)]
+        sums[number] = [*counts, len(again), len(won[number]), len(ever)]
     (out / "picks.json").write_text(json.dumps(sums))
 
 

@@ -6,9 +6,9 @@ For each corpus and method, mean and standard deviation over seeds, in per cent:
 whole curve on test text at the round that was best on development text, the area over the first
 2,000 candidates, the mean of P@100, P@200 and P@300, micro F1 of the best labels; and how much of
 `auc` Lazy MIL has more, over the same seeds. Of runs that picks.py watched, which sentences were
-right: medians over seeds. `--keep` adds what the finished runs came to, a line
-each, to a file that can stand in the place of the folder, or beside it: measured.jsonl here is
-where the numbers of the documents come from.
+right, medians over seeds, and how many of the winners had won in the round before. `--keep` adds
+what the finished runs came to, a line each, to a file that can stand in the place of the folder, or
+beside it: measured.jsonl here is where the numbers of the documents come from.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     for label, methods in runs.items():
         for method, results in methods.items():
             row(label, method, results, methods.get("lazy-mil", {}))
-    print("\n| corpus | method | seeds | right ones, % | " + " | ".join(ROUNDS) + " |")
+    print("\n| corpus | method | seeds | of these right, % | " + " | ".join(ROUNDS) + " |")
     print("|---" * (4 + len(ROUNDS)) + "|")
     for label, methods in runs.items():
         for method, results in methods.items():
@@ -61,11 +61,12 @@ def row(label: str, method: str, found: dict[int, Record], lazy: dict[int, Recor
 
 
 def picked(label: str, method: str, found: list[dict[str, list[int]]]) -> None:
-    """Lines of the second table: the shares of right sentences, by round; none of a warm round."""
-    for place, what in ((0, "all"), (2, "each site's best"), (4, "winners")):
+    """Lines of the second table: shares of sentences, by round; none of a warm round."""
+    kinds = ("all", "each site's best", "winners", "winners that won before")
+    for place, what in zip((0, 2, 4, 6), kinds, strict=True):
         cells = []
         for number in ROUNDS:
-            rows = [one[number] for one in found if number in one]
+            rows = [one[number] for one in found if len(one.get(number, ())) > place]
             shares = [100 * row[place] / max(row[place + 1], 1) for row in rows]
             cells.append(f"{statistics.median(shares):.1f}" if shares else "")
         if any(cells):
