@@ -280,7 +280,7 @@ def _narrow(device: torch.device) -> Any:
 def _has_bfloat16() -> bool:
     """Whether this machine's processor multiplies matrices in bfloat16 (x86: `amx_bf16`).
 
-    The vector instructions of `avx512_bf16` are not enough: half as fast as float32 with torch 2.13.
+    The vector instructions of `avx512_bf16` alone are half as fast as float32 (torch 2.13).
     """
     try:
         flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
