@@ -1,15 +1,15 @@
 """How often Lazy MIL picks a right sentence, by round: the mechanism that the paper claims.
 
     python benchmarks/lazymil/picks.py --out runs/lazymil [--seeds 1 2 3 4 5] [--shares 25 50 75]
-        [--warm] [--fraction 0.5]
+        [--warm] [--half]
 
-Runs `lazy-mil` (with `--warm` after some rounds on every sentence; with `--fraction` those runs of
-run.py, half of the sentences wrong) on the bags that `corpora.py` made and looks at which sentences
-sites train on, over their shoulder: a site's own code never reads what is right. Of bags with a
-relation: the share of right ones among all sentences of the sites drawn (what picking blindly
-gives), among each site's best sentence of each of its bags, and among those that won; how many of
-all winners won in the round before as well, and how many sentences ever did. They are added up in
-the run's `picks.json`, of which `table.py` makes a table.
+Runs `lazy-mil` (with `--warm` after some rounds on every sentence; with `--half` half of the sites
+take part in a round, the runs `half-W` of run.py, instead of all) on the bags that `corpora.py`
+made and looks at which sentences sites train on, over their shoulder: a site's own code never reads
+what is right. Of bags with a relation: the share of right ones among all sentences of the sites
+drawn (what picking blindly gives), among each site's best sentence of each of its bags, and among
+those that won; how many of all winners won in the round before as well, and how many sentences ever
+did. They are added up in the run's `picks.json`, of which `table.py` makes a table.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from run import FEDERATED, SWEPT
+from run import FEDERATED, TAKING_PART
 
 from confide.methods import METHODS
 from confide.methods.bags import looked_at
@@ -64,20 +64,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--shares", nargs="*", default=["25", "50", "75"])
     parser.add_argument("--warm", action="store_true")
-    parser.add_argument("--fraction", choices=SWEPT["fraction"][1], help="of the sites in a round")
+    parser.add_argument("--half", action="store_true")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     given.out = given.out.absolute()
     METHODS["lazy-mil"] = Watched
     method = "lazy-mil-warm" if given.warm else "lazy-mil"
-    overrides = [*FEDERATED[method], *given.overrides]
-    labels = {f"scattered-{share}": share for share in given.shares}
-    if given.fraction:
-        labels = {f"fraction-{given.fraction}": "50"}
-        overrides.append(f"{SWEPT['fraction'][0]}={given.fraction}")
-    for label, share in labels.items():
+    only = "half" if given.half else "scattered"
+    overrides = [TAKING_PART[only], *FEDERATED[method], *given.overrides]
+    for share in given.shares:
         for seed in given.seeds:
-            out = given.out / "runs" / label / f"{method}-{seed}"
+            out = given.out / "runs" / f"{only}-{share}" / f"{method}-{seed}"
             if not (out / "picks.json").exists():
                 one(given.out / "corpora", share, seed, out=out, overrides=overrides)
 

@@ -5,7 +5,8 @@
 Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
 the command can be stopped and given again; several may work on different experiments of one folder.
 `corpora.py` makes the corpora of `scattered` and `cdr` first; `table.py` turns the folder into
-tables.
+tables. In a round of `scattered` and `cdr-all` all sites take part, of the others half of them, but
+for `fraction`.
 """
 
 import argparse
@@ -28,11 +29,11 @@ OTHERS = {
     "pooled-att": ("method=pooled", "base=fedavg", "bags.denoise=att"),
 }
 SHARES = ("0", "25", "50", "75")
-SWEPT = {
-    "fraction": ("federation.fraction", ("0.2", "0.5")),
-    "sites": ("split.sites", ("5", "40")),
-}
-"""Settings of `scattered-50` that are changed: all sites of a round, and ten, are its own."""
+ALL, HALF = "federation.fraction=1.0", "federation.fraction=0.5"
+TAKING_PART = {"scattered": ALL, "half": HALF}
+"""Of the sites of `scattered-W` and `half-W` in a round."""
+SWEPT = {"fraction": ("federation.fraction", ("0.2",)), "sites": ("split.sites", ("5", "40"))}
+"""Settings of `half-50` that are changed; all sites of a round are `scattered-50`."""
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
@@ -42,32 +43,34 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
     if only in ("pgr", "gids"):
         for name, own in (FEDERATED | OTHERS).items():
             yield only, f"lazymil-{only}", name, own
-    elif only == "cdr":
+    elif only in ("cdr", "cdr-all"):
         files = (f"split.train={corpora / 'cdr.jsonl'}", f"split.test={corpora / 'cdr-test.jsonl'}")
         for name, own in (FEDERATED | OTHERS).items():
-            yield only, str(HERE / "cdr.toml"), name, (*files, *own)
-    elif only == "scattered":
+            taking_part = ALL if only == "cdr-all" else HALF
+            yield only, str(HERE / "cdr.toml"), name, (*files, taking_part, *own)
+    elif only in TAKING_PART:
         for share in SHARES:
             for name, own in FEDERATED.items():
-                yield scattered(corpora, share, name, own)
+                yield scattered(only, corpora, share, name, own)
             if share != "0":
-                yield scattered(corpora, f"right-{share}", "fedavg-none", FEDERATED["fedavg-none"])
+                right = f"right-{share}"
+                yield scattered(only, corpora, right, "fedavg-none", FEDERATED["fedavg-none"])
     else:
         setting, values = SWEPT[only]
         for value in values:
             for name, own in FEDERATED.items():
-                _, recipe, _, overrides = scattered(corpora, "50", name, own)
+                _, recipe, _, overrides = scattered("half", corpora, "50", name, own)
                 yield f"{only}-{value}", recipe, name, (*overrides, f"{setting}={value}")
 
 
-def scattered(corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
+def scattered(only: str, corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
     """A run of sentences scattered into bags."""
     train, test = corpora / f"scattered-{share}.jsonl", corpora / "scattered-test.jsonl"
-    files = (f"split.train={train}", f"split.test={test}")
-    return f"scattered-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
+    files = (f"split.train={train}", f"split.test={test}", TAKING_PART[only])
+    return f"{only}-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
 
 
-EXPERIMENTS = ("pgr", "gids", "cdr", "scattered", *SWEPT)
+EXPERIMENTS = ("pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT)
 
 
 def main() -> None:

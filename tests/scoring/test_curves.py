@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from confide.errors import DataError
@@ -18,13 +18,18 @@ def counts(f1_SK, sentences=400):
     return table
 
 
+@example(ceiling=1.0, lacking=0.5, exponent=1.625, factor=1.5)
 @given(st.floats(0.6, 1), st.floats(0.05, 0.6), st.floats(0.05, 2), st.sampled_from([1.5, 2, 10]))
 def test_a_power_law_is_found_again(ceiling, lacking, exponent, factor):
-    """`lacking` is how far the smallest size stays below the ceiling."""
+    """`lacking` is how far the smallest size stays below the ceiling.
+
+    The grid's nearest exponent is at most 3.2 % off, which moves lacking * r**-c by no more than
+    0.6 * 0.032 / e = 0.007, as c ln(r) r**-c is at most 1 / e.
+    """
     true = Curve(ceiling, lacking * 0.2**exponent, exponent, 1000)
     found = fit_curve(SIZES, [true.at(size) for size in SIZES])
     for size in SIZES:
-        assert found.at(size) == pytest.approx(true.at(size), abs=3e-3)
+        assert found.at(size) == pytest.approx(true.at(size), abs=7e-3)
     assert found.gain(factor) == pytest.approx(true.gain(factor), abs=0.015)
 
 
