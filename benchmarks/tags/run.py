@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["tagger", "encoder", "lightner"])
     parser.add_argument("--variants", nargs="*", help="only these; also complete, and of sweeps")
     parser.add_argument("--draws", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--small-dev", action="store_true", help="a share of training text")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     recipe = recipe_path(f"tags-{given.corpora}")
@@ -79,6 +80,8 @@ def main() -> None:
                 tree = read_tree(recipe)
                 for site in tree["site"]:
                     site["test_knows"] = has[site["name"]]
+                    if given.small_dev:
+                        site.pop("dev", None)
                     site["knows"] = (has if name == "complete" else knows)[site["name"]]
                 out = given.out / given.corpora / kind / f"{name}-{draw}"
                 one(out, parse(tree, [*overrides, *given.overrides]))

@@ -4,7 +4,9 @@
 
 For the corpora, each kind of model and variant, over draws: strict micro F1 of all entities of the
 test text, of those of the types that their site annotates, and of the others; mean and standard
-deviation in per cent; bytes up of a site and round, and the share of the model that travels.
+deviation in per cent; how much of the first `whole` has more, over the same draws; bytes up of a
+site and round, the share of the model that travels, and seconds of a run. Then the same of each
+site.
 `--keep` adds what the finished runs came to, a line each, to a file that can stand in the place of
 the folder.
 """
@@ -12,13 +14,18 @@ the folder.
 import argparse
 import json
 import statistics
+from collections import Counter, defaultdict
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from confide.runfolder import RunFolder
 
 Record = dict[str, Any]
+EVERY = "all"
+PARTS = ("own", "others")
+"""The types that an entity's site annotates, and those that it does not."""
 
 
 def main() -> None:
@@ -31,14 +38,30 @@ def main() -> None:
         there = records(given.keep) if given.keep.exists() else []
         found = {key(one): one for one in there} | found
         given.keep.write_text("".join(json.dumps(found[one]) + "\n" for one in sorted(found)))
-    print("| corpora | kind | variant | draws | all | own types | other types | up | share |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    head = ("corpora", "kind", "variant", "draws", "all", "own types", "other types")
+    print(f"| {' | '.join(head)} | whole less it | up | share | seconds |\n{'|---' * 11}|")
     for names in dict.fromkeys(one[:3] for one in sorted(found)):
         rows = [found[one] for one in sorted(found) if one[:3] == names]
-        cells = [spread([100 * one[part] for one in rows]) for part in ("all", "own", "others")]
+        cells = [spread([100 * one[part] for one in rows]) for part in (EVERY, *PARTS)]
+        whole = [found.get((*names[:2], "whole", one["draw"])) for one in rows]
+        more = [100 * (w["all"] - one["all"]) for w, one in zip(whole, rows, strict=True) if w]
+        cells.append(spread(more, "{:+.1f}") if more and names[2] != "whole" else "")
         up = f"{statistics.median(one['up'] for one in rows):,.0f}"
         share = f"{100 * rows[0]['share']:.1f} %"
-        print(f"| {' | '.join(names)} | {len(rows)} | {' | '.join(cells)} | {up} | {share} |")
+        seconds = f"{statistics.median(one['seconds'] for one in rows):.0f}"
+        cells += [up, share, seconds]
+        print(f"| {' | '.join(names)} | {len(rows)} | {' | '.join(cells)} |")
+    by_site(found)
+
+
+def by_site(found: dict[tuple[str, str, str, int], Record]) -> None:
+    """A line for each site: what it annotates, and what others do."""
+    print(f"\n| corpora | kind | variant | site | own types | other types |\n{'|---' * 6}|")
+    for names in dict.fromkeys(one[:3] for one in sorted(found)):
+        rows = [found[one]["sites"] for one in sorted(found) if one[:3] == names]
+        for site in rows[0]:
+            parts = [spread([100 * row[site][part] for row in rows]) for part in PARTS]
+            print(f"| {' | '.join(names)} | {site} | {' | '.join(parts)} |")
 
 
 def key(record: Record) -> tuple[str, str, str, int]:
@@ -57,13 +80,12 @@ def record(path: Path) -> Record:
     result = json.loads(path.read_text())
     variant, _, draw = path.parent.name.rpartition("-")
     knows = {site.name: site.knows for site in RunFolder(path.parent).settings().site}
-    counts: dict[str, list[int]] = {"all": [0, 0, 0], "own": [0, 0, 0], "others": [0, 0, 0]}
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for site, scores in result["scores"]["sites"].items():
         for kind, one in scores["strict"]["types"].items():
-            part = "own" if kind in knows[site] else "others"
-            for name in ("all", part):
-                for place, what in enumerate(("true", "predicted", "support")):
-                    counts[name][place] += one[what]
+            part = PARTS[kind not in knows[site]]
+            for place in product((site, EVERY), (part, EVERY)):
+                counts[place].update({what: one[what] for what in ("true", "predicted", "support")})
     last = result["history"][-1]
     return {
         "corpora": path.parents[2].name,
@@ -72,7 +94,9 @@ def record(path: Path) -> Record:
         "draw": int(draw),
         "knows": knows,
         "rounds": len(result["history"]),
-        **{name: f1(*found) for name, found in counts.items()},
+        EVERY: f1(counts[EVERY, EVERY]),
+        **{part: f1(counts[EVERY, part]) for part in PARTS},
+        "sites": {site: {part: f1(counts[site, part]) for part in PARTS} for site in knows},
         "pseudo": [one["pseudo"] for one in result["history"]],
         "dev": [(one.get("dev") or {}).get("strict") for one in result["history"]],
         "share": last["share"],
@@ -83,9 +107,9 @@ def record(path: Path) -> Record:
     }
 
 
-def f1(true: int, predicted: int, gold: int) -> float:
+def f1(found: Counter[str]) -> float:
     """Of counts; 0 where there is nothing."""
-    return 2 * true / (predicted + gold) if predicted + gold else 0.0
+    return 2 * found["true"] / max(found["predicted"] + found["support"], 1)
 
 
 def sent(path: Path) -> float:
@@ -100,9 +124,9 @@ def sent(path: Path) -> float:
     return statistics.mean(total.values()) if total else 0.0
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float], form: str = "{:.1f}") -> str:
     """Mean ± standard deviation."""
-    mean = f"{statistics.mean(values):.1f}"
+    mean = form.format(statistics.mean(values))
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
