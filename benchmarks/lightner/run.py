@@ -46,7 +46,7 @@ from confide.text.formats import read
 
 CORPUS = "$CONFIDE_DATA/bc5cdr_ner/train.tsv"
 SIZES = BartSizes(30522, 384, 6, 6, 12, 12, 1536, 1536, 512, epsilon=1e-12)
-PER_BATCH = 2048
+PER_BATCH = 4096
 SURE = 1e6
 
 

@@ -64,7 +64,7 @@ from confide.models.low_rank import add_low_rank
 from confide.models.pointing import write
 from confide.models.products import widen
 
-_PER_BATCH = 2048  # padded pieces that are read at once
+_PER_BATCH = 4096  # padded pieces that are read at once
 _PER_SLOPES = 512  # the same, where all that was computed is kept for two passes backwards
 _BETWEEN = re.compile(r"[-_/\s]+")  # the words of a type's name
 
