@@ -15,6 +15,8 @@ from confide.data.relations import Rules
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import new_key
+from confide.methods.pseudo_complete import PseudoComplete
+from confide.methods.pseudo_complete.extractor import EntityExtractor
 from confide.report.mistakes import errors_view
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
 from confide.sitereport import WORST, Home, relation_report, site_report, site_reports
@@ -206,3 +208,32 @@ def test_a_site_without_a_key_took_no_part_in_a_keyed_method(tmp_path: Path) -> 
     counts = site_reports(method, homes(tmp_path, key=new_key(tmp_path / "k")))
     assert isinstance(counts["a"], EntityCounts) and counts["a"].strict["Drug"].gold == 6
     assert json.loads((tmp_path / "a" / "errors.json").read_text())["task"] == "ner"
+
+
+def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntityExtractor, "__call__", lambda _, documents: SEEN)
+    modeller: Any = None
+    model: Any = None
+    extractor = EntityExtractor(modeller, model)
+    method: Any = Toy(task="ner")
+    method.extractor = lambda *_, **__: extractor
+    method.Memory = PseudoComplete.Memory
+    drugs = [
+        replace(one, entities=tuple(e for e in one.entities if e.type == "Drug")) for one in GOLD
+    ]
+    sites = {
+        "a": SiteSpec("a", drugs, tmp_path / "a", test=drugs),
+        "b": SiteSpec("b", drugs, tmp_path / "b", test=drugs, knows=("Drug",)),
+        "c": SiteSpec("c", drugs, tmp_path / "c", test=drugs, test_knows=("Sign",)),
+        "d": SiteSpec("d", drugs, tmp_path / "d", test=GOLD),
+    }
+    site_reports(method, [Home(spec, object()) for spec in sites.values()])
+    sums = {
+        name: read_sentences(tmp_path / name / "sentences.json", "strict").counts_N3.sum(axis=0)
+        for name in sites
+    }
+    assert sums["a"].tolist() == sums["b"].tolist() == [6, 6, 6]
+    assert sums["c"].tolist() == [6, 12, 6]  # signs were looked for, and there were none
+    assert sums["d"].tolist() == [12, 12, 12]

@@ -32,7 +32,7 @@ from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.methods import Method
 from confide.methods.bag_extractor import BagExtractor
-from confide.methods.pseudo_complete.extractor import EntityExtractor
+from confide.methods.pseudo_complete.extractor import EntityExtractor, among
 from confide.scoring import (
     SCORING,
     BagCounts,
@@ -102,6 +102,8 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             counts[spec.name] = made[3].counts(spec.test)
             continue
         predicted = made[3](spec.test)
+        if isinstance(made[3], EntityExtractor):
+            predicted = among(predicted, spec.test, annotated_at(spec))
         if method.task == "re":
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
         else:
@@ -109,6 +111,12 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             if isinstance(made[3], EntityExtractor):
                 keep_weights(made[3], spec, method.Memory)
     return counts
+
+
+def annotated_at(spec: SiteSpec) -> set[str]:
+    """The types that a site of pseudo-complete annotates, in training or in test text."""
+    seen = {entity.type for one in spec.train for entity in one.entities}
+    return {*(spec.knows or seen), *spec.test_knows}
 
 
 def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:

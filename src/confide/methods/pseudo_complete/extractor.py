@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -47,6 +47,20 @@ class EntityExtractor:
             text = with_cached(found.text, found.examples, self.encoder, keep=False)
             found = replace(found, text=text)
         return annotate_with(self.modeller, self.model, found)
+
+
+def among(
+    predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
+) -> list[Document]:
+    """The documents with entities of those types alone that somebody looked for in their text.
+
+    Those are what is `annotated` there, and what occurs in the gold documents.
+    """
+    types = {*annotated, *(e.type for one in gold for e in one.entities)}
+    return [
+        replace(one, entities=tuple(e for e in one.entities if e.type in types))
+        for one in predicted
+    ]
 
 
 def extractor_of(

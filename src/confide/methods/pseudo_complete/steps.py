@@ -40,6 +40,7 @@ from confide.methods.pseudo_complete.asks import (
     check_weighed,
     start_of_completed,
 )
+from confide.methods.pseudo_complete.extractor import among
 from confide.methods.pseudo_complete.forms import (
     BartMemory,
     BartShape,
@@ -55,7 +56,6 @@ from confide.methods.pseudo_complete.forms import (
 )
 from confide.methods.taggers import TaggerMemory, keep_private
 from confide.methods.vocabulary import training_examples
-from confide.text.document import Document
 
 # --- a site's text ------------------------------------------------------------------------------
 
@@ -297,17 +297,8 @@ def score_types(
         site.cache[key] = replace(found, text=text)
     model = _model_at(site, mine, ask.weights, lent=True)
     predicted = annotate_with(modeller, model, site.cache[key])
-    return score_documents(gold, among(predicted, site, ask.part)), mine
-
-
-def among(predicted: Sequence[Document], site: Site, part: str) -> list[Document]:
-    """The documents with entities of those types alone that are annotated in the site's text."""
-    types = own_types(site) | {e.type for one in site.documents(part) for e in one.entities}
-    types |= set(site.test_knows if part == "test" else ())
-    return [
-        replace(one, entities=tuple(e for e in one.entities if e.type in types))
-        for one in predicted
-    ]
+    annotated = {*own_types(site), *(site.test_knows if ask.part == "test" else ())}
+    return score_documents(gold, among(predicted, gold, annotated)), mine
 
 
 TAKE_TAGGER = Step.of(take_tagger)
