@@ -4,11 +4,10 @@
 
 For the corpora, each kind of model and variant, over draws: strict micro F1 of all entities of the
 test text, of those of the types that their site annotates, and of the others; mean and standard
-deviation in per cent; how much of the first `whole` has more, over the same draws; bytes up of a
-site and round, the share of the model that travels, and seconds of a run. Then the same of each
-site.
-`--keep` adds what the finished runs came to, a line each, to a file that can stand in the place of
-the folder.
+deviation in per cent; how much of the first `whole` has more, over the same draws, and the 95%
+interval of that mean (Student's t, over draws); bytes up of a site and round, the share of the
+model that travels, and seconds of a run. Then the same of each site. `--keep` adds what the
+finished runs came to, a line each, to a file that can stand in the place of the folder.
 """
 
 import argparse
@@ -19,6 +18,8 @@ from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from scipy import stats
 
 from confide.runfolder import RunFolder
 
@@ -45,7 +46,7 @@ def main() -> None:
         cells = [spread([100 * one[part] for one in rows]) for part in (EVERY, *PARTS)]
         whole = [found.get((*names[:2], "whole", one["draw"])) for one in rows]
         more = [100 * (w["all"] - one["all"]) for w, one in zip(whole, rows, strict=True) if w]
-        cells.append(spread(more, "{:+.1f}") if more and names[2] != "whole" else "")
+        cells.append(interval(more) if more and names[2] != "whole" else "")
         up = f"{statistics.median(one['up'] for one in rows):,.0f}"
         share = f"{100 * rows[0]['share']:.1f} %"
         seconds = f"{statistics.median(one['seconds'] for one in rows):.0f}"
@@ -124,9 +125,19 @@ def sent(path: Path) -> float:
     return statistics.mean(total.values()) if total else 0.0
 
 
-def spread(values: list[float], form: str = "{:.1f}") -> str:
+def interval(values: list[float]) -> str:
+    """The mean and its 95% interval."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return f"{mean:+.1f}"
+    error = statistics.stdev(values) / len(values) ** 0.5
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=mean, scale=error)
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def spread(values: list[float]) -> str:
     """Mean ± standard deviation."""
-    mean = form.format(statistics.mean(values))
+    mean = f"{statistics.mean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
