@@ -18,6 +18,7 @@ from confide.federation.inprocess import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.methods import METHODS, method_of
+from confide.methods.pseudo_complete import steps
 from confide.methods.pseudo_complete.asks import Complete, Weighed
 from confide.methods.pseudo_complete.steps import moved_weights
 from confide.opening import opened
@@ -102,6 +103,25 @@ def test_without_a_gradient_a_weight_stays() -> None:
     assert nobody.tolist() == before_S.tolist()
     some = moved_weights(before_S, source_SG, others_G=np.array([3, 4], np.float32), momentum=0.9)
     assert some.tolist() == pytest.approx([0.5, 1.9])
+
+
+def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: dict[float, dict[str, Any]] = {}
+    for weight in (0.0, -0.5):
+
+        def fixed(_: Any, source_SG: Any, weight: float = weight, **rest: Any) -> Any:
+            return np.full(len(source_SG), weight, np.float32)
+
+        monkeypatch.setattr(steps, "moved_weights", fixed)
+        settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
+        done = run(settings, out=tmp_path / str(weight))
+        states[weight] = _weights(done.folder, METHODS["pseudo-complete-tagger"](settings).State)
+        kept = json.loads((done.folder / "sites" / "site-1" / "weights.json").read_text())
+        assert {one["weight"] for one in kept["sentences"]} == {weight}
+    for name, array in states[0.0].items():
+        np.testing.assert_array_equal(array, states[-0.5][name])
 
 
 @pytest.mark.parametrize("most", ["inf", "0.01"])

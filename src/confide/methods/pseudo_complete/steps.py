@@ -202,7 +202,7 @@ def complete(
     report = training_modeller(site, mine, ask.reversal).fit(
         model,
         annotated.encoded,
-        weights_S=after.instance_weights_S if after.weighed else None,
+        weights_S=counting(after.instance_weights_S) if after.weighed else None,
         epochs=ask.local_epochs,
         batch_size=ask.batch_size,
         optimiser=_optimiser(ask),
@@ -267,6 +267,14 @@ def moved_weights(
     after_S = momentum * before_S.astype(np.float64) + (1 - momentum) * np.clip(likeness_S, -1, 1)
     kept_S: NDArray[np.float32] = np.where(moved_S, after_S, before_S).astype(np.float32)
     return kept_S
+
+
+def counting(weights_S: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What a loss is multiplied by: a sentence below 0 counts nothing.
+
+    Of a loss that is to grow there is no end: the model would unlearn its sentences for ever.
+    """
+    return np.maximum(weights_S, np.float32(0))
 
 
 def _optimiser(ask: Complete) -> Optimiser:
