@@ -24,6 +24,12 @@ from confide.runfolder import RunFolder
 from confide.settings import Settings, parse, read_tree
 
 CORPORA = ("medical", "crossner")
+KINDS: dict[str, tuple[str, ...]] = {
+    "tagger": ("model.kind=tagger",),
+    "tagger-minilm": ("model.kind=tagger", "model.context=minilm"),
+    "encoder": ("model.kind=encoder",),
+    "lightner": ("model.kind=lightner",),
+}
 OFF = "options.instance_weights=false"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("options.distil=false", OFF),  # without distillation and weighting
@@ -61,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/tags"))
     parser.add_argument("--corpora", choices=CORPORA, default="medical")
-    parser.add_argument("--kinds", nargs="*", default=["tagger", "encoder", "lightner"])
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--variants", nargs="*", help="only these; also complete, and of sweeps")
     parser.add_argument("--draws", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--small-dev", action="store_true", help="a share of training text")
@@ -76,7 +82,7 @@ def main() -> None:
             variants = VARIANTS | (RIVALS if kind == "lightner" else {})
             everything = variants | SWEEPS | {"complete": VARIANTS["plain"]}
             for name in given.variants or variants:
-                overrides = [f"model.kind={kind}", f"seed={draw}", *everything[name]]
+                overrides = [*KINDS[kind], f"seed={draw}", *everything[name]]
                 tree = read_tree(recipe)
                 for site in tree["site"]:
                     site["test_knows"] = has[site["name"]]

@@ -36,13 +36,16 @@ _FOUND_BY = {"ner": "recognise entities", "re": "find relations", "bags": "find 
 class Models:
     """What annotates: a recogniser of entities, an extractor of relations, or one after the other.
 
-    `tags` and `relation_names` are the chosen site's maps of the names in its files.
+    `tags` and `relation_names` are the chosen site's maps of the names in its files. `annotated`
+    are the entity types that it annotates, of a model of sites that annotate different ones; None:
+    whoever annotates looks for all types.
     """
 
     entities: Extractor | EntityExtractor | None
     relations: RelationExtractor | BagExtractor | None
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
+    annotated: frozenset[str] | None = None
 
     def found(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the entities that are found in them, or that they have."""
@@ -61,16 +64,20 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
     """The models of runs at their selected rounds, or of releases. Raises as `predict` does."""
     paths = _by_task(_paths(run))
     models: dict[str, Any] = {}
+    annotated: dict[str, frozenset[str] | None] = {}
     tables: list[SiteTable | SplitTable] = []
     for task in (task for task in _FOUND_BY if task in paths):
         others = [path for other, path in paths.items() if other != task]
-        models[task], table = _opened(paths[task], site=site, key=key, others=others)
+        models[task], table, annotated[task] = _opened(
+            paths[task], site=site, key=key, others=others
+        )
         tables += [] if table is None else [table]
     return Models(
         models.get("ner"),
         models.get("re") or models.get("bags"),
         tags=tables[0].tags if tables else {},
         relation_names=tables[-1].relations if tables else {},
+        annotated=annotated.get("ner"),
     )
 
 
@@ -125,10 +132,14 @@ def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
 
 def _opened(
     path: Path, *, site: str | None, key: Path | None, others: Sequence[Path]
-) -> tuple[Any, SiteTable | SplitTable | None]:
-    """The model in a folder, and the settings' table with the names of the chosen site's files."""
+) -> tuple[Any, SiteTable | SplitTable | None, frozenset[str] | None]:
+    """The model in a folder, the settings' table with the names of the chosen site's files.
+
+    And the entity types that this site annotates (`Models.annotated`).
+    """
     if release_task(path):
-        return released(path), None
+        model = released(path)
+        return model, None, frozenset() if isinstance(model, EntityExtractor) else None
     folder = RunFolder(path)
     settings = folder.settings()
     method = method_of(settings)
@@ -151,7 +162,20 @@ def _opened(
             fix="name the key file that the sites share with --key, or let a site make a copy"
             " with its words in the clear: `confide release`",
         ) from error
-    return model, settings.split or own
+    return model, settings.split or own, _annotated(model, folder, own, site)
+
+
+def _annotated(
+    model: Any, folder: RunFolder, own: SiteTable | None, site: str | None
+) -> frozenset[str] | None:
+    """The entity types that a site annotates, in training or in test text; none of no site.
+
+    None where all sites annotate the same.
+    """
+    if not isinstance(model, EntityExtractor):
+        return None
+    seen = folder.result()["data"]["sites"].get(site, {}).get("entities", {})
+    return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
 
 
 def _only_there(site: str, folder: RunFolder, other: Path) -> bool:

@@ -17,6 +17,7 @@ from confide.data.entity_types import alike, as_known
 from confide.data.relations import Candidates, candidates, predicted_labels
 from confide.errors import DataError, SettingsError
 from confide.methods.bag_extractor import BagExtractor
+from confide.methods.pseudo_complete.extractor import among
 from confide.methods.relation_extractor import RelationExtractor
 from confide.opening import Models, Runs, opened, types_of
 from confide.scoring import (
@@ -98,6 +99,9 @@ def evaluate(
     Types of entities have the relation model's names then. Where there are relations, "unknown" has
     the types that the relation model does not know.
 
+    Where sites annotate different types, what is found of a type that neither occurs in the files
+    nor is annotated at `site` is not counted: nobody looked for it there.
+
     The maps of `site` for types and relations, where its settings have some, are applied to the
     files. `mode` is how entities are matched. Raises as `predict` does, and DataError where the
     files hold no entity, or no relation.
@@ -110,12 +114,12 @@ def evaluate(
     gold, _ = retag(files, models.tags, relations=models.relation_names)
     if models.relations is None:
         _must_hold(gold, "entity")
-        return scores(count_entities(gold, models.found(gold), mode=mode))
+        return scores(count_entities(gold, _looked_for(models, gold), mode=mode))
     _must_hold(gold, "relation")
     names = common_names(models, gold, types)
     if isinstance(models.relations, BagExtractor):
         return {**_bags_scored(models, gold, names), "unknown": _unknown(names, types)}
-    predicted = _related(models.relations, models.found(gold), names)
+    predicted = _related(models.relations, _looked_for(models, gold), names)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in names.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
@@ -130,6 +134,12 @@ def evaluate(
             "relations": _end_to_end(gold, predicted, looked),
         }
     return {**result, "unknown": _unknown(names, types)}
+
+
+def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
+    """The documents with the entities that are found in them, of types that were looked for."""
+    found = models.found(gold)
+    return found if models.annotated is None else among(found, gold, models.annotated)
 
 
 # --- types of entities, and relations between them ----------------------------------------------

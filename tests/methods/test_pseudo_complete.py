@@ -22,10 +22,12 @@ from confide.methods.pseudo_complete import steps
 from confide.methods.pseudo_complete.asks import Complete, Weighed
 from confide.methods.pseudo_complete.steps import moved_weights
 from confide.opening import opened
+from confide.predict import evaluate, predict
 from confide.release import release
 from confide.run import run
 from confide.settings import Settings, parse
 from confide.text.document import Document, Entity, Relation
+from confide.text.formats import read, write
 from contract.corpus import sentences, tiny, write_conll
 from contract.relations import encoder
 from contract.runs import Asking, use_engine
@@ -256,6 +258,22 @@ def test_what_is_found_of_a_type_that_nobody_annotated_there_is_not_counted(
     result = json.loads((scores.folder / "result.json").read_text())["scores"]["sites"]
     assert set(result["site-3"]["strict"]["types"]) <= {"Drug"}
     assert "Effect" in result["site-1"]["strict"]["types"]
+
+
+def test_files_in_which_nobody_looked_for_a_type_are_scored_without_it(tmp_path: Path) -> None:
+    rounds = ("rounds=4", "training.local_epochs=4")
+    done = run(tiny(tmp_path, "method=pseudo-complete-encoder", *rounds), out=tmp_path / "run")
+    (file,) = (tmp_path / "data" / "site-1").glob("test*")
+    drugs = tmp_path / "drugs.conll"
+    write(only(read(file).documents, {"Drug"}), drugs, "conll")
+    assert {e.type for one in predict(done.folder, [drugs]) for e in one.entities} > {"Drug"}
+    for model in (done.folder, release(done.folder, out=tmp_path / "released")):
+        scored = evaluate(model, [drugs])
+        assert scored["strict"]["types"].keys() == scored["relaxed"]["types"].keys() == {"Drug"}
+    looked_for = evaluate(done.folder, [drugs], site="site-1")["strict"]["types"]
+    assert looked_for["Effect"]["predicted"] > looked_for["Effect"]["support"] == 0
+    of_run = done.result["scores"]["sites"]["site-1"]["strict"]
+    assert evaluate(done.folder, [file], site="site-1")["strict"] == of_run
 
 
 @every_kind
