@@ -10,12 +10,12 @@ nobody looked for them there.
 
 import argparse
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from run import KINDS
+from table import EVERY, NAMES, spread
 
 from confide.api import predict, read
 from confide.data.corpora import locate
@@ -25,7 +25,6 @@ from confide.text.retag import retag
 
 FILE = "$CONFIDE_DATA/uner_ewt/en_ewt-ud-test.iob2"
 TYPES = {"PER": "person", "ORG": "organisation", "LOC": "location"}
-EVERY = "all"
 
 
 def main() -> None:
@@ -41,11 +40,11 @@ def main() -> None:
     if given.keep:
         given.keep.write_text("".join(json.dumps(one) + "\n" for one in found))
     genres = list(found[0]["genres"])
-    print(f"| kind | variant | draws | {' | '.join(genres)} |\n{'|---' * (3 + len(genres))}|")
+    print(f"|  | draws | {' | '.join(genres)} |\n{'|---' * (2 + len(genres))}|")
     for kind, variant in dict.fromkeys((one["kind"], one["variant"]) for one in found):
         rows = [one["genres"] for one in found if (one["kind"], one["variant"]) == (kind, variant)]
         cells = " | ".join(spread([100 * row[genre] for row in rows]) for genre in genres)
-        print(f"| {kind} | {variant} | {len(rows)} | {cells} |")
+        print(f"| {kind}, {NAMES.get(variant, variant)} | {len(rows)} | {cells} |")
 
 
 def measured(root: Path, kinds: Sequence[str]) -> list[dict]:
@@ -71,12 +70,6 @@ def f1_by_genre(gold: Sequence[Document], predicted: Sequence[Document]) -> dict
         counts = count_entities(*zip(*pairs[genre], strict=True)).strict
         scores[genre] = f1(micro({kind: counts[kind] for kind in TYPES.values() if kind in counts}))
     return scores
-
-
-def spread(values: list[float]) -> str:
-    """Mean ± standard deviation."""
-    mean = f"{statistics.mean(values):.1f}"
-    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ SWEEPS: dict[str, tuple[str, ...]] = {
     **{f"local-{e}": (f"training.local_epochs={e}",) for e in (1, 2, 4)},
 }
 
+COMPLETE = "complete"
+"""FedAvg of sites that annotate all types that their corpora have."""
+
 
 def annotated(tree: Mapping[str, Any]) -> dict[str, list[str]]:
     """The types of each site's corpus, under their common names."""
@@ -80,7 +83,7 @@ def main() -> None:
         print(f"draw {draw}: {knows}", file=sys.stderr)
         for kind in given.kinds:
             variants = VARIANTS | (RIVALS if kind == "lightner" else {})
-            everything = variants | SWEEPS | {"complete": VARIANTS["plain"]}
+            everything = variants | SWEEPS | {COMPLETE: VARIANTS["plain"]}
             for name in given.variants or variants:
                 overrides = [*KINDS[kind], f"seed={draw}", *everything[name]]
                 tree = read_tree(recipe)
@@ -88,7 +91,7 @@ def main() -> None:
                     site["test_knows"] = has[site["name"]]
                     if given.small_dev:
                         site.pop("dev", None)
-                    site["knows"] = (has if name == "complete" else knows)[site["name"]]
+                    site["knows"] = (has if name == COMPLETE else knows)[site["name"]]
                 out = given.out / given.corpora / kind / f"{name}-{draw}"
                 one(out, parse(tree, [*overrides, *given.overrides]))
 

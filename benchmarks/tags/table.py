@@ -2,23 +2,27 @@
 
     python benchmarks/tags/table.py runs/tags [--keep benchmarks/tags/measured.jsonl]
 
-For the corpora, each kind of model and variant, over draws: strict micro F1 of all entities of the
-test text, of those of the types that their site annotates, and of the others; mean and standard
-deviation in per cent; how much of the first `whole` has more, over the same draws, and the 95%
-interval of that mean (Student's t, over draws); bytes up of a site and round, the share of the
-model that travels, and seconds of a run. Then the same of each site. `--keep` adds what the
-finished runs came to, a line each, to a file that can stand in the place of the folder.
+For each of the corpora three tables, in per cent. Scores: of each kind of model and variant the
+strict micro F1 of all entities of the test text, by draw and mean with standard deviation; of those
+of the types that their site annotates, and of the others; how much more the same draws have with
+distillation and weighting; bytes up of a site and round, the share of the model that travels, and
+seconds of a run. Gains: what distillation adds to FedAvg, weighting to that, and both, by draw,
+with the mean and its 95% interval (Student's t, over draws). Sites: F1 of the types that each
+annotates, and of the others. `--keep` adds what the finished runs came to, a line each, to a file
+that can stand in the place of the folder.
 """
 
 import argparse
 import json
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from run import COMPLETE, KINDS, RIVALS, SWEEPS, VARIANTS
 from scipy import stats
 
 from confide.runfolder import RunFolder
@@ -27,6 +31,13 @@ Record = dict[str, Any]
 EVERY = "all"
 PARTS = ("own", "others")
 """The types that an entity's site annotates, and those that it does not."""
+PLAIN, DISTIL, WHOLE = "plain", "distil", "whole"
+NAMES = {PLAIN: "FedAvg", DISTIL: "with distillation", WHOLE: "with both"}
+ORDER = [*KINDS, *VARIANTS, *RIVALS, *SWEEPS, COMPLETE]
+GAINS = ((PLAIN, DISTIL), (DISTIL, WHOLE), (PLAIN, WHOLE))
+Cells = tuple[str, ...]
+Found = dict[tuple[str, str], dict[int, Record]]
+"""By kind and variant: each draw's run."""
 
 
 def main() -> None:
@@ -39,30 +50,79 @@ def main() -> None:
         there = records(given.keep) if given.keep.exists() else []
         found = {key(one): one for one in there} | found
         given.keep.write_text("".join(json.dumps(found[one]) + "\n" for one in sorted(found)))
-    head = ("corpora", "kind", "variant", "draws", "all", "own types", "other types")
-    print(f"| {' | '.join(head)} | whole less it | up | share | seconds |\n{'|---' * 11}|")
-    for names in dict.fromkeys(one[:3] for one in sorted(found)):
-        rows = [found[one] for one in sorted(found) if one[:3] == names]
-        cells = [spread([100 * one[part] for one in rows]) for part in (EVERY, *PARTS)]
-        whole = [found.get((*names[:2], "whole", one["draw"])) for one in rows]
-        more = [100 * (w["all"] - one["all"]) for w, one in zip(whole, rows, strict=True) if w]
-        cells.append(interval(more) if more and names[2] != "whole" else "")
-        up = f"{statistics.median(one['up'] for one in rows):,.0f}"
-        share = f"{100 * rows[0]['share']:.1f} %"
-        seconds = f"{statistics.median(one['seconds'] for one in rows):.0f}"
-        cells += [up, share, seconds]
-        print(f"| {' | '.join(names)} | {len(rows)} | {' | '.join(cells)} |")
-    by_site(found)
+    for corpora in sorted({name for name, *_ in found}):
+        of_these: Found = defaultdict(dict)
+        for one in sorted(found, key=place):
+            if one[0] == corpora:
+                of_these[one[1:3]][one[3]] = found[one]
+        print(f"{corpora}\n")
+        put(scores(of_these))
+        put(gains(of_these))
+        put(sites(of_these))
 
 
-def by_site(found: dict[tuple[str, str, str, int], Record]) -> None:
-    """A line for each site: what it annotates, and what others do."""
-    print(f"\n| corpora | kind | variant | site | own types | other types |\n{'|---' * 6}|")
-    for names in dict.fromkeys(one[:3] for one in sorted(found)):
-        rows = [found[one]["sites"] for one in sorted(found) if one[:3] == names]
-        for site in rows[0]:
-            parts = [spread([100 * row[site][part] for row in rows]) for part in PARTS]
-            print(f"| {' | '.join(names)} | {site} | {' | '.join(parts)} |")
+def scores(found: Found) -> Iterator[Cells]:
+    """A line for each kind and variant."""
+    draws = sorted({draw for rows in found.values() for draw in rows})
+    head = ("", *map(str, draws), "mean", "own types", "other types")
+    yield (*head, "more with both", "up", "share", "seconds")
+    for (kind, variant), rows in found.items():
+        each = [f"{100 * rows[draw][EVERY]:.1f}" if draw in rows else "" for draw in draws]
+        parts = [spread([100 * one[part] for one in rows.values()]) for part in (EVERY, *PARTS)]
+        more = differences(rows, found.get((kind, WHOLE), {})) if variant != WHOLE else []
+        up = f"{statistics.median(one['up'] for one in rows.values()) / 1e6:.2f} MB"
+        share = f"{100 * next(iter(rows.values()))['share']:.1f} %"
+        seconds = f"{statistics.median(one['seconds'] for one in rows.values()):.0f}"
+        name = f"{kind}, {NAMES.get(variant, variant)}"
+        yield (name, *each, *parts, interval(more) if more else "", up, share, seconds)
+
+
+def gains(found: Found) -> Iterator[Cells]:
+    """A line for each kind that has them: what each part of the method adds."""
+    yield ("more F1 by", "distillation", "weighting on top of it", "both")
+    for kind in dict.fromkeys(kind for kind, _ in found):
+        cells = []
+        for less, more in GAINS:
+            by_draw = differences(found.get((kind, less), {}), found.get((kind, more), {}))
+            each = ", ".join(f"{one:+.1f}" for one in by_draw)
+            cells.append(f"{each}: {interval(by_draw)}" if by_draw else "")
+        if any(cells):
+            yield (kind, *cells)
+
+
+def sites(found: Found) -> Iterator[Cells]:
+    """A line for each kind and variant: F1 of each site's own types / of the others."""
+    names = sorted(
+        {site for rows in found.values() for one in rows.values() for site in one["sites"]}
+    )
+    yield ("own / other types", *names)
+    for (kind, variant), rows in found.items():
+        of_sites = [[one["sites"][site] for one in rows.values()] for site in names]
+        cells = (
+            " / ".join(spread([100 * one[part] for one in each]) for part in PARTS)
+            for each in of_sites
+        )
+        yield (f"{kind}, {NAMES.get(variant, variant)}", *cells)
+
+
+def put(lines: Iterable[Cells]) -> None:
+    """Print a table whose first line is its head."""
+    for number, cells in enumerate(lines):
+        print(f"| {' | '.join(cells)} |")
+        if not number:
+            print("|---" * len(cells) + "|")
+    print()
+
+
+def differences(less: dict[int, Record], more: dict[int, Record]) -> list[float]:
+    """By draw that both have: F1 of all entities of the second less that of the first."""
+    return [100 * (more[one][EVERY] - less[one][EVERY]) for one in sorted(less) if one in more]
+
+
+def place(one: tuple[str, str, str, int]) -> tuple[int, int, int]:
+    """Where a run of this kind, variant and draw stands in the tables of its corpora."""
+    _, kind, variant, draw = one
+    return ORDER.index(kind), ORDER.index(variant), draw
 
 
 def key(record: Record) -> tuple[str, str, str, int]:
