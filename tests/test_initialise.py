@@ -106,6 +106,17 @@ def test_sites_with_other_names_schemes_formats_and_encodings(in_tmp):
     assert load("mapped.toml").site[1].tags == {"ADE": "AE"}
 
 
+def test_sites_that_annotate_different_types_get_one_model_of_all(in_tmp):
+    put("north.conll", conll({"AE": ""}))
+    put("south.conll", conll({"Drug": "drugs"}))
+    report = init(["north.conll", "south.conll"])
+    assert plain(report.path)["method"] == "pseudo-complete"
+    put("south.conll", conll({"AE": "", "Drug": "drugs"}))
+    alike = init(["north.conll", "south.conll"], force=True)
+    assert plain(alike.path)["method"] == "fedavg"
+    assert '# tags = { drugs = "Drug" }' in alike.settings
+
+
 def test_many_sites_stay_within_thirty_lines(in_tmp):
     for number in range(12):
         put(f"site {number}/train.conll", conll({"AE": f"type {number}"} if number else None))
@@ -228,13 +239,14 @@ def test_relations_of_a_format_for_both_are_mentioned(in_tmp):
     assert '1 relations: by 1 (a tagger does not use them; task = "re" does)' in report.found
 
 
-def test_the_settings_run(in_tmp):
+@pytest.mark.parametrize("missing", [{}, {"AE": ""}])
+def test_the_settings_run(in_tmp, missing):
     pytest.importorskip("torch")
     from confide.run import run
 
-    for site in ("north", "south"):
-        put(f"{site}/train.conll", conll(times=6))
-        put(f"{site}/test.conll", conll(times=2))
+    for site, names in (("north", {}), ("south", missing)):
+        put(f"{site}/train.conll", conll(names, times=6))
+        put(f"{site}/test.conll", conll(names, times=2))
     report = init(["north", "south"])
     small = ["rounds=1", "model.word_dim=8", "model.bilstm_hidden=8", "training.local_epochs=1"]
     result = run(report.path, overrides=small, out=Path("out")).result
