@@ -126,6 +126,25 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
         np.testing.assert_array_equal(array, states[-0.5][name])
 
 
+def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alike(_: Any, source_SG: Any, **rest: Any) -> Any:
+        return np.full(len(source_SG), -0.25, np.float32)
+
+    monkeypatch.setattr(steps, "moved_weights", alike)
+    states = []
+    for option in ("centred=true", "instance_weights=false", "centred=false"):
+        words = ("method=pseudo-complete-tagger", "options.warmup_rounds=0", f"options.{option}")
+        settings = tiny(tmp_path, *words)
+        done = run(settings, out=tmp_path / option)
+        states.append(_weights(done.folder, METHODS["pseudo-complete-tagger"](settings).State))
+    centred, none, unlearnt = states
+    for name, array in none.items():
+        np.testing.assert_array_equal(array, centred[name])
+    assert any(not np.array_equal(array, unlearnt[name]) for name, array in none.items())
+
+
 @pytest.mark.parametrize("most", ["inf", "0.01"])
 def test_a_site_compares_its_sentences_with_the_other_sites_alone(
     most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -82,15 +82,17 @@ from confide.text.document import Document
 class PseudoCompleteSettings(Table):
     """The method's own settings: the table `[options]`.
 
-    `distil`: pseudo-annotation (3.2); `instance_weights` (3.3), which move by `1 - momentum` a
-    round; `weighting`: what the mean of the sites weighs them by (the paper: equal). `adversary`:
-    the paper's rivals (App. A), of LightNER alone; `reversal` is how much of its gradient reaches
-    the model at the end.
+    `distil`: pseudo-annotation (3.2). `instance_weights` (3.3) move by `1 - momentum` a round; if
+    `centred` they are moved to a mean of 1 at each site before they are used, so that they choose
+    among sentences, and a site's own annotation counts as much as ever. `weighting`: what the mean
+    of the sites weighs them by (the paper: equal). `adversary`: the paper's rivals (App. A), of
+    LightNER alone; `reversal` is how much of its gradient reaches the model at the end.
     """
 
     distil: bool = True
     instance_weights: bool = True
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    centred: bool = False
     warmup_rounds: Annotated[int, Field(ge=0)] = 1
     weighting: Literal["equal", "sentences"] = "equal"
     adversary: Literal["none", "dann", "fada", "fade"] = "none"
@@ -194,6 +196,7 @@ class PseudoComplete:
             distil=own.distil and learnt,
             slope_G=slope_G,
             momentum_of_weights=own.momentum,
+            centred=own.centred,
             learning_rate=rate,
             optimiser=training.optimiser,
             momentum=training.momentum,

@@ -48,6 +48,7 @@ class Complete:
         "sum of all sites' target gradients; empty: no weighting"
     )
     momentum_of_weights: float = carries("how much an instance weight keeps of what it was, alpha")
+    centred: bool = carries("whether a site's instance weights are moved to a mean of 1")
     learning_rate: float = carries("of this round")
     optimiser: str = carries("sgd, adam or adamw")
     momentum: float = carries("of SGD")

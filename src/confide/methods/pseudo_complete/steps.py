@@ -202,7 +202,9 @@ def complete(
     report = training_modeller(site, mine, ask.reversal).fit(
         model,
         annotated.encoded,
-        weights_S=counting(after.instance_weights_S) if after.weighed else None,
+        weights_S=(
+            counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
+        ),
         epochs=ask.local_epochs,
         batch_size=ask.batch_size,
         optimiser=_optimiser(ask),
@@ -269,11 +271,17 @@ def moved_weights(
     return kept_S
 
 
-def counting(weights_S: NDArray[np.float32]) -> NDArray[np.float32]:
+def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.float32]:
     """What a loss is multiplied by: a sentence below 0 counts nothing.
 
-    Of a loss that is to grow there is no end: the model would unlearn its sentences for ever.
+    Of a loss that is to grow there is no end: the model would unlearn its sentences for ever. If
+    `centred` the weights are moved to a mean of 1 before.
+
+    >>> counting(np.float32([-0.5, 0.0, 0.5]), centred=True).tolist()
+    [0.5, 1.0, 1.5]
     """
+    if centred and weights_S.size:
+        weights_S = weights_S + (1 - weights_S.mean(dtype=np.float64)).astype(np.float32)
     return np.maximum(weights_S, np.float32(0))
 
 
