@@ -39,6 +39,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 RIVALS = {name: (f"options.adversary={name}", OFF) for name in ("dann", "fada", "fade")}
 SWEEPS: dict[str, tuple[str, ...]] = {
     **{f"hidden-{h}": (f"lightner.hidden={h}",) for h in (50, 200, 400, 800)},
+    "centred": ("options.centred=true",),
     **{f"local-{e}": (f"training.local_epochs={e}",) for e in (1, 2, 4)},
 }
 

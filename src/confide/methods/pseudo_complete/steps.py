@@ -281,7 +281,7 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
     [0.5, 1.0, 1.5]
     """
     if centred and weights_S.size:
-        weights_S = weights_S + (1 - weights_S.mean(dtype=np.float64)).astype(np.float32)
+        weights_S = weights_S - weights_S.mean() + np.float32(1)
     return np.maximum(weights_S, np.float32(0))
 
 
