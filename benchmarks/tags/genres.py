@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from run import KINDS
-from table import EVERY, NAMES, spread
+from table import EVERY, NAMES, ORDER, spread
 
 from confide.api import predict, read
 from confide.data.corpora import locate
@@ -39,6 +39,7 @@ def main() -> None:
         found = measured(given.root, given.kinds)
     if given.keep:
         given.keep.write_text("".join(json.dumps(one) + "\n" for one in found))
+    found.sort(key=lambda one: (ORDER.index(one["kind"]), ORDER.index(one["variant"])))
     genres = list(found[0]["genres"])
     print(f"|  | draws | {' | '.join(genres)} |\n{'|---' * (2 + len(genres))}|")
     for kind, variant in dict.fromkeys((one["kind"], one["variant"]) for one in found):
