@@ -58,7 +58,7 @@ def opened(path: Path) -> BinaryIO:
         NotAFileError: a folder, a named pipe, a device or a socket.
         OSError: as `open` does; ValueError for a path with a NUL character.
     """
-    _must_be_regular(os.stat(path).st_mode, path)
+    _must_be_regular(path.stat().st_mode, path)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         _must_be_regular(os.fstat(handle).st_mode, path)
@@ -82,7 +82,7 @@ def must_be_files(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         if path.exists():
-            _must_be_regular(os.stat(path).st_mode, path)
+            _must_be_regular(path.stat().st_mode, path)
 
 
 def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:

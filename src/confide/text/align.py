@@ -62,16 +62,16 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
         if (entity.start, entity.end) != (first, last):
             what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
             notes[number] = _problem(document, entity, "not-on-token-border", what, lost=False)
-    owner: dict[tuple[int, int], _Candidate] = {}
+    kept: list[list[_Candidate]] = [[] for _ in document.sentences]  # apart, in order
     for number in sorted(candidates, key=lambda number: _rank(number, candidates[number])):
         candidate = candidates[number]
         sentence, first, last, entity = candidate
-        places = [(sentence, position) for position in range(first, last)]
-        holder = next((owner[place] for place in places if place in owner), None)
-        if holder is not None:
-            notes[number] = _collision(document, candidate, holder)
+        before = kept[sentence]
+        place = bisect_right(before, first, key=lambda one: one.last)
+        if place < len(before) and before[place].first < last:
+            notes[number] = _collision(document, candidate, before[place])
             continue
-        owner.update(dict.fromkeys(places, candidate))
+        before.insert(place, candidate)
         spans[sentence].append((first, last, entity.type))
     for row in spans:
         row.sort()

@@ -7,11 +7,13 @@ path inside. Only plain files count; names that lead out of the archive are no f
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
 from confide.text.unpacking import BROKEN, Meter, unpacked
@@ -21,6 +23,8 @@ MARK = "!"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MOST_PACKED = 1 << 30
 """How large an archive itself may be."""
+_DIGITS = re.compile(rb"[0-9]++")
+_LONGEST_NUMBER = 64
 _BROKEN = (
     *BROKEN,
     zipfile.BadZipFile,
@@ -132,6 +136,18 @@ def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPat
     return files
 
 
+class _Item(tarfile.TarInfo):
+    """A file of a tar. Long runs of digits in its header would keep tarfile busy for hours."""
+
+    def _proc_pax(self, tarfile: Any) -> Any:
+        place = tarfile.fileobj.tell()
+        head = tarfile.fileobj.read(self.size)
+        tarfile.fileobj.seek(place)
+        if any(len(digits) > _LONGEST_NUMBER for digits in _DIGITS.findall(head)):
+            raise ValueError("a header with an impossible number")
+        return super()._proc_pax(tarfile)  # type: ignore[misc]
+
+
 def _zipped(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
     meter = Meter(where, len(raw))
     with zipfile.ZipFile(io.BytesIO(raw)) as opened:
@@ -145,7 +161,7 @@ def _tarred(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
     """The files of a tar, which is unpacked first: what tarfile skips would not be counted."""
     whole = unpacked(raw, where)
     meter = Meter(where, max(len(raw), len(whole)))
-    with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as opened:
+    with tarfile.open(fileobj=io.BytesIO(whole), mode="r:", tarinfo=_Item) as opened:
         for item in opened:
             stream = opened.extractfile(item) if item.isreg() else None
             if stream is not None:

@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 31
 """How large a file of text may be."""
 LONGEST_LINE = 1 << 24
 """Characters of a line: nobody writes longer ones, and a line is held whole, with all its parts."""
-LONGEST_JSON = 1 << 28
+LONGEST_JSON = 1 << 27
 """Characters of a line that holds JSON: whole collections are written in one."""
 
 _MARKS = (
@@ -50,7 +50,7 @@ def read_bytes(path: Path) -> bytes:
         ) from error
     except NotAFileError as error:
         raise FormatError(
-            error.strerror, where=str(path), fix="copy what it gives into a file"
+            f"{error.strerror}", where=str(path), fix="name a file, or copy what it gives into one"
         ) from error
     except TooLargeError as error:
         raise FormatError(

@@ -43,7 +43,7 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
     Raises:
         MissingDataError: a folder holds nothing.
     """
-    leaves = list(dict.fromkeys(leaf for path in paths for leaf in _leaves(path)))
+    leaves = list(dict.fromkeys(leaf for path in paths for leaf in _leaves(path, frozenset())))
     groups: dict[tuple[Path, str], dict[str, list[Path]]] = {}
     for leaf in leaves:
         part, rest = _part(leaf)
@@ -53,12 +53,19 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
     return dict(zip(_names(list(groups)), groups.values(), strict=True))
 
 
-def _leaves(path: Path) -> Iterator[Path]:
-    """The files of a path; a folder of brat, i2b2 or DDI files is one leaf."""
+def _leaves(path: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    """The files of a path; a folder of brat, i2b2 or DDI files is one leaf.
+
+    `above` are the folders that lead to this one: a link back to one of them is not followed.
+    """
     if not path.is_dir():
         yield path
         return
     try:
+        state = path.stat()
+        if (state.st_dev, state.st_ino) in above:
+            return
+        above |= {(state.st_dev, state.st_ino)}
         inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
         together = one_corpus(path)
     except OSError as error:
@@ -67,7 +74,7 @@ def _leaves(path: Path) -> Iterator[Path]:
         yield path
         return
     leaves = files_in(path)
-    leaves += [leaf for child in inside if child.is_dir() for leaf in _leaves(child)]
+    leaves += [leaf for child in inside if child.is_dir() for leaf in _leaves(child, above)]
     if not leaves:
         raise MissingDataError("the folder holds no data file", where=str(path))
     yield from leaves
@@ -103,10 +110,12 @@ def _names(keys: Sequence[tuple[Path, str]]) -> list[str]:
     """A name for each site, from the rest of its files' names or their folder."""
     plain = [rest or folder.resolve().name for folder, rest in keys]
     twice = {name for name, count in Counter(plain).items() if count > 1}
-    names: list[str] = []
+    names: dict[str, None] = {}
+    counts: Counter[str] = Counter()
     for name, (folder, rest) in zip(plain, keys, strict=True):
         wanted = f"{folder.resolve().name}-{rest}" if name in twice else name
         wanted = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:56] or "site"
-        number = sum(re.sub(r"-\d+$", "", other) == wanted for other in names)
-        names.append(f"{wanted}-{number + 1}" if wanted in names else wanted)
-    return names
+        chosen = f"{wanted}-{counts[wanted] + 1}" if wanted in names else wanted
+        counts[re.sub(r"-\d+$", "", chosen)] += 1
+        names[chosen] = None
+    return list(names)

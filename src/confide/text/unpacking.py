@@ -13,7 +13,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Any
 
 from confide.errors import FormatError
 from confide.userfiles import size_in_words
@@ -27,7 +27,7 @@ FREE = 1 << 22
 GZIP = b"\x1f\x8b"
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, MemoryError, OverflowError)
 """What damage raises in the libraries that unpack."""
-_STREAMS: dict[bytes, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
+_STREAMS: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     GZIP: ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
     b"BZh": ("bzip2", bz2.BZ2File),
     b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),

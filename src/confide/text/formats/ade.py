@@ -29,6 +29,7 @@ _RELATIONS = {"AE": "adverse-effect", "Dose": "dose"}
 _NEGATIVE = re.compile(r"([^|\s]+) NEG (.*\S.*)")
 _SURE = re.compile(r"\d+ NEG \S")
 _SAMPLE = 50
+_MOST_PLACES = 1000
 
 
 class _Mention(NamedTuple):
@@ -293,8 +294,13 @@ def _relations(
 
 
 def _places(surface: str, text: str) -> list[int]:
-    """Every offset at which a string stands in a text."""
-    return [match.start() for match in re.finditer(f"(?={re.escape(surface)})", text)]
+    """The offsets at which a string stands in a text, the first `_MOST_PLACES` of them."""
+    found: list[int] = []
+    place = text.find(surface)
+    while place >= 0 and len(found) < _MOST_PLACES:
+        found.append(place)
+        place = text.find(surface, place + 1)
+    return found
 
 
 def _solved(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ NO_DATA = re.compile(
     r"|\.(md|html?|pdf|png)$"
 )
 """Names of files that lie beside data and are none."""
+_SLACK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,36 @@ def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
         else:
             merged.append((start, end))
     return tuple(merged)
+
+
+def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
+    """Whether fragments of a text are a surface, but for white space.
+
+    A stretch that is far longer than the surface is another one: it is not looked at, so that a
+    thousand mentions of a whole text take no longer than the text.
+    """
+    if sum(end - start for start, end in spans) > 2 * len(surface) + _SLACK:
+        return False
+    return " ".join(text[start:end] for start, end in spans).split() == surface.split()
+
+
+def shown_at(text: str, spans: Sequence[Span]) -> str:
+    """A short quotation of fragments of a text for its owner."""
+    return shown(" ".join(text[start : min(end, start + _SLACK)] for start, end in spans[:_SLACK]))
+
+
+def free_id(name: str, taken: Container[str], tried: dict[str, int]) -> str:
+    """`name`, or the first of name-2, name-3, ... that is not taken.
+
+    `tried` remembers how far each name has come, so that many equal ones take no longer than as
+    many others; one dict for all names of a document.
+    """
+    wanted, number = name, tried.get(name, 1)
+    while wanted in taken:
+        number += 1
+        wanted = f"{name}-{number}"
+    tried[name] = number
+    return wanted
 
 
 def shown(text: str, limit: int = 40) -> str:

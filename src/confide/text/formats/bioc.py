@@ -9,6 +9,7 @@ objects, those of BioC's JSON.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,16 @@ from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.files import read_bytes, read_text
-from confide.text.formats.base import Options, Reading, merged_fragments, shown, whole_text
+from confide.text.files import LONGEST_JSON, read_bytes, read_text
+from confide.text.formats.base import (
+    Options,
+    Reading,
+    merged_fragments,
+    reads,
+    shown,
+    shown_at,
+    whole_text,
+)
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.markup import Element, parse, root_name
 from confide.text.formats.records import clean
@@ -30,6 +39,8 @@ _CONCEPTS = ("identifier", "MESH", "concept", "normalized_id")
 _ENDS = (("entity1", "entity2"), ("role1", "role2"))
 _NO_CONCEPT = frozenset(("", "-", "-1"))
 _NOT_AN_END = frozenset(("type", "relation", "novel", "score"))
+_TRIED = 64
+"""How many blocks that overlap are looked at for a mention."""
 Json = dict[str, Any]
 
 
@@ -44,7 +55,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Draft:
-    """A document in the making; `numbers` are the entities by the ids that the file gives them."""
+    """A document in the making; `names` are the entities by the ids that the file gives them."""
 
     where: str
     text: str
@@ -52,6 +63,13 @@ class _Draft:
     entities: list[Entity] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    by_offset: list[_Block] = field(init=False)
+    offsets: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # of blocks that begin at one place the first of the file is the last here: looked at first
+        self.by_offset = sorted(self.blocks[::-1], key=lambda block: block.offset)
+        self.offsets = [block.offset for block in self.by_offset]
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -94,7 +112,7 @@ def _rows(path: Path, options: Options) -> tuple[list[Json], str]:
         if root.tag != ROOT:
             raise _odd("not BioC", f"<{ROOT}>", str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
-    text, encoding = read_text(path, options.encoding)
+    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     rows: list[Json] = []
     for where, _, row in rows_of(text, path):
         if not is_bioc(row):
@@ -228,7 +246,8 @@ def _sentences(blocks: Sequence[_Block]) -> tuple[Sentence, ...]:
 
 def _placed(draft: _Draft, offset: int, length: int) -> Span | None:
     """Characters of the document for a stretch that the file counts; None where it has no text."""
-    for block in draft.blocks:
+    last = bisect_right(draft.offsets, offset)
+    for block in reversed(draft.by_offset[max(0, last - _TRIED) : last]):
         start = offset - block.offset
         if start >= 0 and length > 0 and start + length <= len(block.text):
             return block.start + start, block.start + start + length
@@ -260,10 +279,10 @@ def _entity(draft: _Draft, item: Json, options: Options, problems: list[Problem]
     if len(fragments) != len(spans):
         what = f"fragments of {kind} {given} touch or overlap: made one"
         problems.append(Problem("fragments-merged", draft.where, what))
-    found = " ".join(draft.text[start:end] for start, end in spans)
     surface = item.get("text")
-    if isinstance(surface, str) and surface and surface.split() != found.split():
-        what = f"{kind} {given} is {shown(surface)} but {shown(found)} in the text"
+    if isinstance(surface, str) and surface and not reads(draft.text, spans, surface):
+        found = shown_at(draft.text, spans)
+        what = f"{kind} {given} is {shown(surface)} but {found} in the text"
         problems.append(Problem("text-mismatch", draft.where, what))
     if given in draft.names:
         problems.append(Problem("duplicate-id", draft.where, f"two mentions are called {given}"))

@@ -14,7 +14,15 @@ from pathlib import Path
 from confide.errors import FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading, merged_fragments, shown
+from confide.text.formats.base import (
+    Options,
+    Reading,
+    free_id,
+    merged_fragments,
+    reads,
+    shown,
+    shown_at,
+)
 from confide.text.formats.brat_write import CONFIDENCE, write
 
 __all__ = ["ENDINGS", "read", "write"]
@@ -88,6 +96,11 @@ class _Reader:
         self.entities: dict[str, Entity] = {}
         self.relations: dict[str, Relation] = {}
         self.triggers: dict[str, str] = {}
+        self.said: dict[str, list[tuple[str, str]]] = {}
+        self.concepts: dict[str, list[str]] = {}
+        self.tried: dict[str, int] = {}
+        self.tried_of_relations: dict[str, int] = {}
+        self.groups = 0
 
     def note(self, kind: str, where: str, what: str, *, lost: bool = True) -> None:
         """Add a problem."""
@@ -116,18 +129,28 @@ class _Reader:
                 self._equivalence(where, _words(columns, where, 3))
         for where, columns, name in lines:
             self._property(where, columns, name)
-        return replace(
-            self.document,
-            entities=tuple(self.entities.values()),
-            relations=tuple(self.relations.values()),
+        entities = (
+            replace(
+                entity,
+                concepts=tuple(self.concepts.get(name, ())),
+                attributes=(*entity.attributes, *self.said.get(name, ())),
+            )
+            for name, entity in self.entities.items()
         )
+        relations = (
+            relation
+            if name in self.entities  # what is said of the name is said of the entity
+            else replace(relation, attributes=(*relation.attributes, *self.said.get(name, ())))
+            for name, relation in self.relations.items()
+        )
+        return replace(self.document, entities=tuple(entities), relations=tuple(relations))
 
     def _fitting_text(self, mentions: list[tuple[list[Span], str]]) -> str:
         """The text as the annotations count it: with or without a mark, CRLF as two or one."""
         text = self.document.text
         variants = [text, text.replace("\r\n", "\n"), "\ufeff" + text]
         misses = [
-            sum(not _same(_at(variant, spans), surface) for spans, surface in mentions)
+            sum(not _same(variant, spans, surface) for spans, surface in mentions)
             for variant in variants
         ]
         best = misses.index(min(misses))
@@ -150,15 +173,12 @@ class _Reader:
         if len(fragments) != len(spans):
             what = f"fragments of {kind} {name} touch or overlap: made one"
             self.note("fragments-merged", where, what, lost=False)
-        found = _at(text, spans)
-        if not _same(found, surface):
-            what = f"{kind} {name} is {shown(surface)} but {shown(found)} in the text"
+        if not _same(text, spans, surface):
+            what = f"{kind} {name} is {shown(surface)} but {shown_at(text, spans)} in the text"
             self.note("text-mismatch", where, what, lost=False)
         if name in self.entities:
             self.note("duplicate-id", where, f"another entity is called {name}", lost=False)
-            name = next(
-                f"{name}-{n}" for n in range(2, 10**9) if f"{name}-{n}" not in self.entities
-            )
+            name = free_id(name, self.entities, self.tried)
         self.entities[name] = Entity(name, kind, fragments)
 
     def _trigger(self, where: str, name: str, words: list[str]) -> None:
@@ -213,18 +233,19 @@ class _Reader:
         known = [member for member in members if member in self.entities]
         if len(known) < len(members):
             self.note("dangling-relation", where, f"{words[0]}: a member is missing")
-        number = sum(name.startswith("*") for name in self.relations) + 1
+        number = self.groups + 1
         for place, (head, tail) in enumerate(zip(known, known[1:], strict=False), 1):
             group = (("equivalence", f"*{number}"),)
             self._add(Relation(f"*{number}.{place}", words[0], head, tail, attributes=group), where)
+            self.groups += 1
 
     def _add(self, relation: Relation, where: str) -> None:
         if relation.id in self.relations:
             self.note(
                 "duplicate-id", where, f"another relation is called {relation.id}", lost=False
             )
-            ids = (f"{relation.id}-{n}" for n in range(2, 10**9))
-            relation = replace(relation, id=next(i for i in ids if i not in self.relations))
+            name = free_id(relation.id, self.relations, self.tried_of_relations)
+            relation = replace(relation, id=name)
         self.relations[relation.id] = relation
 
     def _property(self, where: str, columns: list[str], name: str) -> None:
@@ -256,8 +277,7 @@ class _Reader:
             self.note("attribute-moved", where, what, lost=False)
             target = self.triggers[target]
         if key == _CONCEPT and target in self.entities:
-            entity = self.entities[target]
-            self.entities[target] = replace(entity, concepts=(*entity.concepts, value))
+            self.concepts.setdefault(target, []).append(value)
         elif key == CONFIDENCE and target in self.entities and _is_fraction(value):
             self.entities[target] = replace(self.entities[target], confidence=float(value))
         elif key == CONFIDENCE and target in self.relations and _is_fraction(value):
@@ -268,13 +288,8 @@ class _Reader:
             self.note("dangling-attribute", where, f"{key}: nothing here is called {target}")
 
     def _attribute(self, target: str, key: str, value: str) -> None:
-        if target in self.entities:
-            entity = self.entities[target]
-            self.entities[target] = replace(entity, attributes=(*entity.attributes, (key, value)))
-        else:
-            relation = self.relations[target]
-            pairs = (*relation.attributes, (key, value))
-            self.relations[target] = replace(relation, attributes=pairs)
+        """Say something about an entity or, where none is called so, about a relation."""
+        self.said.setdefault(target, []).append((key, value))
 
 
 def _words(columns: list[str], where: str, least: int) -> list[str]:
@@ -308,13 +323,9 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
     return words[0], spans, "\t".join(columns[2:])
 
 
-def _at(text: str, spans: list[Span]) -> str:
-    return " ".join(text[start:end] for start, end in spans)
-
-
-def _same(found: str, surface: str) -> bool:
-    """Whether two surfaces agree but for white space, which brat writes as one blank."""
-    return not surface or found.split() == surface.split()
+def _same(text: str, spans: list[Span], surface: str) -> bool:
+    """Whether a surface is that of the text but for white space, which brat writes as one blank."""
+    return not surface or reads(text, spans, surface)
 
 
 def _is_fraction(value: str) -> bool:

@@ -6,23 +6,20 @@ them is the chemical: the roles are not in the file.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.files import read_text
+from confide.text.files import LONGEST_JSON, read_text
 from confide.text.formats.base import Options, Reading, shown, whole_text
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
 from confide.text.pairs import pair_attributes
+from confide.userfiles import json_of
 
-_FIRST = re.compile(r"<< (\S|\S.*?\S) >>", re.DOTALL)
-_SECOND = re.compile(r"\[\[ (\S|\S.*?\S) \]\]", re.DOTALL)
 _SAMPLE = 20
 
 
@@ -44,7 +41,7 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
         DataError: there is no line, or the type is not among the declared ones.
     """
-    text, encoding = read_text(path, options.encoding)
+    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     problems: list[Problem] = []
     documents = []
     for where, name, row in rows_of(text, path):
@@ -63,8 +60,8 @@ def is_chemprot(lines: Sequence[str]) -> bool:
 
 def _is_row(line: str) -> bool:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = json_of(line)
+    except ValueError:
         return False
     return (
         isinstance(row, dict)
@@ -82,18 +79,30 @@ def unmarked(text: str) -> Marked | None:
     >>> unmarked("(<< TCDD >>) and [[ Cyp1a1 ]].")
     Marked(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
     """
-    first = _FIRST.search(text)
-    second = _SECOND.search(text, first.end()) if first else None
+    first = _between(text, "<< ", " >>", start=0)
+    second = _between(text, "[[ ", " ]]", start=first[1] + 3) if first else None
     if first is None or second is None:
         return None
-    parts = [text[: first.start()], first[1], text[first.end() : second.start()], second[1]]
+    parts = [text[: first[0] - 3], text[slice(*first)]]
+    parts += [text[first[1] + 3 : second[0] - 3], text[slice(*second)]]
     start = len(parts[0])
     after = start + len(parts[1]) + len(parts[2])
     return Marked(
-        "".join(parts) + text[second.end() :],
+        "".join(parts) + text[second[1] + 3 :],
         (start, start + len(parts[1])),
         (after, after + len(parts[3])),
     )
+
+
+def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
+    """What stands between two marks of three characters, without white space at its ends."""
+    begin = text.find(opens, start) + 3
+    while begin > 2 and text[begin : begin + 1].isspace():
+        begin = text.find(opens, begin) + 3
+    end = text.find(closes, begin + 1) if 2 < begin < len(text) else -1
+    while end > 0 and text[end - 1].isspace():
+        end = text.find(closes, end + 1)
+    return (begin, end) if end > 0 else None
 
 
 def _document(

@@ -9,13 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.archives import files_below, inside, is_folder
 from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.formats.base import Options, Reading, merged_fragments, shown
+from confide.text.formats.base import (
+    Options,
+    Reading,
+    free_id,
+    merged_fragments,
+    reads,
+    shown,
+    shown_at,
+)
 from confide.text.formats.markup import Element, parse
 from confide.text.formats.sentences import Joined, joined
 from confide.text.pairs import pair_attributes
@@ -34,6 +41,7 @@ class _Draft:
     entities: dict[str, Entity] = field(default_factory=dict)
     relations: list[Relation] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    tried: dict[str, int] = field(default_factory=dict)
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -94,8 +102,9 @@ def _document(root: Element, path: Path, options: Options, problems: list[Proble
         where = f"{path}#{sentence.get('id', f's{number}')}"
         names = dict(_entities(draft, number, sentence, (where, options, problems)))
         stated = set(_pairs(draft, names, sentence, (where, problems)))
-        expected = set(combinations(sorted(names.values()), 2))
-        complete = complete and {tuple(sorted(pair)) for pair in stated} == expected
+        different = {tuple(sorted(pair)) for pair in stated}
+        complete = complete and all(head != tail for head, tail in stated)
+        complete = complete and 2 * len(different) == len(names) * (len(names) - 1)
     return Document(
         "_".join(root.get("id", path.stem).split()) or path.stem,
         whole.text,
@@ -122,9 +131,7 @@ def _entities(
         name = "_".join(given.split())
         if name in draft.entities:
             problems.append(Problem("duplicate-id", where, f"another entity is called {name}"))
-            name = next(
-                f"{name}-{n}" for n in range(2, 10**9) if f"{name}-{n}" not in draft.entities
-            )
+            name = free_id(name, draft.entities, draft.tried)
         spans = _spans(item.get("charOffset", ""), where)
         if any(not low < high <= len(text) for low, high in spans):
             what = (
@@ -137,9 +144,9 @@ def _entities(
         if len(fragments) != len(spans):
             what = f"fragments of {kind} {given} touch or overlap: made one"
             problems.append(Problem("fragments-merged", where, what))
-        found = " ".join(text[low:high] for low, high in spans)
-        if found.split() != item.get("text", found).split():
-            what = f"{kind} {given} is {shown(item.get('text', ''))} but {shown(found)} in the text"
+        surface = item.get("text")
+        if surface is not None and not reads(text, spans, surface):
+            what = f"{kind} {given} is {shown(surface)} but {shown_at(text, spans)} in the text"
             problems.append(Problem("text-mismatch", where, what))
         moved = tuple((low + start, high + start) for low, high in fragments)
         draft.entities[name] = Entity(name, kind, moved)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import NO_DATA, Options, Reading, shown
+from confide.text.formats.base import NO_DATA, Options, Reading, shown, shown_at
 
 CONCEPTS, ASSERTIONS, RELATIONS = ".con", ".ast", ".rel"
 ENDINGS = (".txt", CONCEPTS, ASSERTIONS, RELATIONS)
@@ -30,15 +30,20 @@ _PLACE = r'c="(.*?)" (\d{1,9}):(\d{1,9}) (\d{1,9}):(\d{1,9})'
 _FORMS = {
     CONCEPTS: re.compile(rf'{_PLACE}\|\|t="([^"]+)"', re.ASCII),
     ASSERTIONS: re.compile(rf'{_PLACE}\|\|t="([^"]+)"\|\|a="([^"]+)"', re.ASCII),
-    RELATIONS: re.compile(rf'{_PLACE}\|\|r="([^"]+)"\|\|{_PLACE}', re.ASCII),
 }
+_KIND = re.compile(r'\|\|r="([^"]+)"\|\|c="')
+_TAIL = re.compile(r'" (\d{1,9}):(\d{1,9}) (\d{1,9}):(\d{1,9})\Z', re.ASCII)
+_LONGEST_TAIL = 44
 _EXPECTED = {
     CONCEPTS: 'c="text" line:token line:token||t="type"',
     ASSERTIONS: 'c="text" line:token line:token||t="problem"||a="assertion"',
     RELATIONS: 'c="text" line:token line:token||r="type"||c="text" line:token line:token',
 }
+_SLACK = 200
 _TOKEN = re.compile(r"[^ \t\f\v\r]+")
 Place = tuple[int, int, int, int]
+Parts = tuple[str, ...]
+"""A line, and the groups of its form from 1 on."""
 
 
 class _Mention(NamedTuple):
@@ -58,6 +63,7 @@ class _Note:
     entities: dict[str, Entity] = field(default_factory=dict)
     relations: list[Relation] = field(default_factory=list)
     at: dict[Place, str] = field(default_factory=dict)
+    assertions: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -155,6 +161,8 @@ def _document(
             if ending == CONCEPTS:
                 options.require(match[6], where)
             add(note, match, where, problems)
+    for id, pairs in note.assertions.items():
+        note.entities[id] = replace(note.entities[id], attributes=tuple(pairs))
     return Document(
         name,
         note.text,
@@ -165,17 +173,15 @@ def _document(
     )
 
 
-def _matches(
-    file: Path | None, ending: str, options: Options
-) -> Iterator[tuple[str, re.Match[str]]]:
+def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple[str, Parts]]:
     if file is None:
         return
     text, _ = read_text(file, options.encoding)
     for number, line in enumerate(lines_of(text), 1):
         if not line.strip():
             continue
-        match = _FORMS[ending].fullmatch(line.strip())
-        if match is None:
+        match = _parts(line.strip(), ending)
+        if not match:
             raise FormatError(
                 f"not a line of a {ending} file",
                 expected=_EXPECTED[ending],
@@ -186,10 +192,31 @@ def _matches(
 
 def is_relation_line(line: str) -> bool:
     """Whether a line is one of a ``.rel`` file."""
-    return _FORMS[RELATIONS].fullmatch(line.strip()) is not None
+    return bool(_parts(line.strip(), RELATIONS))
 
 
-def _mention(match: re.Match[str], first: int) -> _Mention:
+def _parts(line: str, ending: str) -> Parts:
+    """The line, and what stands in it: one place or two, with the values; empty if it is none."""
+    if ending != RELATIONS:
+        match = _FORMS[ending].fullmatch(line)
+        return (line, *match.groups()) if match else ()
+    tail = _tail(line, len(line))
+    if tail is None or not line.startswith('c="'):
+        return ()
+    for kind in _KIND.finditer(line):
+        head = _tail(line, kind.start())
+        if head is not None and head.start() >= 3 and kind.end() <= tail.start():
+            first, second = line[3 : head.start()], line[kind.end() : tail.start()]
+            return (line, first, *head.groups(), kind[1], second, *tail.groups())
+    return ()
+
+
+def _tail(line: str, end: int) -> re.Match[str] | None:
+    """The four numbers before `end`, behind a quotation mark."""
+    return _TAIL.search(line, max(0, end - _LONGEST_TAIL), end)
+
+
+def _mention(match: Parts, first: int) -> _Mention:
     """The concept whose five groups begin with group `first`."""
     line, token, last_line, last_token = (int(match[first + n]) for n in range(1, 5))
     return _Mention(match[first], (line, token, last_line, last_token))
@@ -206,16 +233,15 @@ def _span(note: _Note, place: Place) -> Span | None:
     return rows[0][token][0], rows[1][last_token][1]
 
 
-def _concept(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+def _concept(note: _Note, match: Parts, where: str, problems: list[Problem]) -> None:
     (surface, place), kind = _mention(match, 1), match[6]
     span = _span(note, place)
     if span is None:
         what = f"{kind} {shown(surface)} points to a line or token that the note has not"
         problems.append(Problem("beyond-text", where, what, lost=True))
         return
-    found = note.text[span[0] : span[1]]
-    if found.lower().split() != surface.lower().split():
-        what = f"{kind} {shown(surface)} is {shown(found)} in the text"
+    if not _agree(note.text, span, surface):
+        what = f"{kind} {shown(surface)} is {shown_at(note.text, [span])} in the text"
         problems.append(Problem("text-mismatch", where, what))
     same = note.entities.get(note.at.get(place, ""))
     if same is not None:
@@ -230,19 +256,24 @@ def _concept(note: _Note, match: re.Match[str], where: str, problems: list[Probl
     note.at.setdefault(place, name)
 
 
-def _assertion(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+def _assertion(note: _Note, match: Parts, where: str, problems: list[Problem]) -> None:
     (surface, place), value = _mention(match, 1), match[7]
     name = note.at.get(place)
     if name is None:
         what = f"{value}: no concept stands at the place of {shown(surface)}"
         problems.append(Problem("dangling-attribute", where, what, lost=True))
         return
-    entity = note.entities[name]
-    pairs = (*entity.attributes, ("assertion", value))
-    note.entities[name] = replace(entity, attributes=pairs)
+    note.assertions.setdefault(name, []).append(("assertion", value))
 
 
-def _relation(note: _Note, match: re.Match[str], where: str, problems: list[Problem]) -> None:
+def _agree(text: str, span: Span, surface: str) -> bool:
+    """Whether a stretch is a surface, but for case and white space."""
+    if span[1] - span[0] > 2 * len(surface) + _SLACK:
+        return False
+    return text[slice(*span)].lower().split() == surface.lower().split()
+
+
+def _relation(note: _Note, match: Parts, where: str, problems: list[Problem]) -> None:
     ends, kind = (_mention(match, 1), _mention(match, 7)), match[6]
     names = [note.at.get(end.place) for end in ends]
     for end, name in zip(ends, names, strict=True):
@@ -250,9 +281,10 @@ def _relation(note: _Note, match: re.Match[str], where: str, problems: list[Prob
             what = f"{kind}: no concept stands at the place of {shown(end.surface)}"
             problems.append(Problem("dangling-relation", where, what, lost=True))
             return
-        found = note.text[slice(*note.entities[name].fragments[0])]
-        if found.lower().split() != end.surface.lower().split():
-            what = f"{kind} of {shown(end.surface)} goes to {shown(found)}, which stands there"
+        span = note.entities[name].fragments[0]
+        if not _agree(note.text, span, end.surface):
+            found = shown_at(note.text, [span])
+            what = f"{kind} of {shown(end.surface)} goes to {found}, which stands there"
             problems.append(Problem("text-mismatch", where, what))
     head, tail = map(str, names)
     note.relations.append(Relation(f"R{len(note.relations) + 1}", kind, head, tail))

@@ -13,9 +13,10 @@ from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem
-from confide.text.files import lines_of, read_text, write_text
+from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.records import RecordReader, label_studio
+from confide.userfiles import json_of
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -25,7 +26,7 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON, or not a document (no text, an offset that is no number).
         DataError: there is no document, or a type is not among the declared ones.
     """
-    text, encoding = read_text(path, options.encoding)
+    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     problems: list[Problem] = []
     reader = RecordReader(options, problems)
     documents = []
@@ -58,10 +59,9 @@ def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def _load(text: str, where: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "nested too deep"
-        raise FormatError(f"not JSON: {reason}", where=where) from error
+        return json_of(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise FormatError(f"not JSON: {error}", where=where) from error
 
 
 def _refuse(name: str) -> None:

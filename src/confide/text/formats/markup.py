@@ -69,7 +69,7 @@ class _Shallow(ElementTree.TreeBuilder):
         super().__init__()
         self._depth = 0
 
-    def start(self, tag: str, attrs: dict[str, str]) -> Element:  # type: ignore[override]
+    def start(self, tag: str, attrs: dict[str, str]) -> Element:
         """The beginning of an element. Raises _DeepError."""
         self._depth += 1
         if self._depth > DEEPEST:

@@ -22,6 +22,7 @@ from confide.text.formats.one_pair import (
     map_problems,
     whole_words,
 )
+from confide.text.formats.placing import LONGEST_NAME, Effort
 from confide.text.formats.records import clean
 
 END = "###END###"
@@ -43,6 +44,7 @@ def read(path: Path, options: Options) -> Reading:
     problems: list[Problem] = []
     documents, labels = [], []
     open_ended = []
+    effort = Effort(str(path))
     for number, row in enumerate(lines_of(text), 1):
         if not row.strip():
             continue
@@ -50,7 +52,7 @@ def read(path: Path, options: Options) -> Reading:
         *ends, label, sentence = _columns(row, where)
         if not _ended(row):
             open_ended.append(where)
-        line = _placed(ends, sentence, (where, options), problems)
+        line = _placed(ends, sentence, (where, options, effort), problems)
         labels.append((label, where))
         line = replace(line, id=f"{path.stem}:{number}", label=clean(label))
         documents.append(document_of(line, options, problems))
@@ -89,16 +91,22 @@ def _columns(row: str, where: str) -> list[str]:
 
 
 def _placed(
-    ends: Sequence[str], sentence: str, context: tuple[str, Options], problems: list[Problem]
+    ends: Sequence[str],
+    sentence: str,
+    context: tuple[str, Options, Effort],
+    problems: list[Problem],
 ) -> Line:
     """A line without its label: the sentence with the names as they are read, and their places."""
-    where, options = context
+    where, options, effort = context
     names = ends[2:]
-    places = find_names(sentence, names, where=where, problems=problems)
+    places = find_names(sentence, names, where=where, problems=problems, effort=effort)
     spans = [span for fragments in places for span in fragments or ()]
-    spans += [span for name in names for span in whole_words(sentence, name)]
+    known = [name for name in names if len(name) <= LONGEST_NAME]
+    spans += [span for name in known for span in whole_words(sentence, name)]
+    letters = list(sentence)
     for start, end in spans:
-        sentence = sentence[:start] + _apart(sentence[start:end]) + sentence[end:]
+        letters[start:end] = _apart("".join(letters[start:end]))
+    sentence = "".join(letters)
     head, tail = (
         End(name, options.bare_type, clean(concept), place)
         for name, concept, place in zip(names, ends, places, strict=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +15,10 @@ from confide.text.document import Document, Entity, Problem, Relation, Sentence,
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, shown
 from confide.text.formats.biobert import is_negative
-from confide.text.formats.placing import WAYS, place_mentions
+from confide.text.formats.placing import LONGEST_NAME, WAYS, Effort, place_mentions
 from confide.text.formats.sentences import joined
 from confide.text.pairs import pair_attributes
+from confide.userfiles import json_of
 
 MAPS = re.compile(r"relation2id\.txt|(.*_)?rel2id\.json")
 """Names of files beside bag data that number its relations."""
@@ -94,18 +94,20 @@ def find_names(
     *,
     where: str,
     problems: list[Problem],
+    effort: Effort,
     taken: Sequence[Span] = (),
 ) -> list[tuple[Span, ...] | None]:
     """Where names stand in a sentence, each at a place of its own; None where one does not.
 
     First as a whole word between blanks, of several the first; else in the ways 1 to 3 of
     `placing`, away from the names that were found and from what is taken. What is doubtful or lost
-    is named.
+    is named. Raises FormatError where the `effort` for the file is spent.
     """
     found: dict[int, tuple[Span, ...]] = {}
     used = list(taken)
     for number, name in enumerate(names):
-        places = list(whole_words(text, name, taken=used))
+        places = list(whole_words(text, name, taken=used)) if len(name) <= LONGEST_NAME else []
+        effort.spend(len(places) >> 3)
         if places:
             found[number] = (places[0],)
             used.append(places[0])
@@ -114,7 +116,8 @@ def find_names(
     for start, end in used:
         masked[start:end] = "\0" * (end - start)
     missing = [number for number in range(len(names)) if number not in found]
-    placed = place_mentions("".join(masked), [names[n] for n in missing]) if missing else []
+    wanted = [names[number] for number in missing]
+    placed = place_mentions("".join(masked), wanted, effort=effort) if missing else []
     for number, place in zip(missing, placed, strict=True):
         name = names[number]
         if place is None or place.way not in WAYS[:3]:
@@ -166,7 +169,7 @@ def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]
     for file in sorted(one for one in path.parent.iterdir() if MAPS.fullmatch(one.name)):
         try:
             known = _relation_map(file)
-        except (ConfideError, ValueError, RecursionError) as error:
+        except (ConfideError, ValueError) as error:
             what = f"this map of relations cannot be read: {error}"
             problems.append(Problem("map-unread", str(file), what))
             continue
@@ -183,7 +186,7 @@ def _relation_map(file: Path) -> Mapping[str, int]:
     """The relations of a map and their numbers; raises ValueError where it is none."""
     text, _ = read_text(file)
     if file.suffix == ".json":
-        found = json.loads(text)
+        found = json_of(text)
         if not isinstance(found, dict) or not all(isinstance(n, int) for n in found.values()):
             raise ValueError("not an object of names and numbers")
         return found

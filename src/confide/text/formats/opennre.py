@@ -17,13 +17,15 @@ from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.files import lines_of, read_text, write_text
+from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
 from confide.text.formats.base import Options, Reading, shown, unheld, whole_text
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.one_pair import End, Line, document_of, find_names, map_problems
+from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
 from confide.text.pairs import NO_RELATION, PAIR, stated_pairs
 from confide.text.segment import segmented
+from confide.userfiles import json_of
 
 NOTHING = "NA"
 """What a pair without a relation is labelled when it is written."""
@@ -44,8 +46,8 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
         DataError: there is no line, or a type is not among the declared ones.
     """
-    text, encoding = read_text(path, options.encoding)
-    reader = _Reader(options)
+    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
+    reader = _Reader(options, Effort(str(path)))
     documents = [reader.document(*row) for row in _rows(text, path)]
     if not documents:
         raise DataError("the file is empty", where=str(path))
@@ -86,8 +88,8 @@ def _rows(text: str, path: Path) -> Iterator[tuple[Json, str, str]]:
 def _load(line: str, where: str) -> Json:
     """A line as a dict: JSON, or else a literal of Python."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = json_of(line)
+    except ValueError:
         row = _literal(line, where)
     if not isinstance(row, dict):
         raise FormatError("not an object", expected='{"text": ...}', where=where)
@@ -111,8 +113,8 @@ def _literal(line: str, where: str) -> Any:
 class _Reader:
     """Makes documents of the objects of one file."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, effort: Effort) -> None:
+        self.options, self.effort = options, effort
         self.problems: list[Problem] = []
         self.labels: list[tuple[str, str]] = []
         self.bare: list[str] = []
@@ -188,7 +190,12 @@ class _Reader:
         fragments: tuple[Span, ...] | None
         if item.get("pos") is None:
             (fragments,) = find_names(
-                text, [wanted], where=where, problems=self.problems, taken=taken
+                text,
+                [wanted],
+                where=where,
+                problems=self.problems,
+                effort=self.effort,
+                taken=taken,
             )
         else:
             fragments = self._position(item["pos"], text, tokens, name=wanted, where=where)

@@ -18,6 +18,7 @@ from confide.text.document import Problem, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, Reading, shown
 from confide.text.formats.one_pair import End, Line, document_of, find_names
+from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
 
 RELATION = "gene-phenotype"
@@ -32,7 +33,7 @@ _CONFIRMATION = "CONFIRMATION"
 _LABELS = {"true": True, "false": False}
 _VERDICTS = {"C": False, "I": True}
 """Whether a verdict turns the label round."""
-_ESCAPE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+_ESCAPE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -56,10 +57,11 @@ def read(path: Path, options: Options) -> Reading:
     header = _header(lines[0][1], f"{path}:{lines[0][0]}")
     problems: list[Problem] = []
     documents = []
+    effort = Effort(str(path))
     for number, line in lines[1:]:
         where = f"{path}:{number}"
         row = _row(header, line, where)
-        found = _line(row, f"{path.stem}:{number}", where, problems)
+        found = _line(row, f"{path.stem}:{number}", where, problems, effort=effort)
         documents.append(document_of(found, options, problems))
     curated = "yes" if _CONFIRMATION in header else "no"
     return Reading(documents, problems, "pgr", {"encoding": encoding, "curated": curated})
@@ -96,7 +98,9 @@ def _row(header: Sequence[str], line: str, where: str) -> dict[str, str]:
     return dict(zip(header, cells, strict=True))
 
 
-def _line(row: dict[str, str], name: str, where: str, problems: list[Problem]) -> Line:
+def _line(
+    row: dict[str, str], name: str, where: str, problems: list[Problem], *, effort: Effort
+) -> Line:
     raw = row["SENTENCE"]
     text, shifts = unescaped(raw)
     names = [unescaped(row[end])[0].strip() for end in _ENDS]
@@ -113,7 +117,7 @@ def _line(row: dict[str, str], name: str, where: str, problems: list[Problem]) -
         if place is None:
             taken = places[1 - number] or ()
             (places[number],) = find_names(
-                text, [names[number]], where=where, problems=problems, taken=taken
+                text, [names[number]], where=where, problems=problems, effort=effort, taken=taken
             )
     gene, phenotype = (
         End(wanted, end.capitalize(), clean(row[f"{end}_ID"].strip()), place)

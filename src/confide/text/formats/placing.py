@@ -16,10 +16,14 @@ the PsyTAR corpus that it places.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
+from confide.errors import FormatError
 from confide.text.document import Span
 
 WAYS = (
@@ -29,7 +33,40 @@ WAYS = (
     "in pieces",
     "misspelt",
 )
+LONGEST_NAME = 300
+"""Characters of a mention that is looked for; a longer one is nowhere."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_LONGEST_WORD = 64  # of a word that may be misspelt
+
+
+@dataclass(slots=True)
+class Effort:
+    """How much may be looked at for the mentions of one file (`where`), in places and words.
+
+    Every sentence adds `EACH` to what is left, up to `MOST`: far more than sentences of people
+    need, and so little that no file can be made to take hours.
+    """
+
+    where: str
+    EACH = 300
+    MOST = 300_000
+    left: int = field(default=300_000)
+
+    def begin(self) -> None:
+        """A new sentence."""
+        self.left = min(self.MOST, self.left + self.EACH)
+
+    def spend(self, count: int) -> None:
+        """Use some of it. Raises FormatError where nothing is left."""
+        self.left -= count
+        if self.left < 0:
+            raise FormatError(
+                "its mentions could stand at more places than can be looked at",
+                expected="sentences, and the names of what is in them",
+                where=self.where,
+                fix="shorten the sentences that say the same word hundreds of times, or give the"
+                " mentions' offsets",
+            )
 
 
 class Placed(NamedTuple):
@@ -48,46 +85,89 @@ class _Word(NamedTuple):
     end: int
 
 
-def place_mentions(text: str, mentions: Sequence[str]) -> list[Placed | None]:
+class _Sentence:
+    """A sentence, and what is looked up in it again and again."""
+
+    def __init__(self, text: str, effort: Effort) -> None:
+        self.text, self.effort = text, effort
+        self._taken = bytearray(len(text))
+
+    def take(self, spans: Sequence[Span]) -> None:
+        """Note that a mention stands here."""
+        for start, end in spans:
+            self._taken[start:end] = b"\1" * (end - start)
+
+    def taken(self, span: Span) -> bool:
+        """Whether a stretch shares a character with a mention that was placed."""
+        return self._taken.find(1, *span) >= 0
+
+    @cached_property
+    def letters(self) -> tuple[str, list[int]]:
+        """The letters and digits in lower case, and the offset of each."""
+        letters = _letters(self.text)
+        return "".join(letter for letter, _ in letters), [offset for _, offset in letters]
+
+    @cached_property
+    def words(self) -> list[_Word]:
+        """The words in order."""
+        return _words(self.text)
+
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """The places of each word among the words."""
+        found: dict[str, list[int]] = {}
+        for place, word in enumerate(self.words):
+            found.setdefault(word.text, []).append(place)
+        return found
+
+
+def place_mentions(
+    text: str, mentions: Sequence[str], *, effort: Effort | None = None
+) -> list[Placed | None]:
     """The places of mentions of one type in one sentence, None where there is none.
 
     The longest come first, and a place that another mention has is taken only where no other is
     left: of "pain" and "back pain" in "back pain and pain" each gets its own.
+
+    Raises FormatError where the `effort` for the file is spent.
     """
+    effort = effort or Effort("the sentence")
+    effort.begin()
     found: list[Placed | None] = [None] * len(mentions)
     waiting = Counter(mentions)
-    taken: list[Span] = []
+    sentence = _Sentence(text, effort)
     for number in sorted(range(len(mentions)), key=lambda number: -len(mentions[number])):
         mention = mentions[number]
+        effort.spend(1)
+        if len(mention) > LONGEST_NAME:
+            continue
         place = (
-            _in_one_piece(text, mention, taken, waiting[mention])
-            or _in_pieces(text, mention)
-            or _misspelt(text, mention)
+            _in_one_piece(sentence, mention, waiting[mention])
+            or _in_pieces(sentence, mention)
+            or _misspelt(sentence, mention)
         )
         waiting[mention] -= 1
         if place is not None:
-            taken += place.fragments
+            sentence.take(place.fragments)
             found[number] = place
     return found
 
 
-def _in_one_piece(text: str, mention: str, taken: Sequence[Span], waiting: int) -> Placed | None:
+def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | None:
     """Ways 1 to 3; `waiting` mentions of this string have no place yet."""
-    literal = [
-        (match.start(), match.start() + len(mention))
-        for match in re.finditer(f"(?={re.escape(mention)})", text)
-        if mention
-    ]
-    alike = [span for span in _same_letters(text, mention) if not _touches(span, literal)]
+    text = sentence.text
+    literal = list(_found(text, mention, sentence.effort))
+    alike = [span for span in _same_letters(sentence, mention) if not _touches(span, literal)]
+    as_written = set(literal)
     borders = {span: _borders(text, span) for span in (*literal, *alike)}
     ranks = {
-        span: (_touches(span, taken), WAYS[0 if span in literal else 1])
+        span: (sentence.taken(span), WAYS[0 if span in as_written else 1])
         for span, count in borders.items()
         if count == 2
     }
     if not ranks and len(_letters(mention)) >= 6:
         spans = [span for span, count in borders.items() if count == 1]
-        ranks = {span: (_touches(span, taken), WAYS[2]) for span in spans}
+        ranks = {span: (sentence.taken(span), WAYS[2]) for span in spans}
     if not ranks:
         return None
     best = min(ranks.values(), key=lambda rank: (rank[0], WAYS.index(rank[1])))
@@ -95,17 +175,22 @@ def _in_one_piece(text: str, mention: str, taken: Sequence[Span], waiting: int) 
     return Placed((spans[0],), best[1], len(spans) if len(spans) > waiting else 1)
 
 
-def _same_letters(text: str, mention: str) -> list[Span]:
+def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
+    """Every place of a string in a text, also where two of them overlap."""
+    start = text.find(wanted) if wanted else -1
+    effort.spend(len(text) >> 10)
+    while start >= 0:
+        effort.spend(1)
+        yield start, start + len(wanted)
+        start = text.find(wanted, start + 1)
+
+
+def _same_letters(sentence: _Sentence, mention: str) -> Iterator[Span]:
     """Stretches of a text with just the letters and digits of a mention, from one to another."""
     wanted = "".join(letter for letter, _ in _letters(mention))
-    letters = _letters(text)
-    run = "".join(letter for letter, _ in letters)
-    if not wanted:
-        return []
-    return [
-        (letters[match.start()][1], letters[match.start() + len(wanted) - 1][1] + 1)
-        for match in re.finditer(f"(?={re.escape(wanted)})", run)
-    ]
+    run, offsets = sentence.letters
+    for start, end in _found(run, wanted, sentence.effort):
+        yield offsets[start], offsets[end - 1] + 1
 
 
 def _letters(text: str) -> list[tuple[str, int]]:
@@ -119,8 +204,9 @@ def _letters(text: str) -> list[tuple[str, int]]:
 
 
 def _touches(span: Span, others: Sequence[Span]) -> bool:
-    """Whether a stretch shares a character with one of others."""
-    return any(span[0] < end and start < span[1] for start, end in others)
+    """Whether a stretch shares a character with one of others, which are of one length, in order."""
+    place = bisect_right(others, span[0], key=lambda other: other[1])
+    return place < len(others) and others[place][0] < span[1]
 
 
 def _borders(text: str, span: Span) -> int:
@@ -139,19 +225,22 @@ def _words(text: str) -> list[_Word]:
     ]
 
 
-def _in_pieces(text: str, mention: str) -> Placed | None:
+def _in_pieces(sentence: _Sentence, mention: str) -> Placed | None:
     """Way 4: of several stretches the shortest in words, then the first."""
-    wanted, words = [word.text for word in _words(mention)], _words(text)
+    wanted, words = [word.text for word in _words(mention)], sentence.words
     best: list[int] = []
-    for first, word in enumerate(words):
-        if len(wanted) < 2 or word.text != wanted[0]:
-            continue
-        chosen = [first]
-        for place in range(first + 1, len(words)):
-            if len(chosen) < len(wanted) and words[place].text == wanted[len(chosen)]:
-                chosen.append(place)
-        if len(chosen) == len(wanted) and (not best or chosen[-1] - chosen[0] < best[-1] - best[0]):
+    first = -1
+    while len(wanted) > 1:
+        chosen = _chain(sentence, wanted, first)
+        if not chosen:
+            break
+        begin = chosen[-1]
+        for word in reversed(wanted[:-1]):  # back to the last beginning that has the same end
+            begin = _before(sentence.places[word], begin)
+        chosen = _chain(sentence, wanted, begin - 1)
+        if not best or chosen[-1] - chosen[0] < best[-1] - best[0]:
             best = chosen
+        first = chosen[0]
     fragments: list[Span] = []
     for before, place in zip([-2, *best], best, strict=False):
         start = words[place].start
@@ -161,30 +250,54 @@ def _in_pieces(text: str, mention: str) -> Placed | None:
     return Placed(tuple(fragments), WAYS[3]) if fragments else None
 
 
-def _misspelt(text: str, mention: str) -> Placed | None:
+def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
+    """The first places of words, each behind the one before; empty where one is missing."""
+    chosen: list[int] = []
+    for word in wanted:
+        sentence.effort.spend(1)
+        places = sentence.places.get(word, [])
+        next_one = bisect_right(places, after)
+        if next_one == len(places):
+            return []
+        after = places[next_one]
+        chosen.append(after)
+    return chosen
+
+
+def _before(places: Sequence[int], limit: int) -> int:
+    """The last of some places before another."""
+    return places[bisect_right(places, limit - 1) - 1]
+
+
+def _misspelt(sentence: _Sentence, mention: str) -> Placed | None:
     """Way 5."""
-    wanted, words = _words(mention), _words(text)
+    wanted, words = _words(mention), sentence.words
     found: list[tuple[int, Span]] = []
     for first in range(len(words) - len(wanted) + 1 if wanted else 0):
-        here = words[first : first + len(wanted)]
-        slips = [_slips(one.text, other.text) for one, other in zip(here, wanted, strict=True)]
-        if None not in slips:
-            total = sum(slip for slip in slips if slip is not None)
-            found.append((total, (here[0].start, here[-1].end)))
+        total = 0
+        for one, other in zip(words[first : first + len(wanted)], wanted, strict=True):
+            slip = _slips(one.text, other.text, sentence.effort)
+            if slip is None:
+                break
+            total += slip
+        else:
+            found.append((total, (words[first].start, words[first + len(wanted) - 1].end)))
     found.sort()
     if not found or (len(found) > 1 and found[0][0] == found[1][0]):
         return None
     return Placed((found[0][1],), WAYS[4])
 
 
-def _slips(one: str, other: str) -> int | None:
+def _slips(one: str, other: str, effort: Effort) -> int | None:
     """How many edits apart two words are; None if these are too many to be the same word."""
+    effort.spend(1)
     if one == other:
         return 0
     shorter, longer = sorted((len(one), len(other)))
     allowed = 0 if shorter < 4 or one[0] != other[0] else 1 + (longer >= 7)
-    if longer - shorter > allowed:
+    if longer - shorter > allowed or longer > _LONGEST_WORD:
         return None
+    effort.spend(longer * longer // 8 if allowed else 0)
     edits = _edits(one, other) if allowed else 1
     return edits if edits <= allowed else None
 

@@ -20,7 +20,7 @@ from confide.errors import DataError, FormatError, SettingsError
 from confide.text.document import Document, Entity, Problem, Span
 from confide.text.files import read_bytes
 from confide.text.formats.base import Options, Reading, shown
-from confide.text.formats.placing import WAYS, place_mentions
+from confide.text.formats.placing import WAYS, Effort, place_mentions
 from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
 
@@ -55,8 +55,11 @@ class _Sentence:
 
 @dataclass(slots=True)
 class _Review:
+    """A review; `at` are its sentences by their index."""
+
     source: str
     sentences: list[_Sentence] = field(default_factory=list)
+    at: dict[int, dict[str, _Sentence]] = field(default_factory=dict)
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -75,9 +78,12 @@ def read(path: Path, options: Options) -> Reading:
     if not reviews:
         raise DataError("there is no review in the workbook", where=f"{path}#{SENTENCES}")
     ways: Counter[str] = Counter()
+    effort = Effort(str(path))
     for type in TYPES:
         for row in _rows(book, f"{type}_Identified", path, problems):
-            _add_mentions(type, row, reviews, options=options, problems=problems, ways=ways)
+            _add_mentions(
+                type, row, reviews, options=options, problems=problems, ways=ways, effort=effort
+            )
     documents = [_document(id, review) for id, review in reviews.items()]
     counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
     return Reading(documents, problems, "psytar", {"mentions": ", ".join(counted) or "none"})
@@ -161,10 +167,12 @@ def _reviews(rows: Iterator[_Row], problems: list[Problem]) -> dict[str, _Review
         if not row.text:
             problems.append(Problem("empty-sentence", row.where, "there is no text in it"))
             continue
-        if any(sentence.index == row.index for sentence in review.sentences):
+        if row.index in review.at:
             what = f"{row.review} has two sentences {row.index}; both are kept"
             problems.append(Problem("duplicate-index", row.where, what))
-        review.sentences.append(_Sentence(row.index, row.text))
+        sentence = _Sentence(row.index, row.text)
+        review.sentences.append(sentence)
+        review.at.setdefault(row.index, {}).setdefault(row.text, sentence)
     for review in reviews.values():
         review.sentences.sort(key=lambda sentence: sentence.index)
     return reviews
@@ -178,15 +186,15 @@ def _add_mentions(
     options: Options,
     problems: list[Problem],
     ways: Counter[str],
+    effort: Effort,
 ) -> None:
     """Place the mentions of a line in its sentence; what cannot be placed is named."""
     column = re.compile(rf"{type}\d+")
     mentions = {name: cell for name, cell in row.cells.items() if cell and column.fullmatch(name)}
-    sentences = reviews[row.review].sentences if row.review in reviews else []
-    same = [sentence for sentence in sentences if sentence.index == row.index]
-    sentence = next((one for one in same if one.text == row.text), same[0] if same else None)
+    same = reviews[row.review].at.get(row.index, {}) if row.review in reviews else {}
+    sentence = same.get(row.text, next(iter(same.values()), None))
     text = "" if sentence is None else sentence.text
-    found = place_mentions(text, list(mentions.values()))
+    found = place_mentions(text, list(mentions.values()), effort=effort)
     for (name, mention), place in zip(mentions.items(), found, strict=True):
         options.require(type, row.where)
         ways["not placed" if place is None else place.way] += 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, place, shown, unheld
+from confide.text.formats.base import Options, Reading, place, shown, shown_at, unheld
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))
@@ -22,7 +22,7 @@ _BLANKS = re.compile(r"\s")
 
 @dataclass(slots=True)
 class _Block:
-    """The lines of one document."""
+    """The lines of one document; `text` is made when all of it has been read."""
 
     id: str
     line: int
@@ -30,11 +30,15 @@ class _Block:
     abstract: str | None = None
     entities: list[Entity] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)
+    _text: str | None = None
 
     @property
     def text(self) -> str:
         """Title, newline, abstract; the title alone where there is no abstract line."""
-        return self.title if self.abstract is None else f"{self.title}\n{self.abstract}"
+        if self._text is None:
+            whole = self.title if self.abstract is None else f"{self.title}\n{self.abstract}"
+            self._text = whole
+        return self._text
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -87,7 +91,7 @@ def _blocks(
         if head:
             if head.group(1) != block.id or block.abstract is not None or block.entities:
                 raise _odd("an abstract without its title", where, f"one abstract of {block.id}")
-            block.abstract = head.group(3)
+            block.abstract, block._text = head.group(3), None
         else:
             _annotation(block, line.split("\t"), where, options, problems)
     if block is not None:
@@ -141,11 +145,10 @@ def _mention(
         what = f"{kind} {start}-{end} points nowhere in a text of {len(text)} characters"
         problems.append(Problem(slug, where, what, lost=True))
         return None
-    found = text[start:end]
-    if _BLANKS.sub(" ", found) != _BLANKS.sub(" ", surface):
-        what = (
-            f"{kind} {start}-{end} is {shown(surface)} in the line but {shown(found)} in the text"
-        )
+    same = end - start == len(surface)
+    if not same or _BLANKS.sub(" ", text[start:end]) != _BLANKS.sub(" ", surface):
+        found = shown_at(text, [(start, end)])
+        what = f"{kind} {start}-{end} is {shown(surface)} in the line but {found} in the text"
         problems.append(Problem("text-mismatch", where, what))
     raw = fields[5] if len(fields) > 5 else ""
     parts = fields[6] if len(fields) > 6 else ""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.formats.base import Options, merged_fragments, shown, whole_text
+from confide.text.formats.base import Options, merged_fragments, reads, shown, shown_at, whole_text
 
 _ENTITIES = ("entities", "spans", "label", "labels")
 _START = ("start", "start_offset", "begin")
@@ -138,9 +138,9 @@ class RecordReader:
         """Name an entity whose own text differs from the text at its offsets."""
         if isinstance(surface, list):
             surface = " ".join(map(str, surface))
-        found = " ".join(text[start:end] for start, end in entity.fragments)
-        if isinstance(surface, str) and surface.split() != found.split():
-            what = f"{entity.type} {entity.id} is {shown(surface)} but {shown(found)} in the text"
+        if isinstance(surface, str) and not reads(text, entity.fragments, surface):
+            found = shown_at(text, entity.fragments)
+            what = f"{entity.type} {entity.id} is {shown(surface)} but {found} in the text"
             self._note("text-mismatch", what, lost=False)
 
     def _spans(self, value: Any, what: str) -> list[Span]:
