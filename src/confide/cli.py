@@ -293,7 +293,7 @@ def ledger(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Compare with what a real site noted: MEMORY/RUN."),
+        typer.Option(metavar="DIR", help="Compare with what a real site noted: MEMORY/runs/RUN."),
     ] = None,
     both: Both = False,
     as_json: Json = False,

@@ -36,6 +36,19 @@ class ConfideError(Exception):
         super().__init__((f"{where}: " if where else "") + "; ".join(parts))
 
 
+def printable(text: object, most: int = 500) -> str:
+    r"""A text from another place as one line for a terminal or a log, of at most so many letters.
+
+    Control characters, escape sequences and marks that turn the direction of writing become "?".
+
+    >>> printable("a\x1b[31mb\nc")
+    'a?[31mb?c'
+    """
+    said = str(text)
+    shown = "".join(c if c.isprintable() else "?" for c in said[:most])
+    return shown + "..." if len(said) > most else shown
+
+
 # --- what a user hands in ---------------------------------------------------------------
 
 

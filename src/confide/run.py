@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.events import Event, Watcher, unwatched
+from confide.federation.files import for_the_owner
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather
@@ -52,6 +53,7 @@ class Part:
     specs: tuple[SiteSpec, ...]
 
 
+@for_the_owner()
 def run(
     settings: str | Path | Settings,
     *,

@@ -21,14 +21,14 @@ from typing import Any
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
-from confide.federation.files import write_of_run
+from confide.federation.files import private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.methods import Method
 from confide.settings import SIMULATED, Settings, dump, leaves, load
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, ALONE = "checkpoints", "alone"
 SCHEMA = 1
 
 
@@ -45,7 +45,7 @@ class RunFolder:
 
     def part(self, name: str) -> Path:
         """Where checkpoints and ledger of one federation lie: here, or below `alone`."""
-        return self.path / "alone" / name if name else self.path
+        return self.path / ALONE / name if name else self.path
 
     def store(self, part: str = "") -> CheckpointStore:
         """The checkpoints of one federation of the run."""
@@ -78,6 +78,7 @@ class RunFolder:
         That key is random; it comes from the seed where the settings say that sites are simulated,
         or deal one corpus to several.
         """
+        self.close()
         self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
         if settings.key in (None, SIMULATED) and not key_file.exists():
@@ -86,6 +87,17 @@ class RunFolder:
             simulated = settings.split is not None or settings.key == SIMULATED
             key = simulated_key(settings.seed) if simulated else None
             new_key(fresh, key).replace(key_file)
+
+    def close(self) -> None:
+        """Make the folder, and close it to everyone but its owner. Raises RunError."""
+        try:
+            private_folder(self.path)
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be made, or not closed to others ({error.strerror})",
+                where=str(self.path),
+                fix="choose another folder with --out",
+            ) from error
 
     def _same(self, settings: Settings) -> None:
         """Raise RunError where the run was begun with other settings, or by a newer confide."""

@@ -38,9 +38,15 @@ def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[s
 def of_a_consortium(settings: Settings) -> Settings:
     """The same run without what only a site says."""
     data = settings.data.model_copy(update={"format": None, "scheme": None, "encoding": None})
-    return settings.model_copy(
-        update={"site": (), "split": None, "key": None, "data": data, "guards": Settings().guards}
-    )
+    files = tuple(Path(path).name for path in settings.public.files)
+    public = settings.public.model_copy(update={"files": files})
+    own = {"site": (), "split": None, "key": None, "guards": Settings().guards}
+    return settings.model_copy(update={**own, "data": data, "public": public})
+
+
+def public_of(settings: Settings) -> Path | None:
+    """The folder of the public files of these settings: what the server's kit would have."""
+    return Path(settings.public.files[0]).parent if settings.public.files else None
 
 
 def as_toml(settings: Settings) -> str:

@@ -97,6 +97,10 @@ class Real:
         """What a site keeps of its runs."""
         return self.folder / "homes" / site / "memory"
 
+    def runs(self, site: str) -> Path:
+        """A site's own folders of its runs."""
+        return self.memory(site) / "runs"
+
 
 @contextmanager
 def running(folder: Path, settings: Settings) -> Iterator[Real]:

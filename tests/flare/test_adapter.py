@@ -38,7 +38,7 @@ from confide.run import run
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, states
-from flare.homes import as_toml, write_site_files
+from flare.homes import as_toml, public_of, write_site_files
 from flare.test_conducting import numbers
 
 Answer = Callable[[str, Shareable], Shareable | None]
@@ -105,7 +105,12 @@ def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, met
     files = write_site_files(tmp_path / "homes", settings)
     engine = engine_of({name: answering(executor_in(p.parent)) for name, p in files.items()})
     conductor = Conductor(
-        "run-1", as_toml(settings), version=__version__, engine=engine, folder=tmp_path / "server"
+        "run-1",
+        as_toml(settings),
+        version=__version__,
+        engine=engine,
+        folder=tmp_path / "server",
+        public=public_of(settings),
     )
     conductor.conduct(unwatched)
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))

@@ -30,7 +30,7 @@ from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, result, states
-from flare.homes import HomesEngine, as_toml, write_site_files
+from flare.homes import HomesEngine, as_toml, public_of, write_site_files
 
 OURS = {"bytes", "data", "name"}
 """What differs: joining and leaving weigh something, and a fingerprint is veiled at each site."""
@@ -44,7 +44,13 @@ def numbers(folder: Path) -> Any:
 
 
 def conduct(folder: Path, settings: Settings, engine: HomesEngine, **changes: Any) -> Any:
-    arguments = {"version": __version__, "engine": engine, "folder": folder, **changes}
+    arguments = {
+        "version": __version__,
+        "engine": engine,
+        "folder": folder,
+        "public": public_of(settings),
+        **changes,
+    }
     return Conductor("trial", as_toml(settings), **arguments).conduct(unwatched)
 
 
@@ -115,7 +121,9 @@ def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, me
             died += 1
     assert died > 3
     for site in files:
-        found = compare_ledgers(tmp_path / "server", tmp_path / "homes" / site / "memory/trial")
+        found = compare_ledgers(
+            tmp_path / "server", tmp_path / "homes" / site / "memory/runs/trial"
+        )
         assert found.agree, found
         assert found.again > 0
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "server")))
@@ -128,11 +136,11 @@ def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
     conduct(tmp_path / "server", settings, HomesEngine(files))
     run(settings, out=tmp_path / "one")
     text = settings.site[0].test[0]
-    ours = predict(tmp_path / "homes/site-1/memory/trial", [text], site="site-1")
+    ours = predict(tmp_path / "homes/site-1/memory/runs/trial", [text], site="site-1")
     assert ours == predict(tmp_path / "one", [text], site="site-1")
     assert any(document.entities for document in ours)
     errors = json.loads(
-        (tmp_path / "homes/site-1/memory/trial/sites/site-1/errors.json").read_text()
+        (tmp_path / "homes/site-1/memory/runs/trial/sites/site-1/errors.json").read_text()
     )
     assert errors["site"] == "site-1"
     assert not list((tmp_path / "server").rglob("errors.json"))
@@ -210,7 +218,7 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     assert sorted(done["scores"]["sites"]) == sorted(files)
     assert [site for site, step, _ in engine.asked if step == "leave"] == sorted(files)
     for site in files:
-        kept = tmp_path / "homes" / site / "memory/trial"
+        kept = tmp_path / "homes" / site / "memory/runs/trial"
         assert (kept / "result.json").exists() == (site not in who)
         assert bool(list(kept.rglob("*.ckpt"))) == (site not in who)
         code = [one for one in lines(kept) if one["step"] == "leave" and one["field"] == "code"]
@@ -231,7 +239,7 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
     done = conduct(tmp_path / "server", settings, Withdraws(files))
     assert done["left_out"] == {"site-2": "no-consent"}
     assert [set(one["failed"]) for one in done["history"]] == [set(), {"site-2"}, {"site-2"}]
-    assert not (tmp_path / "homes/site-2/memory/trial/result.json").exists()
+    assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
 
 
 def test_a_run_whose_sites_are_all_lost_at_its_end_does_not_end_well(tmp_path: Path) -> None:
@@ -380,8 +388,10 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
     conduct(tmp_path / "server", settings, HomesEngine(files))
     theirs = lines(tmp_path / "server")
     for name in files:
-        ours = lines(tmp_path / "homes" / name / "memory/trial")
+        ours = lines(tmp_path / "homes" / name / "memory/runs/trial")
         assert ours
         assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o["site"] == name)
-        compared = compare_ledgers(tmp_path / "server", tmp_path / "homes" / name / "memory/trial")
+        compared = compare_ledgers(
+            tmp_path / "server", tmp_path / "homes" / name / "memory/runs/trial"
+        )
         assert compared.agree and not compared.again

@@ -11,8 +11,9 @@ import pytest
 
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
+from confide.flare.collecting import bring_home
 from confide.flare.conducting import Conductor
-from confide.flare.coordinating import ATTEMPTS, LOST, bring_home, follow
+from confide.flare.coordinating import ATTEMPTS, LOST, follow
 from confide.flare.ending import end_run
 from confide.flare.events import Bulletin
 from confide.flare.notes import ENDED, NOTES
@@ -189,7 +190,7 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     server = Server(tmp_path / "server-2", engines(files))
     for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 3):
         with monkeypatch.context() as dying:
-            dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(copied))
+            dying.setattr("confide.flare.collecting.shutil.copyfile", Torn(copied))
             with pytest.raises(KeyboardInterrupt):
                 lead(server, settings, tmp_path / "lead", resume=copied > 0)
         assert not (tmp_path / "lead" / "result.json").exists()
@@ -214,7 +215,8 @@ class Torn:
 
 
 def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("result.json", "settings.toml", "checkpoints/7/state", "zz/last"):
+    kept = ("result.json", "ledger.jsonl", "checkpoints/round-000007.ckpt", "alone/zz/result.json")
+    for name in (*kept, "settings.toml", "zz/last", "checkpoints/7/state"):
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_text(name)
     (tmp_path / "home" / "checkpoints").mkdir(parents=True)
@@ -228,8 +230,9 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "home" / "result.json").exists()
     bring_home(tmp_path / "there", tmp_path / "home")
     home = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*.*")}
-    assert home == {"result.json", "settings.toml", "coordinate.json"}
-    assert (tmp_path / "home" / "zz" / "last").read_text() == "zz/last"
+    assert home == {*kept, "settings.toml", "coordinate.json"}
+    assert (tmp_path / "home" / "settings.toml").read_text() == "older"
+    assert all((tmp_path / "home" / name).read_text() == name for name in kept)
 
 
 # --- a run that somebody ends ---------------------------------------------------------------

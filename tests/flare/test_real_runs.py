@@ -97,7 +97,7 @@ def test_the_numbers_are_those_of_one_machine(
     done = real.run(f"plain-{method}", settings=settings)
     run(settings, out=tmp_path / "one")
     same(tmp_path / "one", done.folder)
-    [note] = [p for p in real.memory("site-1").iterdir() if p.name.startswith(f"plain-{method}-")]
+    [note] = [p for p in real.runs("site-1").iterdir() if p.name.startswith(f"plain-{method}-")]
     if task == "text":
         mine, one = release(note, out=tmp_path / "a"), release(tmp_path / "one", out=tmp_path / "b")
         assert (mine / FILE).read_bytes() == (one / FILE).read_bytes()

@@ -49,9 +49,11 @@ class CheckpointStore:
         try:
             write_atomically(path, _MARK + digest + b"\n" + data)
         except OSError as error:
+            older = [round for round in self.rounds() if round != checkpoint.round]
+            kept = f"; that of round {older[-1]} is safe" if older else ""
             raise CheckpointError(
                 f"the checkpoint of round {checkpoint.round} could not be written"
-                f" ({error.strerror}); the one before it is safe",
+                f" ({error.strerror}){kept}",
                 where=str(path),
                 fix="make room on the disk, then continue with --resume",
             ) from error

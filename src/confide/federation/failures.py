@@ -45,6 +45,8 @@ CODES = {
     "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",
     "encoder-missing": "the site cannot use the frozen encoder that the settings name; its own log"
     " says why",
+    "own-folder": "the run names a folder of an encoder, and the site opens none that others name;"
+    " at the site, name its own copy with `context` in its own file",
     "other-encoder": "the site's encoder is not the one that the run began with; bring its files"
     " back, or start the run again",
     "relation-outside-set": "the site's training text has a relation that it did not have when the"
@@ -58,6 +60,8 @@ CODES = {
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
     "disk-full": "the site could not write its memory: no space left on its disk",
+    "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
+    " say nothing either",
     "lost": "no reply came back: the site's process died, and again when it was asked once more, or"
     " its connection to the server was cut",
     "timeout": "the site did not answer in time",
@@ -94,6 +98,9 @@ _KINDS = frozenset(
 )
 
 
+_DISKS = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full", errno.EROFS: "disk-read-only"}
+
+
 def failure_from(error: BaseException) -> Failure:
     """What may travel of an error: code, class, line of our code; never its message."""
     kind = type(error).__name__
@@ -102,8 +109,9 @@ def failure_from(error: BaseException) -> Failure:
         code, detail = error.code, error.detail
     elif isinstance(error, GuardError):
         code, detail = "guard", error.what
-    elif any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _causes(error)):
-        code = "disk-full"
+    else:
+        for one in _causes(error):
+            code = _DISKS.get(getattr(one, "errno", None) or 0, code)
     return Failure(code, kind if kind in _KINDS else "Exception", _place(error), detail)
 
 

@@ -200,7 +200,7 @@ class LedgerDifference:
 
 
 def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
-    """Compare the ledger of a run with the one that a site kept of it (`MEMORY/RUN`).
+    """Compare the ledger of a run with the one that a site kept of it (`MEMORY/runs/RUN`).
 
     Raises RunError where one of the two is missing or damaged, or the second is not one site's.
     """
@@ -213,7 +213,7 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
         raise RunError(
             "this is not the ledger of one site",
             where=str(theirs),
-            expected="the one that a site kept: MEMORY/RUN/ledger.jsonl",
+            expected="the one that a site kept: MEMORY/runs/RUN/ledger.jsonl",
             got=f"{len(names)} sites",
         )
     site = names.pop()

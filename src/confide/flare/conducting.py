@@ -14,10 +14,11 @@ from typing import Any
 
 from confide import __version__
 from confide.data.facts import fingerprint
-from confide.errors import FederationError, QuorumError
+from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Engine, Federation
+from confide.federation.files import for_the_owner, inside
 from confide.federation.messages import encode
 from confide.flare.joining import (
     JOIN,
@@ -40,11 +41,10 @@ from confide.outcomes import (
     outcome_of,
     result_of,
 )
-from confide.runfolder import RunFolder, environment
+from confide.runfolder import ALONE, RunFolder, environment
 from confide.settings import Settings, dump, parse
 from confide.text.document import Document
 
-ALONE = "alone"
 WITHDRAWN = {"no-consent", "other-wire"}
 """Codes of a site that does not agree, or no longer."""
 
@@ -52,18 +52,28 @@ WITHDRAWN = {"no-consent", "other-wire"}
 class Conductor:
     """Conducts one run: `name` at every place, `folder` at the server.
 
-    `version` is that of confide at the lead.
+    `version` is that of confide at the lead; `public` the folder of the server's that a public set
+    may be read from, if there is one.
     """
 
     def __init__(
-        self, name: str, settings: str, *, version: str, engine: Engine, folder: Path
+        self,
+        name: str,
+        settings: str,
+        *,
+        version: str,
+        engine: Engine,
+        folder: Path,
+        public: Path | None = None,
     ) -> None:
         self._name = name
         self._settings = settings
         self._version = version
         self._engine = engine
         self._folder = RunFolder(folder)
+        self._public_folder = public
 
+    @for_the_owner()
     def conduct(self, watch: Watcher) -> dict[str, Any]:
         """The run, from its last checkpoint on; what result.json says.
 
@@ -80,14 +90,16 @@ class Conductor:
         check_suited(settings)
         folder = self._folder
         folder.check(settings, resume=folder.is_taken())
+        folder.close()
         folder.write("settings.toml", dump(settings))
+        public = self._public(settings)
         watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
         ended = [
-            self._part(settings, name, sites, watch)
+            self._part(settings, name, sites, public=public, watch=watch)
             for name, sites in parts_of(settings, self._engine.sites).items()
         ]
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
-        digest = _together(joined, public_set(settings))
+        digest = _together(joined, public)
         folder.write("environment.json", environment(settings, digest))
         sites = {site: _facts(one) for site, one in joined.items()}
         data = {"fingerprint": digest, "sites": sites}
@@ -98,13 +110,18 @@ class Conductor:
         return result
 
     def _part(
-        self, settings: Settings, name: str, sites: tuple[str, ...], watch: Watcher
+        self,
+        settings: Settings,
+        name: str,
+        sites: tuple[str, ...],
+        *,
+        public: Sequence[Document],
+        watch: Watcher,
     ) -> tuple[Outcome, dict[str, Joined]]:
         """One federation of the run: join, train and score, leave."""
         ledger = open_ledger(self._folder, name)
         federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
-        public = public_set(settings)
         binding = binding_of(settings, _together(joined, public))
         method = method_of(settings)(settings, public)
         plan = Plan(settings, method, self._engine, self._folder, binding, watch)
@@ -113,6 +130,19 @@ class Conductor:
         self._leave(federation, outcome, sites=sorted(joined))
         ledger.flush()
         return outcome, joined
+
+    def _public(self, settings: Settings) -> tuple[Document, ...]:
+        """The public set, of files of the server's own folder only."""
+        files = settings.public.files
+        if not files:
+            return ()
+        if self._public_folder is None:
+            raise SettingsError(
+                "this server has no folder of public files", fix="make `public` in its kit"
+            )
+        found = tuple(str(inside(self._public_folder, *Path(path).parts)) for path in files)
+        own = settings.public.model_copy(update={"files": found})
+        return public_set(settings.model_copy(update={"public": own}))
 
     def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
         return Join(

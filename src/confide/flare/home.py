@@ -1,7 +1,8 @@
 """A real site during a run: its own file, its consent, its text, its folder; bytes in, bytes out.
 
-What a run leaves at a site is a run folder of the site's own, `MEMORY/RUN/`: settings, the trained
-state, its memory, its errors, and its ledger, in which every message is noted before it leaves.
+What a run leaves at a site is a run folder of the site's own, `MEMORY/runs/RUN/`: settings, the
+trained state, its memory, its errors, and its ledger, in which every message is noted before it
+leaves.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import tomllib
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import ConfideError, MessageError
+from confide.errors import ConfideError, GuardError, MessageError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.federation import round_half_up
-from confide.federation.files import for_the_owner, private_folder, write_of_run
+from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import Ledger
@@ -47,6 +47,7 @@ from confide.scoring import SCORING
 from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
+RUNS = "runs"
 SITE_FILE = "site.toml"
 """The site's own file, in the `local` folder of its kit."""
 
@@ -116,13 +117,13 @@ class SiteHome:
         self._consented(settings.trained_by, ask.wire)
         if _fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
-        os.environ["HF_HUB_OFFLINE"] = "1"  # an encoder is what lies here; nothing is fetched
-        folder = RunFolder(Path(file.memory) / _safe(ask.run))
+        folder = _folder_of(file, ask.run)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
+        folder.close()
         gathered = gather(mine, folder.sites, key_file=None)
         self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))
         self._steps |= self._run.steps
@@ -223,7 +224,7 @@ class _Run:
         self.settings = settings
         self.folder = folder
         self.gathered = gathered
-        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards)
+        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
         self.steps = {step.name: step for step in method.steps}
         self.ledger = Ledger(folder.path / "ledger.jsonl")
         self._asked = folder.path / "asked.txt"
@@ -280,11 +281,12 @@ def _fewest(settings: Settings, sites: Sequence[str]) -> int:
     return min(drawn, settings.federation.at_least or drawn)
 
 
-def _safe(run: str) -> str:
-    """The name of a run, if it can be the name of a folder."""
-    if not run or run in (".", "..") or not all(c.isalnum() or c in "-_." for c in run):
-        raise Refusal("bad-ask")
-    return run
+def _folder_of(file: SiteFile, run: str) -> RunFolder:
+    """Where this site keeps a run; beside it lies nothing that a run's name could stand for."""
+    try:
+        return RunFolder(inside(Path(file.memory), RUNS, run))
+    except GuardError as error:
+        raise Refusal("bad-ask") from error
 
 
 def _table(file: SiteFile) -> SiteTable:

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import SettingsError
+from confide.errors import GuardError, SettingsError
+from confide.federation.files import plain_name
 from confide.federation.messages import carries
 from confide.federation.steps import Step, Turn
 from confide.federation.wire import WireRow, wire_table
+from confide.learning.encoder_files import is_encoder_name
 from confide.methods import method_named
 from confide.settings import Settings
 
@@ -95,7 +97,6 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
         "data.encoding": settings.data.encoding is not None,
         "data.mask_common": settings.data.mask_common > 0,
         "data.train_share": settings.data.train_share < 1,
-        "model.context": any(mark in settings.model.context for mark in "/\\~$"),
         "guards": settings.guards != plain.guards,
     }
     wrong = [key for key, is_there in named.items() if is_there]
@@ -105,6 +106,44 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
             where=where,
             fix="leave it out of the settings of the run",
         )
+    _check_names(settings, where=where)
+
+
+def encoders_of(settings: Settings) -> dict[str, str]:
+    """The encoders that settings name, by key."""
+    named = {
+        "model.context": settings.model.context,
+        "classifier.encoder": settings.classifier.encoder,
+        "denoising.encoder": settings.denoising.encoder,
+        "lightner.bart": settings.lightner.bart,
+    }
+    return {key: name for key, name in named.items() if name}
+
+
+def _check_names(settings: Settings, *, where: str | None) -> None:
+    """Raise SettingsError where settings name a path: no place opens what another one points to."""
+    for key, name in encoders_of(settings).items():
+        if not is_encoder_name(name):
+            raise SettingsError(
+                f"{key}: a run over real sites names an encoder, not a folder",
+                expected="'minilm', or the name that a model has at every place",
+                got=repr(name[:100]),
+                where=where,
+                fix="put the model into the server's kit as `models/NAME`; each site names its own"
+                " copy with `context` in its site.toml",
+            )
+    for path in settings.public.files:
+        try:
+            for part in path.split("/"):
+                plain_name(part, "a public file")
+        except GuardError as error:
+            raise SettingsError(
+                "public.files: a run over real sites names files of the server's folder `public`",
+                expected="a path below it, of letters, digits, '.', '_' and '-'",
+                got=repr(path[:100]),
+                where=where,
+                fix="put the files into the server's kit, below `public`, and name them from there",
+            ) from error
 
 
 def steps_of(method: str) -> tuple[Step, ...]:

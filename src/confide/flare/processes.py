@@ -54,6 +54,8 @@ LINK = {
 """How FLARE sends a long message: in parts of 256 KiB, at most 1 MiB of which are on their way, and
 again after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all of it again every 5 s, so that
 a link of some Mbit/s is jammed by copies, and a sign of life waits behind them."""
+MODELS = "models"
+"""In a kit: models by the names that a run's settings give them."""
 KILLED_WITHIN = 10.0
 TURNED_AWAY = (
     "the server answers, but does not let this site in; ask who runs it whether the site was "
@@ -253,6 +255,7 @@ def _environment(kit: Kit) -> dict[str, str]:
         MARK: str(kit.path),
         "PATH": os.pathsep.join((here, kept.get("PATH", os.defpath))),
         "TMPDIR": str(kit.path / "tmp"),
+        "HF_HUB_OFFLINE": "1",  # a model is what lies here; nothing is fetched
         "NVFL_JOB_STORE_ROOT": str(kit.path / STORE / "runs"),
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
@@ -260,7 +263,8 @@ def _environment(kit: Kit) -> dict[str, str]:
     freeing = {"MALLOC_ARENA_MAX": "4"}  # or freed messages stay in the process
     if kit.kind == SERVER:
         freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
-    return freeing | LINK | kept | own
+    models = {"CONFIDE_MODELS": str(kit.path / MODELS)}
+    return freeing | LINK | models | kept | own
 
 
 # --- the kit's processes ------------------------------------------------------------------

@@ -96,7 +96,7 @@ _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDi
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
     """The site's encoder, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     encoders: dict[str, FrozenEncoder] = site.scratch.setdefault("encoders", {})
     if place not in encoders:
         try:

@@ -86,7 +86,7 @@ def find_base(place: str) -> tuple[Path, str]:
 
 def base_of(site: Site, name: str) -> tuple[Path, str]:
     """The site's own, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     bases: dict[str, tuple[Path, str]] = site.scratch.setdefault("bases", {})
     if place not in bases:
         try:

@@ -264,7 +264,7 @@ def _check_digest(digest: str, memory: TokenShape | BartShape) -> None:
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
     """The site's BART, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     found: dict[str, PretrainedBart] = site.scratch.setdefault("barts", {})
     if place not in found:
         try:
