@@ -16,7 +16,7 @@ import pytest
 from confide.errors import FederationError, QuorumError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.messages import encode
-from confide.federation.workers import WorkerEngine, _deal
+from confide.federation.workers import WorkerEngine, _deal, _placed, _taken
 from confide.text.document import Document
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
 
@@ -145,6 +145,17 @@ def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
     )
     assert done.stdout == "once\n['site-1', 'site-2']\nTrue\n", done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("size", [1, 5_000_000])
+def test_a_message_lies_in_no_memory_with_a_name(size: int) -> None:
+    """Blocks with names stay in /dev/shm when all processes are killed."""
+    data = os.urandom(size)
+    handle = _placed(data)
+    assert os.fstat(handle).st_nlink == 0
+    assert _taken(handle, size) == data
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
 
 
 def test_a_death_between_checkpoints_ends_the_run_in_words(tmp_path: Path, marks: Path) -> None:

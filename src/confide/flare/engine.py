@@ -97,7 +97,11 @@ class FlareEngine:
             reply = replied(client_task.result)
             client_task.result = None  # FLARE would keep the bytes
             seconds = time.monotonic() - start
-            heard.put(Delivery(site, *reply) if reply else _failed(site, "lost", seconds))
+            if reply is None:
+                heard.put(_failed(site, "lost", seconds))
+            else:
+                data, worked = reply
+                heard.put(Delivery(site, data, min(worked, seconds)))  # as the site says
 
         task = Task(name=step, data=ask_of(round, data), result_received_cb=received)
         self._controller.broadcast(task, self._context, targets=[site], min_responses=1)

@@ -201,7 +201,7 @@ def _prepared(kit: Kit) -> bool:
         revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
     tidy(kit.path)
-    for name in ("run", "tmp", "store"):
+    for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)
     for old in (NOTES, STATE):
         (kit.path / old).unlink(missing_ok=True)
