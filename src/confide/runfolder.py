@@ -26,7 +26,7 @@ from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.methods import Method
-from confide.settings import SIMULATED, Settings, dump, leaves, load
+from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
 
 CHECKPOINTS, ALONE = "checkpoints", "alone"
 SCHEMA = 1
@@ -101,7 +101,7 @@ class RunFolder:
 
     def _same(self, settings: Settings) -> None:
         """Raise RunError where the run was begun with other settings, or by a newer confide."""
-        before, now = decisive(self.settings()), decisive(settings)
+        before, now = decisive(self.settings(as_written=True)), decisive(settings)
         if (self.path / "result.json").exists():
             self.result()
         changed = sorted(
@@ -121,8 +121,11 @@ class RunFolder:
         given = settings.key not in (None, SIMULATED)
         return Path(str(settings.key)) if given else self.sites / "shared.key"
 
-    def settings(self) -> Settings:
-        """The settings of the run. Raises RunError where there is none."""
+    def settings(self, *, as_written: bool = False) -> Settings:
+        """The settings of the run; relative paths are from its folder, unless taken `as_written`.
+
+        Raises RunError where there is none.
+        """
         path = self.path / "settings.toml"
         if not path.is_file():
             raise RunError(
@@ -131,7 +134,7 @@ class RunFolder:
                 expected="a settings.toml, written by `confide run`",
             )
         try:
-            return load(path)
+            return parse(read_tree(path)) if as_written else load(path)
         except SettingsError as error:
             raise RunError(f"its settings cannot be read: {error}", where=str(self.path)) from error
 

@@ -224,7 +224,7 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
     (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
     with monkeypatch.context() as dying:
-        dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(3))
+        dying.setattr("confide.flare.collecting.shutil.copyfile", Torn(3))
         with pytest.raises(KeyboardInterrupt):
             bring_home(tmp_path / "there", tmp_path / "home")
     assert not (tmp_path / "home" / "result.json").exists()

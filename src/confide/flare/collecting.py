@@ -75,5 +75,5 @@ def _is_plain(folder: Path, name: str) -> bool:
 def _copy(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = place.with_name(f"{place.name}.new")
-    shutil.copyfile(path, fresh, follow_symlinks=False)
+    shutil.copyfile(path, fresh)
     fresh.replace(place)

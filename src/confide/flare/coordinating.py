@@ -104,11 +104,11 @@ def follow(
     method_of(settings)(settings)
     folder = RunFolder(out)
     folder.check(settings, resume=resume)
-    folder.close()
     watch = on_event or unwatched
     session = connect()
     try:
         if resume:
+            folder.close()
             notes = read(folder)
             unmark(folder)
         else:
@@ -135,6 +135,7 @@ def _begin(
     plain = plain.lstrip("-_.")[:40] or "run"
     run = f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
     notes = Notes(run, sorted(sites) or there, [])
+    folder.close()
     write(folder, notes)  # the settings come last: with them the folder is taken
     folder.write("settings.toml", dump(settings))
     return notes
