@@ -12,10 +12,10 @@ import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
+from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
-from confide.federation.ledger import compare_ledgers
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
 from confide.flare.conducting import Conductor

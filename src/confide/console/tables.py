@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from confide.comparison import Compared, RunComparison, SideScore
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
-    from confide.federation.ledger import LedgerDifference, LedgerRow
+    from confide.federation.comparing import LedgerDifference
+    from confide.federation.ledger import LedgerRow
     from confide.federation.wire import WireRow
     from confide.text.checking import CheckReport
 

@@ -21,6 +21,8 @@ from confide.errors import ConfideError, EngineError, QuorumError
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.events import OUTCOME, TOPIC, Bulletin
+from confide.flare.kits import open_kit
+from confide.flare.signing import evidence_of
 
 SILENCE = 45.0
 """Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
@@ -36,10 +38,14 @@ class ConfideController(Controller):  # type: ignore[misc]
         settings: of the run, as TOML.
         sites: who takes part.
         version: of confide at the lead.
+        lead: the lead's `card` and `signature` of this order.
     """
 
-    def __init__(self, run: str, settings: str, sites: list[str], version: str) -> None:
+    def __init__(
+        self, run: str, settings: str, sites: list[str], version: str, lead: dict[str, str]
+    ) -> None:
         super().__init__(task_check_period=0.02)
+        self._lead = lead
         self._name = run
         self._settings = settings
         self._asked = list(sites)
@@ -72,14 +78,27 @@ class ConfideController(Controller):  # type: ignore[misc]
         folder = Path(workspace.get_root_dir()) / "runs" / self._name
         self._heard = dict.fromkeys(self._asked, time.monotonic())
         engine = FlareEngine(self, fl_ctx, abort_signal, sites=self._asked, gone=self._is_silent)
-        conductor = Conductor(
-            self._name, self._settings, version=self._version, engine=engine, folder=folder
-        )
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
         if not set(self._asked) <= there:
             return  # a name that no site has, or one that has just gone
         try:
+            evidence = evidence_of(
+                open_kit(Path(workspace.get_root_dir()), "server"),
+                self._lead,
+                run=self._name,
+                settings=self._settings,
+                sites=self._asked,
+                version=self._version,
+            )
+            conductor = Conductor(
+                self._name,
+                self._settings,
+                version=self._version,
+                engine=engine,
+                folder=folder,
+                evidence=evidence,
+            )
             conductor.conduct(self._bulletin)
             self._bulletin.end()
         except EngineError:
