@@ -326,7 +326,7 @@ def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
     home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
     wire = wire_digest(wire_of("fedavg"))
     for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
-        ask = Join(__version__, "trial", line, ["site-1"], wire)
+        ask = Join(__version__, "trial", line, ["site-1"], wire, "", "")
         assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"
     refused = (tmp_path / "homes/site-1/memory/refused.jsonl").read_text()
     assert '"step":"join","direction":"up"' in refused

@@ -43,12 +43,12 @@ CODES = {
     "forged-reply": "the signature of the reply does not fit the site's identity key, or this ask;"
     " nothing of the reply was used",
     "other-identity": "an identity key is not the one that was pinned; compare the fingerprints by"
-    " telephone, and if the new one is right, pin it with `confide peers KIT --forget NAME` where"
-    " it was refused, then resume",
+    " telephone, and if the new one is right, pin it where it was refused, with `confide peers KIT"
+    " --pin NAME FINGERPRINT`, then resume",
     "uncertified": "an identity key is not certified by a kit of this consortium; at its owner's,"
     " start the place again with its newest kit",
     "not-compared": "the site takes part only where fingerprints have been compared; do it by"
-    " telephone, then note it at the site with `confide peers KIT --pin NAME FINGERPRINT`",
+    " telephone, then note it at the site with `confide peers KIT --compared NAME`",
     "bad-ask": "the ask could not be read; do both sides run the same version of confide?",
     "guard": "the site's guard held its own reply back",
     "tag-outside-set": "the site's text has an entity type outside the declared `types`",

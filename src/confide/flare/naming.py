@@ -49,6 +49,12 @@ def check_site(name: str, *, host: str) -> None:
         raise KitError("no site is called that", got=repr(name))
 
 
+def check_peer(name: str) -> None:
+    """Raise KitError where no peer can have that name: the server, a site or a lead."""
+    if name != SERVER:
+        _check_form("peer", name)
+
+
 def _check_form(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise KitError(

@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -35,10 +34,11 @@ from confide.flare.identity import (
     archive,
     fingerprint_of,
     make_identity,
+    read_fingerprint,
     read_identity,
 )
 from confide.flare.kits import Kit
-from confide.flare.naming import SERVER
+from confide.flare.naming import check_peer
 
 FOLDER, KEY, CARD, PINS = "identity", "identity.key", "card.json", "peers.json"
 SCHEMA = 1
@@ -273,15 +273,56 @@ def _common_name(certificate: x509.Certificate) -> str:
     return str(found[0].value) if len(found) == 1 else ""
 
 
-def peers_of(kit: Kit) -> dict[str, Any]:
-    """What `confide peers` shows: the own fingerprint ("" before there is one), and the pins."""
-    folder = kit.path / FOLDER
-    own = read_identity(folder / KEY).fingerprint if (folder / KEY).exists() else ""
-    return {"name": kit.name, "fingerprint": own, "peers": Pins(folder / PINS).read()}
+# --- what `confide peers` calls -----------------------------------------------------------
 
 
-def known_name(kit: Kit, name: str) -> str:
-    """The name of a peer, as pins have it: the server is `server` to all."""
+@dataclass(frozen=True)
+class Known:
+    """A place's own fingerprint ("" before it has a key), and what it has pinned, by name."""
+
+    name: str
+    fingerprint: str
+    peers: dict[str, Pin]
+
+
+def known_to(kit: Kit) -> Known:
+    """Whom the place of a kit knows. Raises KeyFileError, KitError."""
+    path = kit.path / FOLDER / KEY
+    own = read_identity(path).fingerprint if path.exists() else ""
+    return Known(kit.name, own, _pins(kit).read())
+
+
+def pin(kit: Kit, name: str, fingerprint: str) -> None:
+    """Pin a peer whose fingerprint was compared, in place of an earlier pin of it.
+
+    The server is called "server". Raises KeyFileError (no fingerprint), KitError.
+    """
+    digits = read_fingerprint(fingerprint)
     if name == kit.name:
-        raise KitError("this is the name of this kit itself", got=name)
-    return SERVER if name == kit.identity else name
+        raise KitError("this is the name of this place itself", got=name)
+    check_peer(name)
+    _pins(kit).pin(name, digits, compared=True)
+
+
+def mark_compared(kit: Kit, name: str) -> None:
+    """Note that two people have compared the pinned fingerprint of a peer. Raises KitError."""
+    _pins(kit).pin(name, _pinned(kit, name).fingerprint, compared=True)
+
+
+def forget(kit: Kit, name: str) -> None:
+    """Take a pin away: the next key that the peer shows is pinned. Raises KitError."""
+    _pinned(kit, name)
+    _pins(kit).forget(name)
+
+
+def _pins(kit: Kit) -> Pins:
+    return Pins(kit.path / FOLDER / PINS)
+
+
+def _pinned(kit: Kit, name: str) -> Pin:
+    pins = _pins(kit).read()
+    if name not in pins:
+        raise KitError(
+            "no peer of that name is pinned", expected=", ".join(pins) or "none yet", got=name
+        )
+    return pins[name]
