@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from confide.data.statistics import stats
     from confide.demo import demo
     from confide.facts import facts
+    from confide.federation.comparing import compare_ledgers
     from confide.federation.keys import new_key
-    from confide.federation.ledger import compare_ledgers, ledger
+    from confide.federation.ledger import ledger
     from confide.initialise import init
     from confide.methods import wire
     from confide.predict import evaluate, predict
@@ -66,7 +67,7 @@ _HOME = {
     "capacity": "confide.capacity",
     "check": "confide.text.checking",
     "compare": "confide.comparison",
-    "compare_ledgers": "confide.federation.ledger",
+    "compare_ledgers": "confide.federation.comparing",
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",

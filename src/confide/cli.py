@@ -15,6 +15,7 @@ from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
 from confide.console.kit_verbs import consortium, server, site
+from confide.console.peer_verbs import peers
 from confide.console.pretrain_verbs import pretrain
 from confide.console.site_verbs import coordinate
 from confide.console.words import (
@@ -80,6 +81,7 @@ app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)
 app.add_typer(server, name="server", rich_help_panel=_REAL)
+app.command(rich_help_panel=_REAL)(peers)
 
 
 def main() -> None:
@@ -293,7 +295,7 @@ def ledger(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Compare with what a real site noted: MEMORY/runs/RUN."),
+        typer.Option(metavar="DIR", help="Verify against what a real site noted: MEMORY/runs/RUN."),
     ] = None,
     both: Both = False,
     as_json: Json = False,

@@ -11,6 +11,7 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from confide import __version__
@@ -19,7 +20,7 @@ from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
 from confide.methods import Method, method_named
 from confide.runfolder import SCHEMA, RunFolder, decisive
-from confide.running import Rounds, Trained, checkpointed_ledger_length
+from confide.running import Rounds, Trained, checkpointed_ledger
 from confide.scoring import SCORING, Counts
 from confide.settings import Settings
 
@@ -51,11 +52,16 @@ class Outcome:
 
 
 def open_ledger(folder: RunFolder, name: str) -> Ledger:
-    """The ledger of one federation of a run, cut to what was there at its newest checkpoint."""
-    path = folder.part(name) / "ledger.jsonl"
+    """The ledger of one federation of a run: what is there counts up to its newest checkpoint."""
+    path = ledger_path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    Ledger.cut(path, checkpointed_ledger_length(folder.store(name)))
-    return Ledger(path)
+    round, length = checkpointed_ledger(folder.store(name))
+    return Ledger.resumed(path, length=length, round=round)
+
+
+def ledger_path(folder: RunFolder, name: str) -> Path:
+    """Where the ledger of one federation of a run lies."""
+    return folder.part(name) / "ledger.jsonl"
 
 
 def outcome_of(

@@ -194,7 +194,7 @@ class Rounds:
         return checkpoint.round, state, Progress(**json.loads(checkpoint.progress))
 
 
-def checkpointed_ledger_length(store: CheckpointStore) -> int:
-    """How long the ledger was when the newest checkpoint was written; 0 before the first."""
+def checkpointed_ledger(store: CheckpointStore) -> tuple[int, int]:
+    """The round of the newest checkpoint, and how long the ledger was then; 0 before the first."""
     rounds = store.rounds()
-    return store.load(rounds[-1]).ledger if rounds else 0
+    return (rounds[-1], store.load(rounds[-1]).ledger) if rounds else (0, 0)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+import tomllib
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from confide import __version__
 from confide.federation.federation import Delivery
+from confide.flare.answering import SignedHome
 from confide.flare.home import SiteHome
+from confide.flare.identity import make_identity, read_identity
 from confide.flare.joining import wire_digest, wire_of
-from confide.settings import Settings, dump, dump_site
+from confide.flare.orders import Order, settings_for_sites, signed_order
+from confide.flare.peers import Card, Pins, Place
+from confide.settings import Settings, dump, dump_site, parse
 from confide.settings.sitefile import parse_site
 
 
@@ -54,6 +60,22 @@ def as_toml(settings: Settings) -> str:
     return dump(of_a_consortium(settings))
 
 
+def place_in(folder: Path, name: str, kind: str = "site") -> Place:
+    """A place without a kit: its card says of itself whose it is."""
+    path = folder / "identity" / "identity.key"
+    identity = read_identity(path) if path.exists() else make_identity(path)
+    card = Card(kind, name, identity.public.hex(), f"certificate of {name}", "")
+    pins = Pins(folder / "identity" / "peers.json")
+    return Place(name, identity, card, pins, lambda one: one.certificate.endswith(f" {one.name}"))
+
+
+def ordered(settings: str, sites: Sequence[str], lead: Place, *, run: str = "trial") -> Order:
+    """The order of a run, signed by this lead."""
+    chosen = parse(tomllib.loads(settings))
+    signed = signed_order(lead, run=run, settings=chosen, sites=sites, version=__version__)
+    return Order(run, settings_for_sites(chosen), tuple(sorted(sites)), __version__, **signed)
+
+
 class HomesEngine:
     """Asks the homes one after the other, in this process."""
 
@@ -73,3 +95,30 @@ class HomesEngine:
             start = time.perf_counter()
             reply = self.homes[site].answer(step, round, bytes(asks[site]))
             yield Delivery(site, reply, time.perf_counter() - start)
+
+
+class SealedHomes(HomesEngine):
+    """The same with seals: every home has an identity, and answers signed asks only."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__(files)
+        self.places = {name: place_in(path.parent, name) for name, path in files.items()}
+        self.sealed = {
+            name: SignedHome(home, self.places[name]) for name, home in self.homes.items()
+        }
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        assert seals is not None
+        for site in sorted(asks):
+            self.asked.append((site, step, round))
+            start = time.perf_counter()
+            reply, seal = self.sealed[site].answer(step, round, asks[site], seals[site])
+            yield Delivery(site, reply, time.perf_counter() - start, seal)

@@ -12,10 +12,10 @@ import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
+from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
-from confide.federation.ledger import compare_ledgers
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
 from confide.flare.conducting import Conductor
@@ -334,7 +334,7 @@ def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
     home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
     wire = wire_digest(wire_of("fedavg"))
     for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
-        ask = Join(__version__, "trial", line, ["site-1"], wire)
+        ask = Join(__version__, "trial", line, ["site-1"], wire, "", "")
         assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"
     refused = (tmp_path / "homes/site-1/memory/refused.jsonl").read_text()
     assert '"step":"join","direction":"up"' in refused

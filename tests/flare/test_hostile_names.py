@@ -128,6 +128,7 @@ def conducted(place: Place, **order: Any) -> dict[str, Any]:
         "settings": as_toml(place.settings),
         "sites": ["site-1", "site-2", "site-3"],
         "version": __version__,
+        "lead": {"card": "x", "signature": "y"},
     } | order
     controller = ConfideController(**arguments)
     context = SimpleNamespace(get_engine=place.engine, get_job_id=lambda: "job")
@@ -280,10 +281,10 @@ def test_no_door_takes_a_hostile_name(place: Place, door: str, name: str) -> Non
 
 @pytest.mark.parametrize("odd", NOT_TEXT, ids=repr)
 def test_an_order_of_other_types_is_refused(odd: Any) -> None:
-    good: list[Any] = ["run-1", "rounds = 2", ["site-1"], __version__]
+    good: list[Any] = ["run-1", "rounds = 2", ["site-1"], __version__, {"card": "x"}]
     check_order(*good)
     for place in range(len(good)):
-        if place == 2 and odd == ["x"]:
+        if (place, odd) in ((2, ["x"]), (4, {"x": "y"})):
             continue
         with pytest.raises(EngineError, match="does not take this submission"):
             check_order(*good[:place], odd, *good[place + 1 :])
@@ -291,11 +292,11 @@ def test_an_order_of_other_types_is_refused(odd: Any) -> None:
 
 def test_an_order_has_an_end() -> None:
     with pytest.raises(EngineError, match="settings"):
-        check_order("run-1", "x" * 1_000_000, ["site-1"], __version__)
+        check_order("run-1", "x" * 1_000_000, ["site-1"], __version__, {})
     with pytest.raises(EngineError, match="sites"):
-        check_order("run-1", "", [f"s{n}" for n in range(MOST_SITES + 1)], __version__)
+        check_order("run-1", "", [f"s{n}" for n in range(MOST_SITES + 1)], __version__, {})
     with pytest.raises(EngineError, match="twice"):
-        check_order("run-1", "", ["site-1", "site-1"], __version__)
+        check_order("run-1", "", ["site-1", "site-1"], __version__, {})
 
 
 def test_the_lead_downloads_a_fixed_list_of_files(tmp_path: Path) -> None:
@@ -414,4 +415,4 @@ def test_a_server_cannot_make_a_site_open_a_folder(tmp_path: Path) -> None:
 def test_a_context_of_flare_is_never_needed_to_refuse() -> None:
     """The order is checked before anything of the engine is asked."""
     with pytest.raises(AttributeError):
-        ConfideController("a", "b", ["c"], "d").control_flow(Signal(), FLContext())
+        ConfideController("a", "b", ["c"], "d", {}).control_flow(Signal(), FLContext())

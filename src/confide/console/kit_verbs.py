@@ -97,12 +97,17 @@ def renew(
     screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
     screen.say(f"\n{_SAFELY}")
     if kit.kind == "site":
-        screen.say("The site moves its own file, local/site.toml, from the old kit to the new one.")
+        screen.say(
+            "The site moves its own file, local/site.toml, and the folder identity from the old "
+            "kit to the new one."
+        )
     if kit.kind == "server":
         screen.say(
-            "Stop the server first; then move runs, store and, if it is there, "
+            "Stop the server first; then move identity, runs, store and, if it is there, "
             "disabled_clients.json (who is revoked) from the old kit to the new one."
         )
+    if kit.kind == "lead":
+        screen.say("The lead moves the folder identity from the old kit to the new one.")
     screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
 
 
@@ -282,14 +287,20 @@ def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
 
 
 def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
-    from confide.flare import kits, processes
+    from confide.flare import kits, peers, processes
 
-    now = processes.status(kits.open_kit(path, kind))
+    kit = kits.open_kit(path, kind)
+    now, known = processes.status(kit), peers.known_to(kit).peers
     if as_json:
         since = None if now.since is None else now.since.isoformat()
-        screen.put_json({**asdict(now), "since": since})
+        pins = {name: asdict(pin) for name, pin in known.items()}
+        screen.put_json({**asdict(now), "since": since, "peers": pins})
         return
-    screen.show(_status_table(now))
+    table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
+    table.add_row("peers", ", ".join(known) or "none met yet")
+    if strangers:
+        table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
+    screen.show(table)
     if now.trouble:
         screen.say(now.trouble)
 

@@ -37,6 +37,18 @@ CODES = {
     " version at all places",
     "site-file": "the site's own file cannot be used; its own log says why",
     "unknown-step": "the site does not know this step of this method",
+    "bad-signature": "the site refused an ask: its signature does not fit the server's identity"
+    " key, the lead did not sign this run, or it was signed for another run, site, round or step;"
+    " see that both sides run the same version of confide, then who else can speak for the server",
+    "forged-reply": "the signature of the reply does not fit the site's identity key, or this ask;"
+    " nothing of the reply was used",
+    "other-identity": "an identity key is not the one that was pinned; compare the fingerprints by"
+    " telephone, and if the new one is right, pin it where it was refused, with `confide peers KIT"
+    " --pin NAME FINGERPRINT`, then resume",
+    "uncertified": "an identity key is not certified by a kit of this consortium; at its owner's,"
+    " start the place again with its newest kit",
+    "not-compared": "the site takes part only where fingerprints have been compared; do it by"
+    " telephone, then note it at the site with `confide peers KIT --compared NAME`",
     "bad-ask": "the ask could not be read; do both sides run the same version of confide?",
     "guard": "the site's guard held its own reply back",
     "tag-outside-set": "the site's text has an entity type outside the declared `types`",
@@ -69,8 +81,8 @@ CODES = {
 }
 
 
-BY_THE_ENGINE = ("lost", "timeout")
-"""Codes of failures that no site sent: the engine says them of it."""
+BY_THE_ENGINE = ("lost", "timeout", "forged-reply", "other-identity", "uncertified")
+"""Codes of failures that the engine says of a site: no message of it came, or none to be taken."""
 
 
 class Refusal(ConfideError):

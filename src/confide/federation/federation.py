@@ -22,11 +22,15 @@ from confide.learning.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One site's encoded reply, and the seconds that the site worked on it."""
+    """One site's encoded reply, and the seconds that the site worked on it.
+
+    `seal` is what vouches for the reply, where the engine carries seals.
+    """
 
     site: str
     reply: bytes
     seconds: float
+    seal: bytes = b""
 
 
 class Engine(Protocol):

@@ -24,7 +24,9 @@ from confide.flare.collecting import collect
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.events import OUTCOME, TOPIC, Bulletin
+from confide.flare.kits import open_kit
 from confide.flare.naming import check_order
+from confide.flare.signing import evidence_of
 
 SILENCE = 45.0
 """Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
@@ -42,11 +44,14 @@ class ConfideController(Controller):  # type: ignore[misc]
         settings: of the run, as TOML.
         sites: who takes part.
         version: of confide at the lead.
+        lead: the lead's `card` and `signature` of this order.
     """
 
-    def __init__(self, run: str, settings: str, sites: list[str], version: str) -> None:
+    def __init__(
+        self, run: str, settings: str, sites: list[str], version: str, lead: dict[str, str]
+    ) -> None:
         super().__init__(task_check_period=0.02)
-        self._order = (run, settings, sites, version)
+        self._order = (run, settings, sites, version, lead)
         self._bulletin = Bulletin()
         self._heard: dict[str, float] = {}
 
@@ -90,7 +95,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
     ) -> bool:
         """Whether the run came to an end, good or bad; otherwise the lead submits it again."""
-        run, settings, sites, version = self._order
+        run, settings, sites, version, lead = self._order
         self._heard = dict.fromkeys(sites, time.monotonic())
         engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
         (folder / OUTCOME).unlink(missing_ok=True)
@@ -98,6 +103,14 @@ class ConfideController(Controller):  # type: ignore[misc]
         if not set(sites) <= there:
             return False  # a name that no site has, or one that has just left
         try:
+            evidence = evidence_of(
+                open_kit(root, "server"),
+                lead,
+                run=run,
+                settings=settings,
+                sites=sites,
+                version=version,
+            )
             conductor = Conductor(
                 run,
                 settings,
@@ -105,6 +118,7 @@ class ConfideController(Controller):  # type: ignore[misc]
                 engine=engine,
                 folder=folder,
                 public=root / PUBLIC,
+                evidence=evidence,
             )
             conductor.conduct(self._bulletin)
             self._bulletin.end()

@@ -20,6 +20,8 @@ from confide.federation.files import for_the_owner, is_regular
 from confide.flare.collecting import bring_home
 from confide.flare.events import OUTCOME, heard_event, heard_outcome
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
+from confide.flare.orders import signed_order
+from confide.flare.peers import Place
 from confide.methods import method_of
 from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
@@ -87,6 +89,7 @@ def follow(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
+    place: Place | None = None,
 ) -> dict[str, Any]:
     """Run `settings` over real sites; what result.json says.
 
@@ -98,6 +101,7 @@ def follow(
         sites: who takes part; all that are connected, if none is named.
         resume: go on with the run of that folder.
         on_event: is told what happens.
+        place: who signs the order; a server over real sites takes no other.
 
     Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
     """
@@ -113,7 +117,7 @@ def follow(
             unmark(folder)
         else:
             notes = _begin(settings, name, folder, session, sites=sites)
-        return _Following(settings, folder, notes, session, watch).to_its_end()
+        return _Following(settings, folder, notes, session, watch, place).to_its_end()
     finally:
         session.close()
 
@@ -141,14 +145,21 @@ def _begin(
     return notes
 
 
-def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
+def write_submission(
+    folder: Path, settings: Settings, notes: Notes, *, place: Place | None = None
+) -> Path:
     """What the engine wants: names of our two classes, and the settings. No code."""
-    controller = {
+    controller: dict[str, Any] = {
         "run": notes.run,
         "settings": dump(settings),
         "sites": notes.sites,
         "version": notes.version,
+        "lead": {},
     }
+    if place is not None:
+        controller["lead"] = signed_order(
+            place, run=notes.run, settings=settings, sites=notes.sites, version=notes.version
+        )
     files: dict[str, dict[str, Any]] = {
         "meta.json": {
             "name": notes.run,
@@ -189,12 +200,14 @@ class _Following:
         notes: Notes,
         session: Session,
         watch: Watcher,
+        place: Place | None,
     ) -> None:
         self._settings = settings
         self._folder = folder
         self._notes = notes
         self._session = session
         self._watch = watch
+        self._place = place
         self._round = 0
         self._waiting = False
 
@@ -261,7 +274,7 @@ class _Following:
         check_not_ended(self._folder)
         with tempfile.TemporaryDirectory() as folder:
             submission = self._session.submit(
-                write_submission(Path(folder), self._settings, self._notes)
+                write_submission(Path(folder), self._settings, self._notes, place=self._place)
             )
         self._note([submission])
         try:

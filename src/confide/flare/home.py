@@ -12,26 +12,28 @@ import hmac
 import json
 import secrets
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import ConfideError, GuardError, MessageError
+from confide.errors import ConfideError, GuardError, MessageError, RunError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.federation import round_half_up
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
-from confide.federation.ledger import Ledger
+from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.site import SiteHost, note_traceback
 from confide.federation.steps import Step
 from confide.flare.joining import (
+    CLOSE,
     JOIN,
     LEAVE,
+    Closed,
     Join,
     Joined,
     Leave,
@@ -50,6 +52,7 @@ from confide.sitereport import Home, site_reports
 RUNS = "runs"
 SITE_FILE = "site.toml"
 """The site's own file, in the `local` folder of its kit."""
+LEDGER = "ledger.jsonl"
 
 
 class SiteHome:
@@ -62,8 +65,10 @@ class SiteHome:
         self._path = path
         self._read: SiteFile | None = None
         self._stamp = 0
-        self._steps: dict[str, Step] = {JOIN.name: JOIN, LEAVE.name: LEAVE}
+        self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
         self._run: _Run | None = None
+        self.opening: dict[str, Any] = {}
+        """What the first line of a run's ledger binds; the evidence of a run says it."""
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; in the site's ledger before it is given.
@@ -74,13 +79,50 @@ class SiteHome:
             try:
                 reply = self._answer(step, round, data)
             except Exception as error:
-                self._log(step, round)
-                reply = encode(failure_from(error))
-            try:
-                self._note(step, round, data, reply)
-            except Exception as error:  # what cannot be noted does not leave
-                self._log(step, round)
-                reply = encode(failure_from(error))
+                return self.refuse(step, round, data, error)
+            return self._noted(step, round, data, reply)
+
+    def refuse(self, step: str, round: int, data: bytes, error: Exception) -> bytes:
+        """The encoded failure that an error makes of an ask; noted and logged as a reply is."""
+        self.complain(step, round, error)
+        return self._noted(step, round, data, encode(failure_from(error)))
+
+    def complain(self, step: str, round: int, error: Exception) -> None:
+        """Put an error into the site's own log."""
+        try:
+            raise error
+        except Exception:
+            note_traceback(self._own / "site.log", step, round)
+
+    @property
+    def book(self) -> Ledger | None:
+        """The ledger of the run; None before it was joined."""
+        return self._run.ledger if self._run else None
+
+    @property
+    def book_path(self) -> Path:
+        """The file of that ledger, or of the refusals."""
+        return self._run.folder.path / LEDGER if self._run else self._own / "refused.jsonl"
+
+    def refusals(self) -> Ledger:
+        """The ledger of what was asked before any run was joined."""
+        self._own.mkdir(parents=True, exist_ok=True)
+        try:
+            return Ledger(self.book_path)
+        except RunError:
+            return Ledger.resumed(self.book_path)  # its last line was torn by a crash
+
+    @property
+    def only_compared(self) -> bool:
+        """Whether the site's own file lets in only peers whose fingerprints people compared."""
+        return self._file.compared
+
+    def _noted(self, step: str, round: int, data: bytes, reply: bytes) -> bytes:
+        try:
+            self._note(step, round, data, reply)
+        except Exception as error:  # what cannot be noted does not leave
+            self.complain(step, round, error)
+            return encode(failure_from(error))
         return reply
 
     @property
@@ -99,6 +141,8 @@ class SiteHome:
             return encode(self._join(_opened(Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
+        if name == CLOSE.name:
+            return encode(Closed(self._run.ledger.lines))
         agreed = self._consented(self._run.settings.trained_by, None)
         if name == LEAVE.name:
             return encode(self._leave(self._run, _opened(Leave, data)))
@@ -125,7 +169,8 @@ class SiteHome:
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
         gathered = gather(mine, folder.sites, key_file=None)
-        self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))
+        guards = Guards(**file.guards.model_dump())
+        self._run = _Run(mine, folder, gathered, guards, opening=self.opening)
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
@@ -182,8 +227,7 @@ class SiteHome:
         step = self._steps.get(name)
         if step is None:
             return  # an ask of no method that we know, and a reply that says no more than that
-        self._own.mkdir(parents=True, exist_ok=True)
-        ledger = self._run.ledger if self._run else Ledger(self._own / "refused.jsonl")
+        ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
             (data, step.ask, "down"),
@@ -202,9 +246,6 @@ class SiteHome:
             )
         ledger.flush()
 
-    def _log(self, step: str, round: int) -> None:
-        note_traceback(self._own / "site.log", step, round)
-
     @property
     def _own(self) -> Path:
         """The folder of what this site keeps; its kit's, while its own file cannot be read."""
@@ -215,7 +256,13 @@ class _Run:
     """What a site holds of the run that it joined."""
 
     def __init__(
-        self, settings: Settings, folder: RunFolder, gathered: Gathered, guards: Guards
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        gathered: Gathered,
+        guards: Guards,
+        *,
+        opening: Mapping[str, Any],
     ) -> None:
         import torch
 
@@ -226,7 +273,9 @@ class _Run:
         self.gathered = gathered
         self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
         self.steps = {step.name: step for step in method.steps}
-        self.ledger = Ledger(folder.path / "ledger.jsonl")
+        self.ledger = Ledger.resumed(folder.path / LEDGER)
+        if opening and not self.ledger.lines:
+            self.ledger.note(OPENED, **opening)
         self._asked = folder.path / "asked.txt"
         self._seen = set(self._asked.read_text().split()) if self._asked.exists() else set()
         self.host: SiteHost = Hosting(

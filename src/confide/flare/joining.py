@@ -35,6 +35,8 @@ class Join:
     settings: str = carries("of the run, as TOML; no path of anybody's text")
     sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
+    lead: str = carries("name of the lead who ordered the run; empty if nobody signed the order")
+    order: str = carries("the sites of the order, the lead's public key, the lead's signature")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,20 @@ class Left:
     kept: bool = carries("whether the state could be kept")
 
 
+@dataclass(frozen=True)
+class Close:
+    """The last ask of a run: its seal acknowledges the site's last reply."""
+
+    lines: int = carries("lines of the server's ledger of the run before this one")
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The last reply of a run: its seal signs the head of the site's ledger."""
+
+    lines: int = carries("lines of the site's ledger of the run before this one")
+
+
 def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
     raise AssertionError("a site's home answers this before there is memory")
 
@@ -72,6 +88,7 @@ def _step(name: str, ask: type, reply: type) -> Step:
 
 JOIN = _step("join", Join, Joined)
 LEAVE = _step("leave", Leave, Left)
+CLOSE = _step("close", Close, Closed)
 
 
 def check_suited(settings: Settings, *, where: str | None = None) -> None:
@@ -148,7 +165,7 @@ def _check_names(settings: Settings, *, where: str | None) -> None:
 
 def steps_of(method: str) -> tuple[Step, ...]:
     """Every step of a run of this method over real sites. Raises SettingsError."""
-    return (JOIN, *method_named(method).steps, LEAVE)
+    return (JOIN, *method_named(method).steps, LEAVE, CLOSE)
 
 
 def wire_of(method: str) -> list[WireRow]:

@@ -12,6 +12,7 @@ from confide.flare.coordinating import follow
 from confide.flare.ending import Ending, end_run
 from confide.flare.joining import check_suited
 from confide.flare.kits import open_kit
+from confide.flare.peers import place_of
 from confide.flare.session import LeadSession
 from confide.recipes import settings_file
 from confide.runfolder import RunFolder
@@ -59,6 +60,7 @@ def coordinate(
         sites=sites,
         resume=resume,
         on_event=on_event,
+        place=place_of(held, make=True),
     )
     return Coordinated(folder, result)
 

@@ -51,6 +51,12 @@ def check_site(name: str, *, host: str) -> None:
         raise KitError("no site is called that", got=repr(name))
 
 
+def check_peer(name: str) -> None:
+    """Raise KitError where no peer can have that name: the server, a site or a lead."""
+    if name != SERVER:
+        _check_form("peer", name)
+
+
 def _check_form(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise KitError(
@@ -103,11 +109,12 @@ def organisation(consortium: str) -> str:
 
 
 MOST_SITES = 1000
+LONGEST_CARD = 20_000
 LONGEST_SETTINGS = 200_000
 """Characters of a run's settings as TOML; the longest recipe has some 2,000."""
 
 
-def check_order(run: Any, settings: Any, sites: Any, version: Any) -> None:
+def check_order(run: Any, settings: Any, sites: Any, version: Any, lead: Any) -> None:
     """Raise EngineError where what a lead handed in cannot be a run: whatever types came."""
     try:
         plain_name(run, "a run")
@@ -122,8 +129,14 @@ def check_order(run: Any, settings: Any, sites: Any, version: Any) -> None:
             raise GuardError(
                 "settings are not a text", expected=f"at most {LONGEST_SETTINGS} characters"
             )
+        if not isinstance(lead, dict) or not all(map(_is_short, (*lead, *lead.values()))):
+            raise GuardError("the lead's card and signature are not texts")
     except GuardError as error:
         raise EngineError(
             f"the server does not take this submission: {error}",
             fix="submit runs with `confide coordinate`, of the server's version",
         ) from error
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_CARD

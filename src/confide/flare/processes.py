@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from confide.errors import KitError
 from confide.flare.kits import Kit, expires, no_engine
 from confide.flare.naming import SERVER
+from confide.flare.peers import place_of
 from confide.flare.policies import HEARTBEAT_TIMEOUT, STORE
 from confide.flare.probe import ended, trouble_with
 from confide.flare.revoking import revoked
@@ -200,6 +201,7 @@ def _prepared(kit: Kit) -> bool:
     if kit.kind == SERVER:
         revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
+    place_of(kit, make=True)
     tidy(kit.path)
     for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)

@@ -14,6 +14,7 @@ from confide.federation.wire import WireRow
 from confide.flare.home import SITE_FILE, check_home
 from confide.flare.joining import steps_of, wire_digest, wire_of
 from confide.flare.kits import Kit
+from confide.flare.peers import place_of
 from confide.gathering import Gathered
 from confide.settings import ConsentTable, SiteFile, dump_site, load_site, nearest
 
@@ -53,6 +54,7 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     gathered = check_home(site)
     before = load_site(site_file(kit)).consent if site_file(kit).exists() else {}
     site = site.model_copy(update={"consent": {**before, **site.consent}})
+    place_of(kit, make=True)
     _write(kit, site)
     return site, gathered
 

@@ -36,11 +36,15 @@ class ConsentTable(Table):
 
 
 class SiteFile(SiteTable):
-    """A site by itself. `memory` is the folder of what it keeps of its runs."""
+    """A site by itself. `memory` is the folder of what it keeps of its runs.
+
+    `compared`: it takes part only where the fingerprints of server and lead have been compared.
+    """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     key: str
     memory: str = "memory"
+    compared: bool = False
     guards: GuardsTable = GuardsTable()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
 
