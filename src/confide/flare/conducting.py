@@ -19,6 +19,8 @@ from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.messages import encode
+from confide.flare.agreements import OUTSIDE
+from confide.flare.consenting import ALONE
 from confide.flare.joining import (
     JOIN,
     LEAVE,
@@ -44,25 +46,32 @@ from confide.runfolder import RunFolder, environment
 from confide.settings import Settings, dump, parse
 from confide.text.document import Document
 
-ALONE = "alone"
-WITHDRAWN = {"no-consent", "other-wire"}
+WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
 """Codes of a site that does not agree, or no longer."""
 
 
 class Conductor:
     """Conducts one run: `name` at every place, `folder` at the server.
 
-    `version` is that of confide at the lead.
+    `version` is that of confide at the lead, and `lead` its name, as the engine knows it.
     """
 
     def __init__(
-        self, name: str, settings: str, *, version: str, engine: Engine, folder: Path
+        self,
+        name: str,
+        settings: str,
+        *,
+        version: str,
+        engine: Engine,
+        folder: Path,
+        lead: str = "",
     ) -> None:
         self._name = name
         self._settings = settings
         self._version = version
         self._engine = engine
         self._folder = RunFolder(folder)
+        self._lead = lead
 
     def conduct(self, watch: Watcher) -> dict[str, Any]:
         """The run, from its last checkpoint on; what result.json says.
@@ -121,6 +130,7 @@ class Conductor:
             settings=dump(_without_files(settings)),
             sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
+            lead=self._lead,
         )
 
     def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.signal import Signal
 
 from confide.errors import ConfideError, EngineError, QuorumError
@@ -73,7 +75,12 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._heard = dict.fromkeys(self._asked, time.monotonic())
         engine = FlareEngine(self, fl_ctx, abort_signal, sites=self._asked, gone=self._is_silent)
         conductor = Conductor(
-            self._name, self._settings, version=self._version, engine=engine, folder=folder
+            self._name,
+            self._settings,
+            version=self._version,
+            engine=engine,
+            folder=folder,
+            lead=_lead(fl_ctx),
         )
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
@@ -103,3 +110,10 @@ class ConfideController(Controller):  # type: ignore[misc]
     def _told(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
         since = data.get("since", 0) if isinstance(data, dict) else 0
         return self._bulletin.since(since if type(since) is int else 0)
+
+
+def _lead(fl_ctx: FLContext) -> str:
+    """Who submitted the run, as the server knows it: of `ada@confide.lead`, what the kit says."""
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META)
+    submitter = meta.get(JobMetaKey.SUBMITTER_NAME.value) if isinstance(meta, dict) else None
+    return submitter.rpartition("@")[0] if isinstance(submitter, str) else ""

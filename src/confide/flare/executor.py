@@ -19,9 +19,10 @@ from nvflare.apis.signal import Signal
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare import quiet
+from confide.flare.agreements import SITE_FILE
 from confide.flare.envelope import opened, reply_of
 from confide.flare.freeing import free
-from confide.flare.home import SITE_FILE, SiteHome
+from confide.flare.home import SiteHome
 
 
 class ConfideExecutor(Executor):  # type: ignore[misc]

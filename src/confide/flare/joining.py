@@ -33,6 +33,7 @@ class Join:
     settings: str = carries("of the run, as TOML; no path of anybody's text")
     sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
+    lead: str = carries("name of the lead who started the run, as the server knows it")
 
 
 @dataclass(frozen=True)
