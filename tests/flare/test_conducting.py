@@ -30,7 +30,7 @@ from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, result, states
-from flare.homes import HomesEngine, as_toml, write_site_files
+from flare.homes import HomesEngine, as_toml, withdraw, write_site_files
 
 OURS = {"bytes", "data", "name"}
 """What differs: joining and leaving weigh something, and a fingerprint is veiled at each site."""
@@ -183,7 +183,7 @@ def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     with pytest.raises(QuorumError, match="step train, round 2: the site did not agree"):
@@ -201,7 +201,7 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     class Withdraws(HomesEngine):
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             for path in [files[site] for site in who if step == "leave"]:
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     engine = Withdraws(files)
@@ -225,7 +225,7 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     done = conduct(tmp_path / "server", settings, Withdraws(files))
@@ -326,7 +326,7 @@ def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
     home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
     wire = wire_digest(wire_of("fedavg"))
     for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
-        ask = Join(__version__, "trial", line, ["site-1"], wire)
+        ask = Join(__version__, "trial", line, ["site-1"], wire, "lead")
         assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"
     refused = (tmp_path / "homes/site-1/memory/refused.jsonl").read_text()
     assert '"step":"join","direction":"up"' in refused

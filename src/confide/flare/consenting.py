@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from confide.errors import SettingsError
-from confide.federation.federation import round_half_up
 from confide.settings import Settings, dump, nearest
 from confide.settings.consentfile import ANYONE, BOUNDS, Agreement
 from confide.settings.reading import explained, parse_assignment
@@ -51,6 +50,8 @@ class Line:
 
 def fewest(settings: Settings, sites: Sequence[str]) -> int:
     """Of how few sites a sum of this run may be; whoever trains alone is one."""
+    from confide.federation.federation import round_half_up  # torch, which takes its time
+
     if settings.method == ALONE:
         return 1
     count = len(set(sites))
@@ -160,6 +161,7 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
 
     Raises SettingsError.
     """
+    known = base.sites or settings.method == ALONE
     at_least = settings.federation.at_least or base.at_least
     return _valid(
         base.model_dump()
@@ -168,7 +170,7 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
             "local_epochs": settings.training.local_epochs,
             "batch_size": settings.training.batch_size,
             "fraction": settings.federation.fraction,
-            "at_least": fewest(settings, base.sites) if base.sites else at_least,
+            "at_least": fewest(settings, base.sites) if known else at_least,
             "combine": (combine_of(settings),),
         }
     )

@@ -20,8 +20,20 @@ from confide.flare.kits import Kit
 from confide.flare.standing import held_of, site_file, site_of
 from confide.gathering import Gathered
 from confide.recipes import settings_file
-from confide.settings import SiteFile, dump_site, load, load_site, nearest
+from confide.settings import (
+    OF_THE_KIND,
+    OF_THE_TASK,
+    Settings,
+    SiteFile,
+    dump_site,
+    load,
+    load_site,
+    nearest,
+)
 from confide.settings.consentfile import Agreement, ConsentFile
+
+_SHORT = {full: name for (_, name), full in (OF_THE_TASK | OF_THE_KIND).items()}
+"""What settings call a method that has another name by its task or its kind of model."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
 
 
 def consent(
-    kit: Kit, method: str, *, asked: str | Path | None = None, bounds: Sequence[str] = ()
+    kit: Kit, method: str, *, asked: Settings | None = None, bounds: Sequence[str] = ()
 ) -> Consent:
     """What a method would let leave this site, and how far an agreement to it would go.
 
@@ -100,7 +112,7 @@ def agree(
     method: str,
     *,
     steps: Sequence[str] = (),
-    asked: str | Path | None = None,
+    asked: Settings | None = None,
     bounds: Sequence[str] = (),
 ) -> Consent:
     """Agree to what `consent` proposes, or to some of the method's steps only.
@@ -114,6 +126,13 @@ def agree(
     site, held = site_of(kit), held_of(kit)
     before = held[method].agreement if method in held else None
     proposal = _proposal(site, method, before, asked=asked, bounds=bounds)
+    if proposal.until < _now().date():
+        raise SettingsError(
+            "the last day of the agreement has passed",
+            expected="a day that is to come",
+            got=f"until = {proposal.until}",
+            fix="give another, as --bound until=2027-12-31",
+        )
     update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
     left = {name: agreed.agreement for name, agreed in held.items()}
     _keep(kit, site, left | {method: proposal.model_copy(update=update)})
@@ -127,9 +146,17 @@ def withdraw(kit: Kit, method: str) -> Consent:
     return consent(kit, method)
 
 
-def method_asked(settings: str | Path, method: str | None = None) -> str:
-    """The full name of the method that a lead's settings run. Raises SettingsError."""
-    return load(settings_file(settings), _chosen(method)).trained_by
+def asked_by(file: str | Path, method: str | None = None) -> Settings:
+    """The settings of a lead's file, with a `method` of it that it does not run by itself.
+
+    Raises SettingsError.
+    """
+    path = settings_file(file)
+    chosen = load(path)
+    if method not in (None, chosen.method, chosen.trained_by):
+        chosen = load(path, (f"method={_SHORT.get(method, method)}",))
+    check_suited(chosen, where=str(path))
+    return chosen
 
 
 def _proposal(
@@ -137,7 +164,7 @@ def _proposal(
     method: str,
     known: Agreement | None,
     *,
-    asked: str | Path | None,
+    asked: Settings | None,
     bounds: Sequence[str],
 ) -> Agreement:
     wire, now = wire_digest(wire_of(method)), _now()
@@ -148,17 +175,14 @@ def _proposal(
     base = with_bounds(base, bounds)
     if asked is None:
         return base
-    path = settings_file(asked)
-    settings = load(path, _chosen(method))
-    check_suited(settings, where=str(path))
-    if settings.trained_by != method:
+    if asked.trained_by != method:
         raise SettingsError(
             "the settings do not run this method",
-            where=str(path),
             expected=method,
-            got=settings.trained_by,
+            got=asked.trained_by,
+            fix="name no method, or one that the settings have",
         )
-    return with_bounds(proposed(settings, base), bounds)
+    return with_bounds(proposed(asked, base), bounds)
 
 
 def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
@@ -168,10 +192,6 @@ def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
     with for_the_owner():
         text = dump_site(site.model_copy(update={"consent": {}}))
         write_of_run(site_file(kit), text.encode())
-
-
-def _chosen(method: str | None) -> tuple[str, ...]:
-    return (f"method={method}",) if method else ()
 
 
 def _now() -> datetime:
