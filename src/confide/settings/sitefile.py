@@ -39,7 +39,7 @@ class SiteGuards(GuardsTable):
     """
 
     min_sentences: Positive = 20
-    min_batch: Positive = 16
+    min_batch: Positive = 8
     min_sites: Positive = 3
     max_norm: Norm | None = 500.0
 
