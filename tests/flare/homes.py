@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from confide import __version__
 from confide.federation.federation import Delivery
+from confide.flare.agreements import CONSENT_FILE, write_agreements
 from confide.flare.answering import SignedHome
 from confide.flare.home import SiteHome
 from confide.flare.identity import make_identity, read_identity
@@ -17,12 +19,42 @@ from confide.flare.joining import wire_digest, wire_of
 from confide.flare.orders import Order, settings_for_sites, signed_order
 from confide.flare.peers import Card, Pins, Place
 from confide.settings import Settings, dump, dump_site, parse
+from confide.settings.consentfile import parse_consent
 from confide.settings.sitefile import parse_site
+
+WIDE: dict[str, Any] = {
+    "rounds": 10**6, "local_epochs": 10**6, "batch_size": 1, "fraction": 1e-9, "at_least": 1,
+    "combine": ["mean", "trimmed", "median", "clipped"], "lead": "*", "sites": [], "others": True,
+    "runs": 10**6, "until": date(9999, 12, 31), "agreed": datetime(2026, 1, 1, tzinfo=UTC),
+}  # fmt: skip
+"""An agreement that no run is outside of."""
+
+
+def write_consent(path: Path, **methods: Mapping[str, Any]) -> None:
+    """Let the site whose own file is `path` agree to these methods, with other bounds than WIDE."""
+    held = {
+        method: {"wire": wire_digest(wire_of(method)), **WIDE, **bounds}
+        for method, bounds in methods.items()
+    }
+    tree = {"site": path.parent.name, "method": held}
+    write_agreements(path.parent, parse_consent(tree))
+
+
+def withdraw(path: Path) -> None:
+    """Let the site whose own file is `path` agree to nothing more."""
+    consent = path.with_name(CONSENT_FILE)
+    consent.write_text(consent.read_text().split("[method")[0])
 
 
 def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[str, Path]:
-    """What each site of these settings would have in its kit, and consents to their method."""
+    """What each site of these settings would have in its kit, and consents to their method.
+
+    Guards are those of the settings, all of which a site's file then says: on a machine of its own
+    a site refuses tiny runs.
+    """
     paths = {}
+    consent = changes.pop("consent", {settings.trained_by: {}})
+    guards = settings.guards.model_dump() | changes.pop("guards", {})
     for table in settings.site:
         path = folder / table.name / "site.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,11 +64,11 @@ def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[s
             "format": table.format or settings.data.format,
             "scheme": table.scheme or settings.data.scheme,
             "memory": str(folder / table.name / "memory"),
-            "guards": settings.guards.model_dump(),
-            "consent": {settings.trained_by: {"wire": wire_digest(wire_of(settings.trained_by))}},
+            "guards": guards,
             **changes,
         }
         path.write_text(dump_site(parse_site(tree)))
+        write_consent(path, **consent)
         paths[table.name] = path
     return paths
 

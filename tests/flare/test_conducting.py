@@ -30,7 +30,7 @@ from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, result, states
-from flare.homes import HomesEngine, as_toml, public_of, write_site_files
+from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
 
 OURS = {"bytes", "data", "name"}
 """What differs: joining and leaving weigh something, and a fingerprint is veiled at each site."""
@@ -191,7 +191,7 @@ def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     with pytest.raises(QuorumError, match="step train, round 2: the site did not agree"):
@@ -209,7 +209,7 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     class Withdraws(HomesEngine):
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             for path in [files[site] for site in who if step == "leave"]:
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     engine = Withdraws(files)
@@ -233,7 +233,7 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     done = conduct(tmp_path / "server", settings, Withdraws(files))

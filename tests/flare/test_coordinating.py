@@ -11,6 +11,7 @@ import pytest
 
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
+from confide.flare.agreements import CONSENT_FILE
 from confide.flare.collecting import bring_home
 from confide.flare.conducting import Conductor
 from confide.flare.coordinating import ATTEMPTS, LOST, follow
@@ -21,7 +22,7 @@ from confide.runfolder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
-from flare.homes import HomesEngine, of_a_consortium, write_site_files
+from flare.homes import HomesEngine, of_a_consortium, withdraw, write_site_files
 from flare.test_conducting import Stops, numbers
 
 
@@ -294,7 +295,7 @@ def raises(error: type[BaseException]) -> Callable[..., Any]:
 
 def test_what_a_site_refuses_ends_the_run_with_its_name(tmp_path: Path, quick: None) -> None:
     settings, files = setting(tmp_path)
-    files["site-2"].write_text(files["site-2"].read_text().split("[consent")[0])
+    withdraw(files["site-2"])
     server = Server(tmp_path / "server", engines(files))
     with pytest.raises(EngineError, match=r"site site-2, step join.*did not agree"):
         lead(server, settings, tmp_path / "lead")
@@ -305,12 +306,13 @@ def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
     tmp_path: Path, quick: None
 ) -> None:
     settings, files = setting(tmp_path)
-    text = files["site-2"].read_text()
+    consent = files["site-2"].with_name(CONSENT_FILE)
+    text = consent.read_text()
     server = Server(tmp_path / "server", engines(files))
-    files["site-2"].write_text(text[: text.index("[consent")])
+    withdraw(files["site-2"])
     with pytest.raises(EngineError, match="site-2"):
         lead(server, settings, tmp_path / "lead")
-    files["site-2"].write_text(text)
+    consent.write_text(text)
     looks: list[str] = []
 
     def status(job: str) -> str:

@@ -176,7 +176,7 @@ def _join(place: Place, name: Any) -> None:
     wire = wire_digest(wire_of("fedavg"))
     sites = ["site-1", "site-2", "site-3"]
     home = SiteHome(place.site)
-    ask = Join(__version__, str(name), as_toml(place.settings), sites, wire)
+    ask = Join(__version__, str(name), as_toml(place.settings), sites, wire, "", "")
     reply = home.answer("join", 0, encode(ask))
     assert decode(Failure, reply).code == "bad-ask"
     memory = place.site.parent / "memory"
@@ -351,9 +351,11 @@ def test_a_run_cannot_take_the_name_of_evidence(tmp_path: Path) -> None:
     wire = wire_digest(wire_of("fedavg"))
     for name in ("refused.jsonl", "site.log", "veil.key", "runs", "ledger.jsonl"):
         home = SiteHome(files["site-1"])
-        ask = Join(__version__, name, as_toml(settings), ["site-1", "site-2", "site-3"], wire)
+        ask = Join(
+            __version__, name, as_toml(settings), ["site-1", "site-2", "site-3"], wire, "", ""
+        )
         decode(JOIN.reply, home.answer("join", 0, encode(ask)))
-        odd = Join(__version__, "other", as_toml(settings), ["site-1"], "0" * 16)
+        odd = Join(__version__, "other", as_toml(settings), ["site-1"], "0" * 16, "", "")
         decode(Failure, SiteHome(files["site-1"]).answer("join", 0, encode(odd)))
     memory = files["site-1"].parent / "memory"
     assert (memory / "runs" / "refused.jsonl").is_dir()

@@ -10,6 +10,7 @@ import typer
 
 from confide.console import screen
 from confide.console.words import Json
+from confide.errors import ConfideError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,8 +99,8 @@ def renew(
     screen.say(f"\n{_SAFELY}")
     if kit.kind == "site":
         screen.say(
-            "The site moves its own file, local/site.toml, and the folder identity from the old "
-            "kit to the new one."
+            "The site moves its own files from the old kit to the new one: local/site.toml, "
+            "local/consent.toml, local/consent-runs.jsonl and the folder identity."
         )
     if kit.kind == "server":
         screen.say(
@@ -256,7 +257,7 @@ def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
 
 @site.command("status")
 def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
-    """Does the site run, is it connected, and how long is its certificate good?"""
+    """Does the site run, is it connected, what did it agree to, and what does it refuse?"""
     _status(kit, "site", as_json=as_json)
 
 
@@ -294,15 +295,43 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
     if as_json:
         since = None if now.since is None else now.since.isoformat()
         pins = {name: asdict(pin) for name, pin in known.items()}
-        screen.put_json({**asdict(now), "since": since, "peers": pins})
+        own = _own_json(kit) if kind == "site" else {}
+        screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
         return
     table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
     table.add_row("peers", ", ".join(known) or "none met yet")
     if strangers:
         table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
     screen.show(table)
+    if kind == "site":
+        _show_own(kit)
     if now.trouble:
         screen.say(now.trouble)
+
+
+def _own_json(kit: Kit) -> dict[str, Any]:
+    from confide.flare import standing
+
+    try:
+        return {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+    except ConfideError:
+        return {"agreements": None, "guards": None}
+
+
+def _show_own(kit: Kit) -> None:
+    """What the site agreed to and refuses; where its own file cannot be read, why."""
+    from confide.console import agreeing
+    from confide.flare import standing
+
+    try:
+        held = standing.standings(kit)
+        screen.show(agreeing.standings(held), agreeing.guards(standing.guards(kit)))
+    except ConfideError as error:
+        screen.say(str(error))
+        return
+    for one in held:
+        if one.warning:
+            screen.say(f"{one.method}: {one.warning}")
 
 
 def _status_table(now: Status) -> Table:

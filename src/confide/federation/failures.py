@@ -33,6 +33,8 @@ CODES = {
     " would leave it, and agrees",
     "other-wire": "what the site agreed to is not what this method would send; at the site, look at"
     " `confide site consent` again",
+    "outside-consent": "the run is outside what the site agreed to; at the site, `confide site"
+    " consent` with `--for` shows the difference",
     "other-version": "the site runs another version of confide than the server; install the same"
     " version at all places",
     "site-file": "the site's own file cannot be used; its own log says why",

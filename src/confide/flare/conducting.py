@@ -22,6 +22,7 @@ from confide.federation.federation import Engine, Federation
 from confide.federation.files import for_the_owner, inside
 from confide.federation.ledger import CLOSED, Ledger
 from confide.federation.messages import encode
+from confide.flare.agreements import OUTSIDE
 from confide.flare.joining import (
     CLOSE,
     JOIN,
@@ -52,7 +53,7 @@ from confide.runfolder import ALONE, RunFolder, environment
 from confide.settings import Settings, dump, parse
 from confide.text.document import Document
 
-WITHDRAWN = {"no-consent", "other-wire"}
+WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
 """Codes of a site that does not agree, or no longer."""
 
 
@@ -61,7 +62,7 @@ class Conductor:
 
     `version` is that of confide at the lead; `public` the folder of the server's that a public set
     may be read from, if there is one. With `evidence` every ask and reply is signed; the engine
-    must be one that carries seals.
+    must be one that carries seals; without it, `lead` is who is said to have ordered the run.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Conductor:
         folder: Path,
         public: Path | None = None,
         evidence: Evidence | None = None,
+        lead: str = "",
     ) -> None:
         self._name = name
         self._settings = settings
@@ -82,6 +84,7 @@ class Conductor:
         self._folder = RunFolder(folder)
         self._public_folder = public
         self._evidence = evidence
+        self._lead = lead
 
     @for_the_owner()
     def conduct(self, watch: Watcher) -> dict[str, Any]:
@@ -169,7 +172,7 @@ class Conductor:
             settings=settings_for_sites(settings),
             sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
-            lead=self._evidence.order.lead().name if self._evidence else "",
+            lead=self._evidence.order.lead().name if self._evidence else self._lead,
             order=packed(self._evidence.order) if self._evidence else "",
         )
 

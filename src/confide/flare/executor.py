@@ -19,10 +19,11 @@ from nvflare.apis.signal import Signal
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare import quiet
+from confide.flare.agreements import SITE_FILE
 from confide.flare.answering import SignedHome
 from confide.flare.envelope import opened, reply_of
 from confide.flare.freeing import free
-from confide.flare.home import SITE_FILE, SiteHome
+from confide.flare.home import SiteHome
 from confide.flare.kits import open_kit
 from confide.flare.peers import place_of
 

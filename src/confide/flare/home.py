@@ -12,8 +12,9 @@ import hmac
 import json
 import secrets
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from confide import __version__
 from confide.errors import ConfideError, GuardError, MessageError, RunError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
-from confide.federation.federation import round_half_up
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
@@ -29,6 +29,8 @@ from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.site import SiteHost, note_traceback
 from confide.federation.steps import Step
+from confide.flare.agreements import OUTSIDE, Agreements
+from confide.flare.consenting import Asked, fewest
 from confide.flare.joining import (
     CLOSE,
     JOIN,
@@ -39,30 +41,27 @@ from confide.flare.joining import (
     Leave,
     Left,
     check_suited,
-    wire_digest,
-    wire_of,
 )
 from confide.gathering import Gathered, gather
 from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
 from confide.scoring import SCORING
-from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
 RUNS = "runs"
-SITE_FILE = "site.toml"
-"""The site's own file, in the `local` folder of its kit."""
 LEDGER = "ledger.jsonl"
 
 
 class SiteHome:
-    """The site's side of one run. `path` is that of the site's own file.
+    """The site's side of one run. `path` is that of the site's own file; `today` gives the day.
 
     Whatever goes wrong becomes a `Failure` without text; the traceback goes to the site's own log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
         self._path = path
+        self._agreements = Agreements(path, today=today)
         self._read: SiteFile | None = None
         self._stamp = 0
         self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
@@ -127,7 +126,7 @@ class SiteHome:
 
     @property
     def _file(self) -> SiteFile:
-        """The site's own file, read again whenever it changed: a consent may be withdrawn."""
+        """The site's own file, read again whenever it changed."""
         try:
             stamp = self._path.stat().st_mtime_ns
             if self._read is None or stamp != self._stamp:
@@ -143,11 +142,15 @@ class SiteHome:
             raise Refusal("not-joined")
         if name == CLOSE.name:
             return encode(Closed(self._run.ledger.lines))
-        agreed = self._consented(self._run.settings.trained_by, None)
+        asked = self._run.asked
+        found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
+        self._agreements.hold(found, asked)
         if name == LEAVE.name:
             return encode(self._leave(self._run, _opened(Leave, data)))
-        if agreed.steps and name not in agreed.steps:
+        if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
+        if round > asked.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
         self._run.count(name, data, most=self._file.guards.max_rounds)
         return self._run.host.answer(name, round, data)
 
@@ -158,34 +161,27 @@ class SiteHome:
             raise Refusal("other-version")
         settings = parse(_plain(ask.settings))
         check_suited(settings)
-        self._consented(settings.trained_by, ask.wire)
-        if _fewest(settings, ask.sites) < file.guards.min_sites:
-            raise Refusal("few-sites")
         folder = _folder_of(file, ask.run)
+        asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
+        agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
+        if fewest(settings, ask.sites) < file.guards.min_sites:
+            raise Refusal("few-sites")
+        self._agreements.hold(agreed, asked)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
+        self._agreements.count(agreed, asked)
         gathered = gather(mine, folder.sites, key_file=None)
         guards = Guards(**file.guards.model_dump())
-        self._run = _Run(mine, folder, gathered, guards, opening=self.opening)
+        self._run = _Run(mine, folder, gathered, guards, asked=asked, opening=self.opening)
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
         check_reply(JOIN, ask, reply)
         return reply
-
-    def _consented(self, method: str, wire: str | None) -> ConsentTable:
-        """Raise Refusal where this site did not agree to what the method lets leave."""
-        agreed = self._file.consent.get(method)
-        if agreed is None:
-            raise Refusal("no-consent", method)
-        ours = wire_digest(wire_of(method))
-        if agreed.wire != ours or wire not in (ours, None):
-            raise Refusal("other-wire", method)
-        return agreed
 
     def _joined(self, gathered: Gathered) -> Joined:
         facts = gathered.facts()["sites"][self._file.name]
@@ -263,12 +259,14 @@ class _Run:
         guards: Guards,
         *,
         opening: Mapping[str, Any],
+        asked: Asked,
     ) -> None:
         import torch
 
         torch.set_num_threads(settings.threads)
         method = method_named(settings.trained_by)
         self.settings = settings
+        self.asked = asked
         self.folder = folder
         self.gathered = gathered
         self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
@@ -290,12 +288,16 @@ class _Run:
         """Note an ask. Raises Refusal where a step was asked more than `most` other things.
 
         The same ask again is no other thing: it gets the same reply. Round 0 is a round as well.
+        A run that is resumed may ask a round again with other weights: twice its rounds is enough.
         """
         mark = f"{step}:{hashlib.sha256(data).hexdigest()}"
         if mark in self._seen:
             return
-        if sum(one.startswith(f"{step}:") for one in self._seen) > most:
+        others = sum(one.startswith(f"{step}:") for one in self._seen)
+        if others > most:
             raise Refusal("too-many-rounds")
+        if others > 2 * self.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
         with open(self._asked, "a", encoding="ascii") as file:
             file.write(f"{mark}\n")
         self._seen.add(mark)
@@ -321,13 +323,6 @@ def _plain(settings: str) -> dict[str, Any]:
         return tomllib.loads(settings)
     except tomllib.TOMLDecodeError as error:
         raise Refusal("bad-ask") from error
-
-
-def _fewest(settings: Settings, sites: Sequence[str]) -> int:
-    """Of how few sites a sum of this run may be."""
-    count = len(set(sites))
-    drawn = max(1, round_half_up(settings.federation.fraction * count))
-    return min(drawn, settings.federation.at_least or drawn)
 
 
 def _folder_of(file: SiteFile, run: str) -> RunFolder:
