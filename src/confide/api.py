@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from confide.data.statistics import stats
     from confide.demo import demo
     from confide.facts import facts
-    from confide.federation.keys import new_key
+    from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import compare_ledgers, ledger
     from confide.initialise import init
     from confide.methods import wire
@@ -51,6 +51,7 @@ __all__ = [
     "new_key",
     "predict",
     "pretrain",
+    "protect_key",
     "read",
     "recipes",
     "release",
@@ -58,6 +59,7 @@ __all__ = [
     "run",
     "split",
     "stats",
+    "unprotect_key",
     "wire",
     "write",
 ]
@@ -79,6 +81,7 @@ _HOME = {
     "new_key": "confide.federation.keys",
     "predict": "confide.predict",
     "pretrain": "confide.pretrain",
+    "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
     "release": "confide.release",
@@ -86,6 +89,7 @@ _HOME = {
     "run": "confide.run",
     "split": "confide.data.dealing",
     "stats": "confide.data.statistics",
+    "unprotect_key": "confide.federation.keys",
     "wire": "confide.methods",
     "write": "confide.text.formats",
 }

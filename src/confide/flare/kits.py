@@ -37,6 +37,8 @@ PORT = 8002
 DAYS = 365
 
 _DESCRIPTION, _PROJECT, _AUTHORITY, _KITS = "confide.json", "consortium.toml", "authority", "kits"
+ROOT_KEY = Path(_AUTHORITY, "root.key")
+"""In the consortium's folder."""
 _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
 """FLARE's scripts and their descriptions: they start its processes without what we add."""
 
@@ -108,11 +110,13 @@ def init(
     lead: str = "lead",
     out: Path | None = None,
     days: float = DAYS,
+    passphrase: bytes | None = None,
 ) -> Consortium:
     """Found a consortium in `out` (a folder of its name): the project file and all kits.
 
-    Sites and the lead reach the server at `host`, on this one port. Raises KitError where a name,
-    the host or the port cannot be, or the folder is there already; EngineError without FLARE.
+    Sites and the lead reach the server at `host`, on this one port. With a passphrase the root key
+    is encrypted. Raises KitError where a name, the host or the port cannot be, or the folder is
+    there already; EngineError without FLARE.
     """
     out = Path(name) if out is None else out
     made = Consortium(out, name, host, port, lead, tuple(sites), days)
@@ -128,7 +132,7 @@ def init(
     try:
         beside.mkdir(parents=True, mode=0o700)
         new = dataclasses.replace(made, path=beside)
-        authority.found(new.authority, name, days=days)
+        authority.found(new.authority, name, days=days, passphrase=passphrase)
         _provision(authority, new, beside / _KITS, names=(SERVER, *made.sites, made.lead))
         _write_project(new)
         beside.rename(out)
