@@ -260,12 +260,19 @@ def in_plain(key: PrivateKeyTypes, encoding: Literal["PEM", "DER"]) -> bytes:
     return key.private_bytes(form, forms.PrivateFormat.PKCS8, forms.NoEncryption())
 
 
-def load_private(path: Path, *, ask: bool = True) -> PrivateKeyTypes:
-    """The private key in a file, plain or encrypted. Raises KeyFileError, LockedKeyError."""
-    return private_from(read_key_file(path), path, ask=ask)
+def load_private(
+    path: Path, *, passphrase: bytes | None = None, ask: bool = True
+) -> PrivateKeyTypes:
+    """The private key in a file; of an encrypted one, by `passphrase_for` where none is given.
+
+    Raises KeyFileError, LockedKeyError.
+    """
+    return private_from(read_key_file(path), path, passphrase=passphrase, ask=ask)
 
 
-def private_from(content: bytes, path: Path, *, ask: bool = True) -> PrivateKeyTypes:
+def private_from(
+    content: bytes, path: Path, *, passphrase: bytes | None = None, ask: bool = True
+) -> PrivateKeyTypes:
     """The private key in what a file held. Raises as `load_private` does."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -273,7 +280,7 @@ def private_from(content: bytes, path: Path, *, ask: bool = True) -> PrivateKeyT
     load: Any = forms.load_pem_private_key
     if is_sealed(content):
         load = forms.load_der_private_key
-        content = unseal(content, path, kind="private", ask=ask)
+        content = unseal(content, path, kind="private", passphrase=passphrase, ask=ask)
     try:
         key: PrivateKeyTypes = load(content, password=None)
     except TypeError:

@@ -70,14 +70,19 @@ def participants(made: Consortium, *, sites: Sequence[str], user: str) -> list[P
 
 
 def provision(
-    authority: Path, out: Path, *, name: str, participants: Sequence[Participant]
+    authority: Path,
+    out: Path,
+    *,
+    name: str,
+    participants: Sequence[Participant],
+    passphrase: bytes | None = None,
 ) -> dict[str, Path]:
     """Provision startup kits into `out`: the folder of each participant, by its name.
 
-    How long a certificate is good is each participant's property `days`. Raises KitError, and
-    LockedKeyError where the root key is encrypted and its passphrase wrong or not at hand.
+    How long a certificate is good is each participant's property `days`. The passphrase of an
+    encrypted root key is asked for where it is not given. Raises KitError, LockedKeyError.
     """
-    key, certificate = _root(authority)
+    key, certificate = _root(authority, passphrase)
     project = Project(
         name,
         "a consortium of confide",
@@ -105,11 +110,11 @@ def provision(
     return {participant.name: out / participant.name for participant in participants}
 
 
-def _root(folder: Path) -> tuple[Any, bytes]:
+def _root(folder: Path, passphrase: bytes | None) -> tuple[Any, bytes]:
     try:
         certificate = (folder / ROOT_CERTIFICATE).read_bytes()
         public = x509.load_pem_x509_certificate(certificate).public_key()
-        key = load_private(folder / ROOT_KEY)
+        key = load_private(folder / ROOT_KEY, passphrase=passphrase)
     except LockedKeyError:
         raise
     except (OSError, ValueError, KeyFileError) as error:

@@ -133,7 +133,8 @@ def init(
         beside.mkdir(parents=True, mode=0o700)
         new = dataclasses.replace(made, path=beside)
         authority.found(new.authority, name, days=days, passphrase=passphrase)
-        _provision(authority, new, beside / _KITS, names=(SERVER, *made.sites, made.lead))
+        names = (SERVER, *made.sites, made.lead)
+        _provision(authority, new, beside / _KITS, names=names, passphrase=passphrase)
         _write_project(new)
         beside.rename(out)
     except OSError as error:
@@ -212,7 +213,14 @@ def no_engine() -> EngineError:
     )
 
 
-def _provision(authority: ModuleType, made: Consortium, out: Path, *, names: Sequence[str]) -> None:
+def _provision(
+    authority: ModuleType,
+    made: Consortium,
+    out: Path,
+    *,
+    names: Sequence[str],
+    passphrase: bytes | None = None,
+) -> None:
     """Provision the kits of these names (`server`, sites, the lead) into `out`.
 
     FLARE makes no kit without a server: where its kit is not wanted, it is thrown away.
@@ -220,7 +228,9 @@ def _provision(authority: ModuleType, made: Consortium, out: Path, *, names: Seq
     user = f"{made.lead}@confide.lead"
     sites = [name for name in names if name in made.sites]
     people = authority.participants(made, sites=sites, user=user if made.lead in names else "")
-    folders = authority.provision(made.authority, out, name=made.name, participants=people)
+    folders = authority.provision(
+        made.authority, out, name=made.name, participants=people, passphrase=passphrase
+    )
     identity: str = people[0].name  # as FLARE has cut it, where the host's name is long
     owners: dict[str, tuple[Kind, str]] = {site: ("site", site) for site in sites}
     owners |= {identity: ("server", SERVER), user: ("lead", made.lead)}
