@@ -82,16 +82,21 @@ def compiled(source: Path, *extras: str, pinned: bool = True) -> dict[str, Requi
     return {one.name: one for one in found}
 
 
-def write(name: str, what: str, source: Path, *extras: str, without: set[str], pinned: bool = True) -> None:
+def write(
+    name: str, what: str, source: Path, *extras: str, without: set[str], pinned: bool = True
+) -> None:
     """Write one lock file, without these packages."""
     out = HERE / name
     out.unlink(missing_ok=True)  # nothing of the old file is kept
     leave = [f"--no-emit-package={one}" for one in sorted(without)]
     run(source, *extras, out=out, options=("--generate-hashes", *leave), pinned=pinned)
     text = out.read_text(encoding="utf-8")
-    assert "://" not in text, f"{name} names an address"
+    if "://" in text:
+        raise SystemExit(f"locks/{name} would name an address")
     out.write_text(HEAD.format(what=what, name=name) + text, encoding="utf-8")
-    sys.stdout.write(f"locks/{name}: {sum("==" in line[:60] for line in text.splitlines())} packages\n")
+    sys.stdout.write(
+        f"locks/{name}: {sum('==' in line[:60] for line in text.splitlines())} packages\n"
+    )
 
 
 def run(source: Path, *extras: str, out: Path, options: tuple[str, ...], pinned: bool) -> None:
