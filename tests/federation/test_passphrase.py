@@ -42,8 +42,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def _nobody(prompt: str, path: Path) -> str:
-    raise passphrase._locked(path)
+def _nobody(prompt: str, path: Path, *, otherwise: str) -> str:
+    raise passphrase._unasked(otherwise, path)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def types(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
     asked: list[str] = []
     left = iter(lines)
 
-    def answer(prompt: str, path: Path) -> str:
+    def answer(prompt: str, path: Path, *, otherwise: str) -> str:
         asked.append(prompt)
         return next(left)
 
@@ -183,8 +183,10 @@ def test_nothing_is_read_from_standard_input(tmp_path, monkeypatch):
 
     monkeypatch.setattr(passphrase.os, "open", no_terminal)
     monkeypatch.setattr(getpass, "getpass", lambda prompt: pytest.fail("asked"))
-    with pytest.raises(LockedKeyError, match=rf"set {VARIABLE} to the path"):
+    with pytest.raises(LockedKeyError, match=rf"is encrypted.*set {VARIABLE} to the path"):
         passphrase_for(tmp_path / "k")
+    with pytest.raises(LockedKeyError, match=rf"needs a new passphrase.*set {VARIABLE}"):
+        new_passphrase_for(tmp_path / "k")
 
 
 def test_where_nobody_may_be_asked_the_message_says_what_to_set(tmp_path, monkeypatch):

@@ -39,8 +39,8 @@ def nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def _nobody(prompt: str, path: Path) -> str:
-    raise passphrase._locked(path)
+def _nobody(prompt: str, path: Path, *, otherwise: str) -> str:
+    raise passphrase._unasked(otherwise, path)
 
 
 def know(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str = SECRET) -> Path:
@@ -129,7 +129,9 @@ def call(*words: object) -> tuple[int, str]:
 
 def test_the_verbs_ask_for_each_passphrase_and_show_none(tmp_path, monkeypatch):
     asked: list[str] = []
-    monkeypatch.setattr(passphrase, "_asked", lambda prompt, path: asked.append(prompt) or SECRET)
+    monkeypatch.setattr(
+        passphrase, "_asked", lambda prompt, path, **_: asked.append(prompt) or SECRET
+    )
     shared, out = tmp_path / "shared.key", tmp_path / "trial"
     founding = ("init", "trial", "--site", "a", "--host", "h", "--out", out, "--passphrase")
     for words, times, says in (

@@ -45,7 +45,9 @@ _LINE = re.compile(
     rb" ((?:[0-9a-f]{2}){17,8000})\n"
 )
 _MOST_BYTES = 2**15
-_NOT_OPENED = (
+_SHUT = "the key is encrypted, and nobody can be asked for its passphrase here"
+_NONE = "the key needs a new passphrase, and nobody can be asked for one here"
+_SET = (
     f"set {VARIABLE} to the path of a file with the passphrase on one line, which only its owner"
     " can read (chmod 600), in the environment of this command or service; or give the command at"
     " a terminal"
@@ -63,8 +65,8 @@ def passphrase_for(path: Path, *, ask: bool = True) -> bytes:
     if named := os.environ.get(VARIABLE):
         return _from_file(Path(named))
     if not ask:
-        raise _locked(path)
-    return _usable(_asked(f"Passphrase of {path}: ", path), where=str(path))
+        raise _unasked(_SHUT, path)
+    return _usable(_asked(f"Passphrase of {path}: ", path, otherwise=_SHUT), where=str(path))
 
 
 def new_passphrase_for(path: Path) -> bytes:
@@ -76,8 +78,9 @@ def new_passphrase_for(path: Path) -> bytes:
         passphrase, where = _from_file(Path(named)), named
     else:
         where = str(path)
-        passphrase = _usable(_asked(f"New passphrase of {path}: ", path), where=where)
-        if _usable(_asked("The same again: ", path), where=where) != passphrase:
+        typed = _asked(f"New passphrase of {path}: ", path, otherwise=_NONE)
+        passphrase = _usable(typed, where=where)
+        if _usable(_asked("The same again: ", path, otherwise=_NONE), where=where) != passphrase:
             raise LockedKeyError(
                 "the two passphrases are not the same",
                 where=where,
@@ -93,7 +96,7 @@ def new_passphrase_for(path: Path) -> bytes:
     return passphrase
 
 
-def _asked(prompt: str, path: Path) -> str:
+def _asked(prompt: str, path: Path, *, otherwise: str) -> str:
     """What is typed at the terminal, unseen. Raises LockedKeyError where there is no terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
@@ -101,15 +104,11 @@ def _asked(prompt: str, path: Path) -> str:
             warnings.simplefilter("error", getpass.GetPassWarning)  # never with an echo
             return getpass.getpass(prompt)
     except (OSError, EOFError, getpass.GetPassWarning):
-        raise _locked(path) from None
+        raise _unasked(otherwise, path) from None
 
 
-def _locked(path: Path) -> LockedKeyError:
-    return LockedKeyError(
-        "the key is encrypted, and nobody can be asked for its passphrase here",
-        where=str(path),
-        fix=_NOT_OPENED,
-    )
+def _unasked(what: str, path: Path) -> LockedKeyError:
+    return LockedKeyError(what, where=str(path), fix=_SET)
 
 
 def _from_file(path: Path) -> bytes:
