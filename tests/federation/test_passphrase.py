@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -187,6 +188,23 @@ def test_nothing_is_read_from_standard_input(tmp_path, monkeypatch):
         passphrase_for(tmp_path / "k")
     with pytest.raises(LockedKeyError, match=rf"needs a new passphrase.*set {VARIABLE}"):
         new_passphrase_for(tmp_path / "k")
+
+
+def test_nothing_is_typed_where_it_would_be_shown(tmp_path, monkeypatch):
+    """A terminal that cannot hide what is typed is no terminal."""
+    monkeypatch.undo()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(passphrase.os, "open", lambda *_: 99)
+    monkeypatch.setattr(passphrase.os, "close", lambda handle: None)
+
+    def shown(prompt: str) -> str:
+        warnings.warn("Can not control echo", getpass.GetPassWarning, stacklevel=1)
+        return SECRET
+
+    monkeypatch.setattr(getpass, "getpass", shown)
+    with warnings.catch_warnings(), pytest.raises(LockedKeyError, match=VARIABLE):
+        warnings.simplefilter("ignore")
+        passphrase_for(tmp_path / "k")
 
 
 def test_where_nobody_may_be_asked_the_message_says_what_to_set(tmp_path, monkeypatch):
