@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from confide.demo import demo
     from confide.facts import facts
     from confide.federation.comparing import compare_ledgers
-    from confide.federation.keys import new_key
+    from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import ledger
     from confide.initialise import init
     from confide.methods import wire
@@ -52,6 +52,7 @@ __all__ = [
     "new_key",
     "predict",
     "pretrain",
+    "protect_key",
     "read",
     "recipes",
     "release",
@@ -59,6 +60,7 @@ __all__ = [
     "run",
     "split",
     "stats",
+    "unprotect_key",
     "wire",
     "write",
 ]
@@ -80,6 +82,7 @@ _HOME = {
     "new_key": "confide.federation.keys",
     "predict": "confide.predict",
     "pretrain": "confide.pretrain",
+    "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
     "release": "confide.release",
@@ -87,6 +90,7 @@ _HOME = {
     "run": "confide.run",
     "split": "confide.data.dealing",
     "stats": "confide.data.statistics",
+    "unprotect_key": "confide.federation.keys",
     "wire": "confide.methods",
     "write": "confide.text.formats",
 }

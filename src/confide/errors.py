@@ -76,6 +76,10 @@ class KeyFileError(ConfideError):
     """A site's secret key is missing, too short or unreadable."""
 
 
+class LockedKeyError(KeyFileError):
+    """A key is encrypted, and its passphrase is wrong or not at hand."""
+
+
 # --- the wall between sites and server --------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from confide.console import screen
-from confide.console.words import Json
+from confide.console.words import Json, Passphrase
 from confide.errors import ConfideError
 
 if TYPE_CHECKING:
@@ -55,11 +55,23 @@ def init(
     days: Annotated[
         float, typer.Option(metavar="DAYS", help="How long the kits' certificates are good.")
     ] = 365,
+    passphrase: Passphrase = False,
 ) -> None:
     """Found a consortium: who takes part, and a startup kit for each, with mutual TLS inside."""
+    from confide.federation.passphrase import new_passphrase_for
     from confide.flare import kits
 
-    made = kits.init(name, sites=sites, host=host, port=port, lead=lead, out=out, days=days)
+    secret = new_passphrase_for((out or Path(name)) / kits.ROOT_KEY) if passphrase else None
+    made = kits.init(
+        name,
+        sites=sites,
+        host=host,
+        port=port,
+        lead=lead,
+        out=out,
+        days=days,
+        passphrase=secret,
+    )
     screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
     screen.say(f"\n{_SAFELY}")
     screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")

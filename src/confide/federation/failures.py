@@ -16,6 +16,8 @@ from confide.federation.messages import carries
 CODES = {
     "no-key": "the site has no key; put the key file that the sites share where the site's"
     " settings name it (`confide key new` makes one)",
+    "locked-key": "the site's key is encrypted, and its passphrase is wrong or not at hand; at the"
+    " site, CONFIDE_PASSPHRASE_FILE names the file with the passphrase, and its own log says more",
     "other-key": "the site's key is not the one that the sites agreed on at the start of the run",
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",

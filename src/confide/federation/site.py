@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confide.errors import ConfideError, MessageError, printable
+from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.guards import Guards, bound_of, check_reply
@@ -70,6 +70,8 @@ class Site:
             raise Refusal("no-key")
         try:
             return read_key(self.key_file)
+        except LockedKeyError as error:
+            raise Refusal("locked-key") from error
         except ConfideError as error:
             raise Refusal("no-key") from error
 

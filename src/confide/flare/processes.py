@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from confide.errors import KitError
+from confide.federation.passphrase import VARIABLE as PASSPHRASE
 from confide.flare.kits import Kit, expires, no_engine
 from confide.flare.naming import SERVER
 from confide.flare.peers import place_of
@@ -30,6 +31,7 @@ from confide.flare.probe import ended, trouble_with
 from confide.flare.revoking import revoked
 from confide.flare.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
+from confide.flare.unlocking import check_key
 
 try:
     import psutil
@@ -97,7 +99,7 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
     """Start the kit's processes, and tidy the kit up before. False where they ran already.
 
     Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
-    site goes on trying by itself. Raises KitError where it cannot start.
+    site goes on trying by itself. Raises KitError where it cannot start, LockedKeyError.
     """
     if not _prepared(kit):
         return False
@@ -232,6 +234,7 @@ def _check(kit: Kit) -> None:
             where=str(kit.path),
             fix="ask the founder of the consortium for a new kit",
         )
+    check_key(kit)
 
 
 def _check_port(kit: Kit) -> None:
@@ -253,6 +256,8 @@ def _environment(kit: Kit) -> dict[str, str]:
     """Ours, with this Python first, the kit's mark, and what keeps FLARE inside the kit."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_PASSED}
     here = str(Path(sys.executable).parent)
+    if named := kept.get(PASSPHRASE):
+        kept[PASSPHRASE] = str(Path(named).absolute())  # the processes have a folder of their own
     own = {
         MARK: str(kit.path),
         "PATH": os.pathsep.join((here, kept.get("PATH", os.defpath))),
