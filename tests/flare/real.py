@@ -82,8 +82,10 @@ class Real:
         wanted = set(names or self.names)
         server = self.kit("server")
         until(
-            lambda: wanted <= set(processes.status(server).sites)
-            and all(processes.status(self.kit(name)).connected for name in wanted),
+            lambda: (
+                wanted <= set(processes.status(server).sites)
+                and all(processes.status(self.kit(name)).connected for name in wanted)
+            ),
             what=lambda: [processes.status(kit) for kit in self._residents()],
         )
 

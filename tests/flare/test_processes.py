@@ -421,9 +421,7 @@ def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
     for seconds in (4, 20, 100, 500):  # a machine that is too slow for one takes the next
         project.write_text(project.read_text().replace("days = 365", f"days = {seconds / 86400}"))
         kit = add(running.path, f"late-{seconds}")
-        project.write_text(
-            project.read_text().replace(f"days = {seconds / 86400}", "days = 365")
-        )
+        project.write_text(project.read_text().replace(f"days = {seconds / 86400}", "days = 365"))
         if probe.trouble_with(kit) == "":
             break
     else:

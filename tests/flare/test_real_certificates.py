@@ -42,7 +42,7 @@ def real(tmp_path_factory) -> Iterator[Real]:
 
 
 def lasting(real: Real, name: str, seconds: float, out: Path) -> Kit:
-    """Another kit of the site, whose certificate is good for so long from now; less than 0: ended."""
+    """Another kit of the site; its certificate is good for so long from now, or ended before."""
     made = dataclasses.replace(real.consortium, days=seconds / 86400)
     kits._provision(authority, made, out, names=(name,))
     return kits.open_kit(out / name)

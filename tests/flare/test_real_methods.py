@@ -86,9 +86,7 @@ def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
         tapped.become(settings, homes=homes)
     assert seen(tap.new(*EVERY)) == [], "before it begins"
     done = tapped.run(f"wire-{name}", settings=settings)
-    frames = {
-        (kit, what): tap.new(what, kit=kit) for kit in (*SITES, "server") for what in EVERY
-    }
+    frames = {(kit, what): tap.new(what, kit=kit) for kit in (*SITES, "server") for what in EVERY}
     return Ran(form, settings, done.folder, tapped.run_of("site-1", done.folder.name), frames)
 
 

@@ -37,6 +37,7 @@ def test_a_packed_canary_would_be_seen() -> None:
     import gzip
     import io
     import zipfile
+    import zlib
 
     word = canaries("site-2")["word"]
     held = io.BytesIO()
@@ -58,9 +59,7 @@ def test_a_packed_canary_would_be_seen() -> None:
         ("confide.flare.executor.ConfideExecutor.execute", ""),
     ],
 )
-def test_no_text_of_an_error_is_in_any_frame(
-    real: Real, tap: Tap, place: str, said: str
-) -> None:
+def test_no_text_of_an_error_is_in_any_frame(real: Real, tap: Tap, place: str, said: str) -> None:
     """The last one is outside of what we catch: FLARE says so itself, and the run goes on."""
     words = canaries("site-2")
     text = f"{words['raised']}: {words['word']} {words['umlaut']} in {words['file']}"
