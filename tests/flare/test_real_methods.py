@@ -76,6 +76,17 @@ PLANTED: dict[str, list[dict[str, str]]] = {}
 """The tables of sites, by the name of their homes."""
 
 
+LOOKED_AT = [(site, what) for site in SITES for what in EVERY]
+LOOKED_AT += [("server", "up"), ("server", "local")]
+"""What comes down at the server went up at a site before."""
+
+
+def new(tap: Tap, where: tuple[str, str]) -> list[bytes]:
+    """The frames of a kit and direction since the last look."""
+    kit, what = where
+    return tap.new(what, kit=kit)
+
+
 @pytest.fixture(scope="module", params=FORMS)
 def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
     name = request.param
@@ -84,9 +95,9 @@ def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
     homes = f"homes-{form.homes}"
     if tapped.homes.name != homes:
         tapped.become(settings, homes=homes)
-    assert seen(tap.new(*EVERY)) == [], "before it begins"
+    assert {where: found for where in LOOKED_AT if (found := seen(new(tap, where)))} == {}
     done = tapped.run(f"wire-{name}", settings=settings)
-    frames = {(kit, what): tap.new(what, kit=kit) for kit in (*SITES, "server") for what in EVERY}
+    frames = {where: new(tap, where) for where in LOOKED_AT}
     return Ran(form, settings, done.folder, tapped.run_of("site-1", done.folder.name), frames)
 
 
