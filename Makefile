@@ -29,11 +29,11 @@ demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sit
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (five minutes)
-	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k "numbers and not -re and not -bags and not chain and not pseudo and not -text"
+test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "(ner-fedavg or ner-fedner or re-feded or bags-lazy-mil-pcnn) and not context and not take_model"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 	$(BIN)/ruff check

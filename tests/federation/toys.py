@@ -96,7 +96,7 @@ def _act(mood: str, site: Site) -> None:
             mark.touch()
             os._exit(9)
     if mood == "sleep":
-        time.sleep(60)
+        time.sleep(3600)
 
 
 def _poisoned(weights: Arrays, mood: str) -> Arrays:
