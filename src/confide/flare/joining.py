@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import SettingsError
+from confide.errors import GuardError, SettingsError
+from confide.federation.guards import MOST, check_mark, check_names
 from confide.federation.messages import carries
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Check, Step, Turn
 from confide.federation.wire import WireRow, wire_table
 from confide.methods import method_named
 from confide.settings import Settings
@@ -30,7 +31,7 @@ class Join:
 
     version: str = carries("of confide at the server")
     run: str = carries("name of the run")
-    settings: str = carries("of the run, as TOML; no path of anybody's text")
+    settings: str = carries("of the run, as TOML; no path of anybody's text", most=2**20)
     sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
 
@@ -49,7 +50,7 @@ class Joined:
 class Leave:
     """The run is over: keep the model."""
 
-    state: NDArray[np.uint8] = carries("the trained state: what the server ends with")
+    state: NDArray[np.uint8] = carries("the trained state: what the server ends with", legend="B")
     round: int = carries("its round")
 
 
@@ -60,15 +61,27 @@ class Left:
     kept: bool = carries("whether the state could be kept")
 
 
+def check_joined(ask: object, reply: Joined) -> None:
+    """Raise GuardError where no site can be like that."""
+    check_mark("fingerprint", reply.fingerprint)
+    if reply.sentences.keys() != {"train", "dev", "test"}:
+        raise GuardError("sentences does not name train, dev and test")
+    for field in ("sentences", "entities", "problems"):
+        counts = getattr(reply, field)
+        check_names(field, counts)
+        if not all(0 <= count <= MOST for count in counts.values()):
+            raise GuardError(f"{field} holds what is not a count")
+
+
 def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
     raise AssertionError("a site's home answers this before there is memory")
 
 
-def _step(name: str, ask: type, reply: type) -> Step:
-    return Step(name, ask, reply, _answered_by_the_home)
+def _step(name: str, ask: type, reply: type, check: Check | None = None) -> Step:
+    return Step(name, ask, reply, _answered_by_the_home, check=check)
 
 
-JOIN = _step("join", Join, Joined)
+JOIN = _step("join", Join, Joined, check_joined)
 LEAVE = _step("leave", Leave, Left)
 
 
