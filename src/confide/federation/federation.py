@@ -258,7 +258,7 @@ class Federation:
         """The reply that was delivered, noted in the ledger and checked. Raises SiteFault."""
         site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
         with blaming(site, step=step.name, round=round):
-            message = decode_one_of((step.reply, Failure), data, limits)
+            message = decode_one_of((step.reply, Failure), data, limits=limits)
         failed = isinstance(message, Failure)
         if delivery.heard:
             self._ledger.record(

@@ -238,9 +238,9 @@ def _bytes(form: Form, numbers: int | None) -> int:
     width = max((np.dtype(name).itemsize for name in form.dtypes), default=8)
     if numbers is not None:
         return numbers * width
-    if form.axes is None or not form.most:
+    if form.axes is None or form.kind == "arrays":
         return MOST_BYTES
     total = width
     for axis in form.axes:
-        total *= axis if isinstance(axis, int) else form.most
+        total *= axis if isinstance(axis, int) else form.most or MOST_BYTES
     return min(total, MOST_BYTES)

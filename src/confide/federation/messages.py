@@ -89,16 +89,16 @@ def encode(message: Any) -> bytes:
     return safetensors.numpy.save(tensors, {"confide": header})
 
 
-def decode(kind: type[M], data: bytes, limits: Limits = OWN) -> M:
+def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
     """The message of class `kind` in `data`. Raises MessageError on anything else.
 
     What is beyond the limits is refused before anything of it is parsed.
     """
-    found: M = decode_one_of((kind,), data, limits)
+    found: M = decode_one_of((kind,), data, limits=limits)
     return found
 
 
-def decode_one_of(kinds: tuple[type, ...], data: bytes, limits: Limits = OWN) -> Any:
+def decode_one_of(kinds: tuple[type, ...], data: bytes, *, limits: Limits = OWN) -> Any:
     """The same of a message that may be of several classes."""
     header = _opened(data, limits)
     kind = next((one for one in kinds if one.__name__ == header.message), None)
@@ -132,7 +132,7 @@ def decode_one_of(kinds: tuple[type, ...], data: bytes, limits: Limits = OWN) ->
     return kind(**values)
 
 
-def peek(data: bytes, limits: Limits = OWN) -> dict[str, Any]:
+def peek(data: bytes, *, limits: Limits = OWN) -> dict[str, Any]:
     """The header of encoded bytes: format, name of the message, plain fields."""
     header = _opened(data, limits)
     return {"format": FORMAT, "message": header.message, "fields": header.fields}

@@ -118,7 +118,7 @@ class SiteHost:
         if heard is not None and heard[0] is data and type(heard[1]) is step.ask:
             return heard[1]
         try:
-            ask: Any = decode(step.ask, data, limits_of(step.ask))
+            ask: Any = decode(step.ask, data, limits=limits_of(step.ask))
         except MessageError as error:
             raise Refusal("bad-ask") from error
         self.site.scratch["heard"] = (data, ask)

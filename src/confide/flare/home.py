@@ -254,7 +254,7 @@ class _Run:
 
 def _opened(kind: type, data: bytes) -> Any:
     try:
-        return decode(kind, data, limits_of(kind))
+        return decode(kind, data, limits=limits_of(kind))
     except MessageError as error:
         raise Refusal("bad-ask") from error
 
@@ -262,7 +262,7 @@ def _opened(kind: type, data: bytes) -> Any:
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
     """What the fields of a message weigh; of one that cannot be read, what it weighs itself."""
     try:
-        return sizes(decode(kind, message, limits_of(kind)), len(message))
+        return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
     except MessageError:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 

@@ -77,11 +77,11 @@ def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
     raise AssertionError("a site's home answers this before there is memory")
 
 
-def _step(name: str, ask: type, reply: type, check: Check | None = None) -> Step:
+def _step(name: str, ask: type, reply: type, *, check: Check | None = None) -> Step:
     return Step(name, ask, reply, _answered_by_the_home, check=check)
 
 
-JOIN = _step("join", Join, Joined, check_joined)
+JOIN = _step("join", Join, Joined, check=check_joined)
 LEAVE = _step("leave", Leave, Left)
 
 

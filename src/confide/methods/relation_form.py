@@ -93,17 +93,11 @@ def check_relations(ask: object, reply: RelationsDescribed) -> None:
 
 
 def check_annotation(reply: Any) -> None:
-    """Raise GuardError where encoder, relations, types or pairs of types are not marks and names.
-
-    The types of a pair are among the types.
-    """
+    """Raise GuardError where encoder, relations, types or pairs of types are not marks and names."""
     check_mark("encoder", reply.encoder)
     check_names("relations", reply.relations)
     check_names("types", reply.types)
-    if len(set(reply.pairs)) != len(reply.pairs):
-        raise GuardError("pairs are not distinct")
-    if not {name for pair in reply.pairs for name in pair} <= set(reply.types):
-        raise GuardError("pairs holds a type that is not among the types")
+    check_names("pairs", {name for pair in reply.pairs for name in pair})
 
 
 DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
