@@ -88,7 +88,9 @@ def honest(kind: type, draw: random.Random) -> Any:
         if form.kind == "array":
             values[name] = _array(form, lengths, draw)
         elif form.kind == "arrays":
-            keys = draw.sample(["a", "word.weight", "crf.linear.weight", "Größe"], draw.randint(0, 3))
+            keys = draw.sample(
+                ["a", "word.weight", "crf.linear.weight", "Größe"], draw.randint(0, 3)
+            )
             values[name] = {key: _array(form, None, draw) for key in keys}
         else:
             values[name] = _plain(hints_of(kind)[name], draw)
@@ -190,7 +192,9 @@ def _spoil_arrays(outer: Any, inner: Any, draw: random.Random) -> None:
     spoiled = {
         "shape": lambda: draw.choice(shapes),
         "data_offsets": lambda: draw.choice(ends),
-        "dtype": lambda: draw.choice(["F64", "BF16", "F8_E4M3", "I64", "U64", "BOOL", "C64", 7, ""]),
+        "dtype": lambda: draw.choice(
+            ["F64", "BF16", "F8_E4M3", "I64", "U64", "BOOL", "C64", 7, ""]
+        ),
         "more": lambda: _anything(draw, 2),
     }
     part = draw.choice(list(spoiled))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tally import Tally
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its tiny corpora
@@ -109,17 +110,17 @@ class _Replaying:
 
 
 @functools.cache
-def phases() -> tuple[Phase, ...]:
-    """Every call of every method, with every step that it has."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def phases(methods: tuple[str, ...]) -> tuple[Phase, ...]:
+    """Every call of these methods, with every step that they have."""
+    torch.set_num_threads(1)  # small models are fastest so
     from contract.corpus import reader
     from contract.entries import ENTRIES, OPTIONAL
 
     found: list[Phase] = []
     folder = tempfile.TemporaryDirectory(prefix="confide-fuzz-")
     os.environ["CONFIDE_CACHE"] = f"{folder.name}/cache"
-    for method, kind in METHODS.items():
-        steps = {step.name for step in kind.steps}
+    for method in methods:
+        steps = {step.name for step in METHODS[method].steps}
         forms = {(), *ENTRIES[method].asked.values()}
         if steps & OPTIONAL:
             forms.add((f'model.context="{reader("encoder")}"',))
@@ -142,7 +143,9 @@ def _recorded(method: str, form: tuple[str, ...], folder: Path) -> list[Phase]:
     gathered = gather(settings, folder / "sites", key_file=Path(settings.key or ""))
     made = method_of(settings)(settings, gathered.public)
     steps = {step.name: step for step in made.steps}
-    engine = _Recording(SequentialEngine(gathered.specs, Hosting(steps, made.Memory, settings.seed)))
+    engine = _Recording(
+        SequentialEngine(gathered.specs, Hosting(steps, made.Memory, settings.seed))
+    )
     federation = Federation(engine, seed=settings.seed, ledger=Ledger())  # type: ignore[arg-type]
     found: list[Phase] = []
 
@@ -179,15 +182,15 @@ def _rounds(method: Any, state: Any, n: int) -> Callable[[Federation], Any]:
 # --- the attack ---------------------------------------------------------------------------------
 
 
-def targets() -> list[tuple[Phase, int]]:
+def targets(methods: tuple[str, ...]) -> list[tuple[Phase, int]]:
     """Every delivery of every phase."""
-    return [(phase, number) for phase in phases() for number in range(len(phase.heard))]
+    return [(phase, number) for phase in phases(methods) for number in range(len(phase.heard))]
 
 
-def attack(count: int, seed: int) -> Tally:
+def attack(count: int, seed: int, *, methods: tuple[str, ...] = tuple(METHODS)) -> Tally:
     """So many replies, over all deliveries in turn; the same for the same seed."""
     draw = random.Random(seed)
-    every, failures = targets(), []
+    every, failures = targets(methods), []
     refused = accepted = 0
     slowest = 0.0
     with warnings.catch_warnings():
@@ -336,7 +339,9 @@ def _arrays(value: dict[str, np.ndarray], draw: random.Random) -> tuple[str, Any
         odd = draw.choice([*_ODD, name + "?", "x?", "?", name + "??"])
         return f"with {odd[:9]!r}", {**value, odd: _array(one, draw)[1]}
     if what == 2:
-        bits = np.frombuffer(draw.randbytes(draw.choice([0, 1, 3, (len(value) + 7) // 8])), np.uint8)
+        bits = np.frombuffer(
+            draw.randbytes(draw.choice([0, 1, 3, (len(value) + 7) // 8])), np.uint8
+        )
         return f"{name} with rows", {**value, name + "?": bits, name: one[: len(bits)]}
     if what == 3:
         return "none", {}

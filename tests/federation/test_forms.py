@@ -26,7 +26,7 @@ from confide.federation.forms import (
     undeclared,
 )
 from confide.federation.guards import reply_limits
-from confide.federation.messages import Arrays, carries, decode, encode, fields_of, peek
+from confide.federation.messages import Arrays, carries, decode, encode, peek
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.flare.joining import JOIN, LEAVE
