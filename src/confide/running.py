@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confide.errors import CheckpointError
+from confide.federation.agreement import DIFFERS
 from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Federation
@@ -79,6 +80,8 @@ class Rounds:
         if rounds:
             last, state, progress = self._restore(rounds[-1])
             self._store.prune(last, best=progress.best_round)
+            differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
+            self._federation.go_on_without(differ)
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from confide import errors
-from confide.errors import ConfideError, GuardError, SiteFault
+from confide.errors import (
+    ConfideError,
+    EngineError,
+    GuardError,
+    MessageError,
+    QuorumError,
+    SiteFault,
+    printable,
+)
 from confide.federation.messages import carries
 
 CODES = {
@@ -137,15 +147,47 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
+_PLACE = re.compile(r"[\w./]{1,100}:[0-9]{1,6}", re.ASCII)
+_ODD = re.compile(r"[^A-Za-z0-9_./?, :;()'-]")
+
+
 def fault(failure: Failure, *, site: str, step: str, round: int) -> SiteFault:
-    """The error that the server raises or notes for a failure that a site sent."""
+    """The error that the server raises or notes for a failure that a site sent.
+
+    A site may send anything: of its words stay those that our own code could have said.
+    """
     code = failure.code if failure.code in CODES else "error"
     what = CODES[code]
     if failure.detail:
-        what += f" ({failure.detail[:200]})"
+        what += f" ({_ODD.sub('?', printable(failure.detail))})"
     if code == "error":
-        what += f" ({failure.kind} at {failure.place})"[:200]
+        kind = failure.kind if failure.kind in _KINDS else "Exception"
+        what += f" ({kind} at {failure.place if _PLACE.fullmatch(failure.place) else '?'})"
     return SiteFault(site=site, step=step, round=round, code=code, what=what)
+
+
+def refused(why: str, *, site: str, step: str, round: int) -> SiteFault:
+    """The fault of a site whose reply the server does not take."""
+    what = f"the server refused the site's reply: {printable(why)}"
+    return SiteFault(site=site, step=step, round=round, code="refused", what=what)
+
+
+@contextlib.contextmanager
+def blaming(site: str, *, step: str, round: int) -> Iterator[None]:
+    """Inside, a site's reply is looked at: whatever that raises becomes this site's fault.
+
+    Raises SiteFault. What the engine itself could not do is nobody's fault and passes, as does
+    what is no error (Ctrl-C).
+    """
+    try:
+        yield
+    except (SiteFault, EngineError, QuorumError):
+        raise
+    except (MessageError, GuardError) as error:
+        raise refused(error.what, site=site, step=step, round=round) from error
+    except Exception as error:
+        why = f"it cannot be used ({type(error).__name__} at {_place(error)})"
+        raise refused(why, site=site, step=step, round=round) from error
 
 
 def _place(error: BaseException) -> str:

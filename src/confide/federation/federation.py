@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from confide.errors import FederationError, GuardError, MessageError, QuorumError, SiteFault
+from confide.errors import FederationError, GuardError, QuorumError, SiteFault
 from confide.federation.changes import restored
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.failures import BY_THE_ENGINE, Failure, fault
-from confide.federation.guards import check_reply
+from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault
+from confide.federation.forms import limits_of
+from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode, fields_of, peek, sizes
+from confide.federation.messages import check_size, decode_one_of, encode, fields_of, sizes
 from confide.federation.steps import Step
 from confide.learning.seeds import derive_seed
 
@@ -25,12 +26,14 @@ class Delivery:
     """One site's encoded reply, and the seconds that the site worked on it.
 
     `seal` is what vouches for the reply, where the engine carries seals.
+    `heard` is false where the engine says in the site's place that no reply came.
     """
 
     site: str
     reply: bytes
     seconds: float
     seal: bytes = b""
+    heard: bool = True
 
 
 class Engine(Protocol):
@@ -81,6 +84,8 @@ class Federation:
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
+        self._all = len(self.sites)
+        self._left_out: set[str] = set()
         self.compute_seconds = 0.0
         self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
 
@@ -136,12 +141,12 @@ class Federation:
         heard = self._replies(step, asks, round=round, timeout=timeout, ordered=True)
         with closing(heard):
             for site, reply in heard:
-                odd = _misfit(total, reply)
-                if odd:
-                    why = f"{odd} is not like that of other sites"
-                    self._failed(_refused(why, site=site, step=step, round=round))
+                try:
+                    with blaming(site, step=step.name, round=round):
+                        _add(total, reply)
+                except SiteFault as error:
+                    self._failed(error)
                     continue
-                _add(total, reply)
                 answered += 1
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
@@ -166,10 +171,29 @@ class Federation:
         for site in sites:
             _, asks = self._addressed(ask, [site])
             for name, reply in self._replies(step, asks, round=round, timeout=None):
+                try:
+                    with blaming(name, step=step.name, round=round):
+                        ask = then(ask, reply)
+                except SiteFault as error:
+                    self._failed(error)
+                    continue
                 replies[name] = reply
-                ask = then(ask, reply)
         self._settle(step, list(sites), len(replies), round=round, at_least=None)
         return replies
+
+    def enough(self, count: int) -> bool:
+        """Whether so many of the sites that the federation began with are enough to go on with."""
+        return count >= (min(self._at_least, self._all) if self._at_least else self._all)
+
+    def leave_out(self, fault: SiteFault) -> None:
+        """Note a fault, and ask its site nothing more."""
+        self._failed(fault)
+        self.go_on_without([fault.site])
+
+    def go_on_without(self, sites: Sequence[str]) -> None:
+        """Ask these sites nothing more: where a step names them, they are passed over."""
+        self._left_out |= set(sites)
+        self.sites = tuple(site for site in self.sites if site not in self._left_out)
 
     def take_faults(self) -> list[SiteFault]:
         """The faults since the last call."""
@@ -177,7 +201,8 @@ class Federation:
         return faults
 
     def _addressed(self, ask: Any, sites: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
-        names = sorted(ask if isinstance(ask, Mapping) else self.sites if sites is None else sites)
+        named = ask if isinstance(ask, Mapping) else self.sites if sites is None else sites
+        names = sorted(set(named) - self._left_out)
         unknown = set(names) - set(self.sites)
         if unknown:
             raise FederationError(f"there is no site {sorted(unknown)[0]!r} in this federation")
@@ -201,7 +226,7 @@ class Federation:
                 self.compute_seconds += data.seconds
                 self.seconds_by_site[site] += data.seconds
                 try:
-                    reply = self._open(step, site, data.reply, asks[site], round=round)
+                    reply = self._open(step, data, asks[site], round=round)
                 except SiteFault as error:
                     self._failed(error)
                     continue
@@ -222,6 +247,7 @@ class Federation:
         for site, ask in asks.items():
             if id(ask) not in done:
                 data = encode(ask)
+                check_size(data, limits_of(step.ask))
                 done[id(ask)] = (data, sizes(ask, len(data)))
             encoded[site], rows = done[id(ask)]
             self._ledger.record(
@@ -230,26 +256,28 @@ class Federation:
             self._watch(Event("ask", round, site=site, step=step.name))
         return encoded
 
-    def _open(self, step: Step, site: str, data: bytes, ask: Any, *, round: int) -> Any:
-        """The reply in `data`, noted in the ledger and checked. Raises SiteFault."""
-        try:
-            failed = peek(data)["message"] == Failure.__name__
-            message: Any = decode(Failure if failed else step.reply, data)
-            if not (failed and message.code in BY_THE_ENGINE):
-                self._ledger.record(
-                    sizes(message, len(data)),
-                    round=round,
-                    step=step.name,
-                    direction="up",
-                    site=site,
-                    seen="sum" if step.summed and not failed else "one by one",
-                )
-            if failed:
-                raise fault(message, site=site, step=step.name, round=round)
+    def _open(self, step: Step, delivery: Delivery, ask: Any, *, round: int) -> Any:
+        """The reply that was delivered, noted in the ledger and checked. Raises SiteFault."""
+        site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
+        with blaming(site, step=step.name, round=round):
+            message = decode_one_of((step.reply, Failure), data, limits=limits)
+        failed = isinstance(message, Failure)
+        if delivery.heard:
+            self._ledger.record(
+                sizes(message, len(data)),
+                round=round,
+                step=step.name,
+                direction="up",
+                site=site,
+                seen="sum" if step.summed and not failed else "one by one",
+            )
+            if failed and message.code in BY_THE_ENGINE:
+                message = replace(message, code="error")  # a site that answers is not lost
+        if failed:
+            raise fault(message, site=site, step=step.name, round=round)
+        with blaming(site, step=step.name, round=round):
             message = restored(step, ask, message)
             check_reply(step, ask, message)
-        except (MessageError, GuardError) as error:
-            raise _refused(error.what, site=site, step=step, round=round) from error
         return message
 
     def _settle(
@@ -267,11 +295,6 @@ class Federation:
             )
             error.faults = faults
             raise error
-
-
-def _refused(why: str, *, site: str, step: Step, round: int) -> SiteFault:
-    what = f"the server refused the site's reply: {why}"
-    return SiteFault(site=site, step=step.name, round=round, code="refused", what=what)
 
 
 def round_half_up(number: float) -> int:
@@ -301,9 +324,12 @@ def _in_order(
 def _misfit(total: dict[str, Any], reply: Any) -> str | None:
     """The first field of a reply that cannot be added to those before it."""
     for name, kind in fields_of(type(reply)).items():
+        other = getattr(reply, name)
+        if other is None:
+            return name
         if name not in total or kind not in ("array", "arrays"):
             continue
-        one, other = total[name], getattr(reply, name)
+        one = total[name]
         if kind == "array":
             one, other = {"": one}, {"": other}
         if one.keys() != other.keys() or any(_unlike(one[key], other[key]) for key in one):
@@ -316,6 +342,10 @@ def _unlike(total: np.ndarray, array: np.ndarray) -> bool:
 
 
 def _add(total: dict[str, Any], reply: Any) -> None:
+    """Add a reply to those before it. Raises GuardError, having added nothing, if it cannot be."""
+    odd = _misfit(total, reply)
+    if odd:
+        raise GuardError(f"{odd} is not like that of other sites")
     for name, kind in fields_of(type(reply)).items():
         value = getattr(reply, name)
         if kind == "array":

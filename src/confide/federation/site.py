@@ -12,6 +12,7 @@ from typing import Any
 from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
 from confide.federation.failures import Refusal, failure_from
+from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
@@ -135,7 +136,7 @@ class SiteHost:
         if heard is not None and heard[0] is data and type(heard[1]) is step.ask:
             return heard[1]
         try:
-            ask: Any = decode(step.ask, data)
+            ask: Any = decode(step.ask, data, limits=limits_of(step.ask))
         except MessageError as error:
             raise Refusal("bad-ask") from error
         self.site.scratch["heard"] = (data, ask)

@@ -7,17 +7,19 @@ the two messages, and so what comes in and what leaves.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from confide.errors import MessageError
+from confide.federation.forms import undeclared
 from confide.federation.messages import fields_of
 
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
 Start = Callable[[Any, Any, str], Any]
+Numbers = Callable[[Any], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Step:
     every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
     reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
     other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
+    `numbers(ask)` says of fields of the reply how many numbers their arrays hold at most, where
+    neither `like` nor the field (`carries(most=...)`) does.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Step:
     check: Check | None = None
     bound: Bound | None = None
     start: Start | None = None
+    numbers: Numbers | None = None
 
     @staticmethod
     def of(
@@ -63,13 +68,22 @@ class Step:
         check: Check | None = None,
         bound: Bound | None = None,
         start: Start | None = None,
+        numbers: Numbers | None = None,
     ) -> Step:
-        """The step that a function declares by its annotations."""
+        """The step that a function declares by its annotations.
+
+        Raises MessageError where a message cannot travel, or does not declare its arrays.
+        """
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
-        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start)
-        fields_of(step.ask)
+        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers)
+        for message in (step.ask, reply):
+            if undeclared(message):
+                raise MessageError(
+                    f"{message.__name__}.{undeclared(message)[0]} does not say what array it is",
+                    expected="a type of number in its annotation, and its axes in its name",
+                )
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:
             raise MessageError(f"step {step.name}: only numbers and arrays can be summed")

@@ -194,7 +194,7 @@ class _Worker:
             self._send(step, round, blocks)
             return None
         seconds = time.perf_counter() - self._since
-        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds)
+        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds, heard=False)
 
     def interrupt(self) -> None:
         """Kill the process; who waits for it hears that it died."""

@@ -131,4 +131,4 @@ class FlareEngine:
 
 
 def _failed(site: str, code: str, seconds: float) -> Delivery:
-    return Delivery(site, encode(Failure(code, "", "", "")), seconds)
+    return Delivery(site, encode(Failure(code, "", "", "")), seconds, heard=False)

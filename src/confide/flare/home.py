@@ -23,6 +23,7 @@ from confide.errors import ConfideError, GuardError, MessageError, RunError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
+from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import OPENED, Ledger
@@ -303,9 +304,9 @@ class _Run:
         self._seen.add(mark)
 
 
-def _opened(kind: Callable[..., Any], data: bytes) -> Any:
+def _opened(kind: type, data: bytes) -> Any:
     try:
-        return decode(kind, data)  # type: ignore[arg-type]
+        return decode(kind, data, limits=limits_of(kind))
     except MessageError as error:
         raise Refusal("bad-ask") from error
 
@@ -313,7 +314,7 @@ def _opened(kind: Callable[..., Any], data: bytes) -> Any:
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
     """What the fields of a message weigh; of one that cannot be read, what it weighs itself."""
     try:
-        return sizes(decode(kind, message), len(message))
+        return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
     except MessageError:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 

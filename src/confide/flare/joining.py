@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError, SettingsError
 from confide.federation.files import plain_name
+from confide.federation.guards import MOST, check_mark, check_names
 from confide.federation.messages import carries
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Check, Step, Turn
 from confide.federation.wire import WireRow, wire_table
 from confide.learning.encoder_files import is_encoder_name
 from confide.methods import method_named
@@ -32,7 +33,7 @@ class Join:
 
     version: str = carries("of confide at the server")
     run: str = carries("name of the run")
-    settings: str = carries("of the run, as TOML; no path of anybody's text")
+    settings: str = carries("of the run, as TOML; no path of anybody's text", most=2**20)
     sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
     lead: str = carries("name of the lead who ordered the run; empty if nobody signed the order")
@@ -53,7 +54,7 @@ class Joined:
 class Leave:
     """The run is over: keep the model."""
 
-    state: NDArray[np.uint8] = carries("the trained state: what the server ends with")
+    state: NDArray[np.uint8] = carries("the trained state: what the server ends with", legend="B")
     round: int = carries("its round")
 
 
@@ -78,15 +79,27 @@ class Closed:
     lines: int = carries("lines of the site's ledger of the run before this one")
 
 
+def check_joined(ask: object, reply: Joined) -> None:
+    """Raise GuardError where no site can be like that."""
+    check_mark("fingerprint", reply.fingerprint)
+    if reply.sentences.keys() != {"train", "dev", "test"}:
+        raise GuardError("sentences does not name train, dev and test")
+    for field in ("sentences", "entities", "problems"):
+        counts = getattr(reply, field)
+        check_names(field, counts)
+        if not all(0 <= count <= MOST for count in counts.values()):
+            raise GuardError(f"{field} holds what is not a count")
+
+
 def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
     raise AssertionError("a site's home answers this before there is memory")
 
 
-def _step(name: str, ask: type, reply: type) -> Step:
-    return Step(name, ask, reply, _answered_by_the_home)
+def _step(name: str, ask: type, reply: type, *, check: Check | None = None) -> Step:
+    return Step(name, ask, reply, _answered_by_the_home, check=check)
 
 
-JOIN = _step("join", Join, Joined)
+JOIN = _step("join", Join, Joined, check=check_joined)
 LEAVE = _step("leave", Leave, Left)
 CLOSE = _step("close", Close, Closed)
 

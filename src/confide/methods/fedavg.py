@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
@@ -62,6 +63,7 @@ from confide.methods.taggers import (
     Extractor,
     TaggerMemory,
     TaggerModel,
+    check_vectors,
     compare_vectors,
     encoded_text,
     extractor_of,
@@ -132,8 +134,8 @@ class Trained:
         "trained weights, times the site's weight in the mean; of a table the rows that changed"
     )
     weight: float = carries("the site's weight in the mean")
-    seen: Arrays = carries(
-        "the weight again for each row whose word the site has; rows = seen only"
+    seen: dict[str, NDArray[np.float32]] = carries(
+        "the weight again for each row whose word the site has; rows = seen only", legend="V"
     )
     loss: float = carries("mean training loss per sentence, times the weight")
     sentences: int = carries("sentences trained on, over all epochs")
@@ -223,6 +225,12 @@ def check_trained(ask: Train, reply: Trained) -> None:
             raise GuardError("seen is not a weight for each row")
 
 
+def numbers_of_trained(ask: Train) -> dict[str, int]:
+    """How many numbers `seen` holds: one for each row of the tables of words and characters."""
+    tables = [ask.weights[name] for name in ("word.weight", *CHARACTER_ROWS) if name in ask.weights]
+    return {"seen": sum(len(table) for table in tables)}
+
+
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
     """What an array of the reply would be, had the site learnt nothing."""
     start: np.ndarray = ask.weights[name]
@@ -262,7 +270,7 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     return mean
 
 
-TAKE_VOCABULARY = Step.of(take_vocabulary)
+TAKE_VOCABULARY = Step.of(take_vocabulary, check=check_vectors)
 TRAIN = Step.of(
     train,
     summed=True,
@@ -270,6 +278,7 @@ TRAIN = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    numbers=numbers_of_trained,
 )
 SCORE = Step.of(score, check=check_scored)
 
@@ -301,7 +310,7 @@ class FedAvg:
         """Agree on the vocabulary and draw the first weights (Fig. 3)."""
         agreed, common = settle(self._run, federation)
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
-        compare_vectors({site: reply.vectors for site, reply in taken.items()})
+        compare_vectors(federation, TAKE_VOCABULARY, taken)
         first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
         return FedAvgState(**vars(common), weights=arrays(first))
 

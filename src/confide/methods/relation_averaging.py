@@ -126,6 +126,12 @@ def train_relations_alone(
     return train_relations(site, memory, ask, turn)
 
 
+def check_form_taken(ask: object, reply: FormTaken) -> None:
+    """Raise GuardError where the number of examples is none."""
+    if reply.examples < 0:
+        raise GuardError("examples is not a count")
+
+
 def check_trained(ask: TrainRelations, reply: RelationsTrained) -> None:
     """Raise GuardError where a site's weight in the mean is not what was asked for."""
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
@@ -153,7 +159,7 @@ _HOW: dict[str, Any] = {
     "bound": bounded_trained,
     "start": start_of_trained,
 }
-TAKE_FORM = Step.of(take_form)
+TAKE_FORM = Step.of(take_form, check=check_form_taken)
 TRAIN_RELATIONS = Step.of(train_relations, summed=True, **_HOW)
 TRAIN_RELATIONS_ALONE = Step.of(train_relations_alone, **_HOW)
 

@@ -25,6 +25,7 @@ from confide.learning.weights import arrays, initial
 from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
     TaggerMemory,
+    check_vectors,
     encoded_text,
     forget_text,
     keep_private,
@@ -229,7 +230,7 @@ def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
     return replace(reply, update={name: _sent(kept[name], reply.update[name]) for name in kept})
 
 
-ENROL = Step.of(enrol)
+ENROL = Step.of(enrol, check=check_vectors)
 IMPROVE = Step.of(
     improve,
     summed=True,

@@ -37,7 +37,9 @@ from confide.methods.pseudo_complete.asks import (
     bounded_completed,
     bounded_weighed,
     check_completed,
+    check_taken,
     check_weighed,
+    numbers_of_weighed,
     start_of_completed,
 )
 from confide.methods.pseudo_complete.extractor import among
@@ -317,10 +319,16 @@ def score_types(
     return score_documents(gold, among(predicted, gold, annotated)), mine
 
 
-TAKE_TAGGER = Step.of(take_tagger)
-TAKE_TOKEN_SHAPE = Step.of(take_token_shape)
-TAKE_BART_SHAPE = Step.of(take_bart_shape)
-WEIGH = Step.of(weigh, summed=True, check=check_weighed, bound=bounded_weighed)
+TAKE_TAGGER = Step.of(take_tagger, check=check_taken)
+TAKE_TOKEN_SHAPE = Step.of(take_token_shape, check=check_taken)
+TAKE_BART_SHAPE = Step.of(take_bart_shape, check=check_taken)
+WEIGH = Step.of(
+    weigh,
+    summed=True,
+    check=check_weighed,
+    bound=bounded_weighed,
+    numbers=numbers_of_weighed,
+)
 COMPLETE = Step.of(
     complete,
     summed=True,
