@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confide import __version__
+from confide.federation.combining import Combining
 from confide.federation.events import Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
@@ -21,7 +22,7 @@ from confide.methods import Method, method_named
 from confide.runfolder import SCHEMA, RunFolder, decisive
 from confide.running import Rounds, Trained, checkpointed_ledger_length
 from confide.scoring import SCORING, Counts
-from confide.settings import Settings
+from confide.settings import REFERENCES, Settings
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,17 @@ def federation_of(
         timeout=settings.federation.timeout,
         sites=sites,
         watch=watch,
+        combining=combining_of(settings),
+    )
+
+
+def combining_of(settings: Settings) -> Combining:
+    """How the replies of a run's sites become one; a reference's one site has nothing to choose."""
+    own = settings.federation
+    return Combining(
+        how="mean" if settings.method in REFERENCES else own.combine,
+        trim=own.trim,
+        most_norm=own.most_norm,
     )
 
 

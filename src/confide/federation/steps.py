@@ -18,6 +18,7 @@ Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
 Start = Callable[[Any, Any, str], Any]
+Has = Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,24 @@ class Turn:
     site: str
     step: str
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Where a reply says what its site learnt, so that the server can weigh one site by the others.
+
+    `field` of the reply holds it, times the reply's number `weight` ("": times 1). The site set out
+    from the ask's field `start` ("": from nothing, so that the reply holds the change itself).
+    `has(reply, name)` is 0 for the numbers of an array of which the site says nothing, and its
+    weight for the others, in a shape that broadcasts; None is all of them. Of a sum of replies it
+    says how heavy they are together. `combined` is False where a method needs the sum itself.
+    """
+
+    field: str
+    weight: str = ""
+    start: str = ""
+    has: Has | None = None
+    combined: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,8 @@ class Step:
     every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
     reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
     other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
+    `learnt` says where a reply holds what a site learnt: such replies are compared with each other
+    and combined (`confide.federation.combining`).
     """
 
     name: str
@@ -53,6 +74,7 @@ class Step:
     check: Check | None = None
     bound: Bound | None = None
     start: Start | None = None
+    learnt: Learnt | None = None
 
     @staticmethod
     def of(
@@ -63,12 +85,13 @@ class Step:
         check: Check | None = None,
         bound: Bound | None = None,
         start: Start | None = None,
+        learnt: Learnt | None = None,
     ) -> Step:
         """The step that a function declares by its annotations."""
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
-        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start)
+        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start, learnt)
         fields_of(step.ask)
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:
