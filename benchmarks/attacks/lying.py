@@ -17,11 +17,11 @@ from confide.methods.fedavg import TRAIN
 
 Sentence = list[tuple[str, str]]
 Lie = Callable[[Arrays, Arrays, int], Arrays]
-"""(what the arrays were, what the site made of them, round) -> what it sends."""
+"""(what the arrays were, what the site made of them, which round it is) -> what it sends."""
 
 
 def change_times(factor: float) -> Lie:
-    def lie(before: Arrays, after: Arrays, round: int) -> Arrays:
+    def lie(before: Arrays, after: Arrays, turn: int) -> Arrays:
         return {
             name: before[name] + np.float32(factor) * (array - before[name])
             for name, array in after.items()
@@ -31,16 +31,16 @@ def change_times(factor: float) -> Lie:
 
 
 def weights_times(factor: float) -> Lie:
-    return lambda before, after, round: {n: a * np.float32(factor) for n, a in after.items()}
+    return lambda before, after, turn: {n: a * np.float32(factor) for n, a in after.items()}
 
 
 def constant(number: float) -> Lie:
-    return lambda before, after, round: {n: np.full_like(a, number) for n, a in after.items()}
+    return lambda before, after, turn: {n: np.full_like(a, number) for n, a in after.items()}
 
 
-def random_weights(before: Arrays, after: Arrays, round: int) -> Arrays:
-    """Normal draws with the mean and the spread of the honest array: the least conspicuous noise."""
-    draws = np.random.default_rng(round)
+def random_weights(before: Arrays, after: Arrays, turn: int) -> Arrays:
+    """Normal draws with the mean and spread of what the site learnt honestly."""
+    draws = np.random.default_rng(turn)
     return {
         name: draws.normal(array.mean(), array.std(), array.shape).astype(np.float32)
         for name, array in after.items()

@@ -18,7 +18,7 @@ from confide.federation.combining import Combining
 from confide.federation.events import Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
-from confide.methods import Method, method_named
+from confide.methods import Method, check_enough, method_named
 from confide.runfolder import SCHEMA, RunFolder, decisive
 from confide.running import Rounds, Trained, checkpointed_ledger_length
 from confide.scoring import SCORING, Counts
@@ -87,7 +87,11 @@ def outcome_of(
 def federation_of(
     settings: Settings, engine: Engine, ledger: Ledger, *, sites: Sequence[str], watch: Watcher
 ) -> Federation:
-    """These sites as the server sees them."""
+    """These sites as the server sees them.
+
+    Raises SettingsError where they are too few for the way in which they are to be combined.
+    """
+    check_enough(settings, len(sites))
     return Federation(
         engine,
         seed=settings.seed,
@@ -182,6 +186,7 @@ def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "learning_rate": at[0]["learning_rate"],
             "sites": sorted(site for one in at for site in one["sites"]),
             "failed": {site: code for one in at for site, code in one["failed"].items()},
+            "faults": [fault for one in at for fault in one.get("faults", [])],
             "seconds": sum(one["seconds"] for one in at),
             "train_seconds": sum(one["train_seconds"] for one in at),
             "compute_seconds": sum(one["compute_seconds"] for one in at),

@@ -39,6 +39,8 @@ from confide.federation.spool import Spool
 from confide.federation.steps import Learnt, Step
 
 How = Literal["mean", "trimmed", "median", "clipped"]
+ORDERED = ("trimmed", "median")
+"""Ways to combine that look at which of several numbers is in the middle."""
 NEEDED = 3
 """Of fewer updates there is no median that one site cannot move."""
 BLOCK = 2**21
@@ -60,7 +62,7 @@ class Combining:
     @property
     def needed(self) -> int:
         """How many sites a round must have, whatever `at_least` says."""
-        return NEEDED if self.how in ("trimmed", "median") else 1
+        return NEEDED if self.how in ORDERED else 1
 
     def looks_at(self, step: Step, sites: int) -> bool:
         """Whether the replies of so many sites must be seen together before they are added."""
