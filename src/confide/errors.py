@@ -7,16 +7,17 @@ Errors that travel between a site and the server (`SiteFault`) carry codes and n
 from __future__ import annotations
 
 
-def printable(text: str, most: int = 200) -> str:
-    r"""Words from elsewhere as they can be shown: no control characters, and not too many.
+def printable(text: object, most: int = 200) -> str:
+    r"""Words from elsewhere as they can be shown: on one line, and not too many.
 
     What is not printable becomes `?`: escape sequences, line breaks, marks that turn the direction
     of writing.
 
-    >>> printable("a\x1b[2Jb")
-    'a?[2Jb'
+    >>> printable("a\x1b[2Jb\n")
+    'a?[2Jb?'
     """
-    shown = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
+    said = str(text)
+    shown = "".join(c if c.isprintable() else "?" for c in said[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
@@ -47,19 +48,6 @@ class ConfideError(Exception):
         if fix is not None:
             parts.append(f"to fix it, {fix}")
         super().__init__((f"{where}: " if where else "") + "; ".join(parts))
-
-
-def printable(text: object, most: int = 500) -> str:
-    r"""A text from another place as one line for a terminal or a log, of at most so many letters.
-
-    Control characters, escape sequences and marks that turn the direction of writing become "?".
-
-    >>> printable("a\x1b[31mb\nc")
-    'a?[31mb?c'
-    """
-    said = str(text)
-    shown = "".join(c if c.isprintable() else "?" for c in said[:most])
-    return shown + "..." if len(said) > most else shown
 
 
 # --- what a user hands in ---------------------------------------------------------------

@@ -18,6 +18,7 @@ from confide.errors import (
     GuardError,
     MessageError,
     QuorumError,
+    RunError,
     SiteFault,
     printable,
 )
@@ -166,10 +167,10 @@ def fault(failure: Failure, *, site: str, step: str, round: int) -> SiteFault:
     return SiteFault(site=site, step=step, round=round, code=code, what=what)
 
 
-def refused(why: str, *, site: str, step: str, round: int) -> SiteFault:
+def refused(why: str, *, site: str, step: str, round: int, code: str = "refused") -> SiteFault:
     """The fault of a site whose reply the server does not take."""
     what = f"the server refused the site's reply: {printable(why)}"
-    return SiteFault(site=site, step=step, round=round, code="refused", what=what)
+    return SiteFault(site=site, step=step, round=round, code=code, what=what)
 
 
 @contextlib.contextmanager
@@ -181,7 +182,7 @@ def blaming(site: str, *, step: str, round: int) -> Iterator[None]:
     """
     try:
         yield
-    except (SiteFault, EngineError, QuorumError):
+    except (SiteFault, EngineError, QuorumError, RunError):
         raise
     except (MessageError, GuardError) as error:
         raise refused(error.what, site=site, step=step, round=round) from error

@@ -10,13 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from confide.errors import FederationError, GuardError, QuorumError, SiteFault
+from confide.federation.adding import add, form_of, odd_field
+from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
+from confide.federation.combining import PLAIN, Combining, Pile, norm_of
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault
+from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.forms import limits_of
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import check_size, decode_one_of, encode, fields_of, sizes
+from confide.federation.messages import check_size, decode_one_of, encode, sizes
 from confide.federation.steps import Step
 from confide.learning.seeds import derive_seed
 
@@ -63,6 +66,9 @@ class Federation:
             interrupt itself and ignores it.
         sites: a part of the engine's sites; None is all.
         watch: is told of every ask and reply.
+        combining: how the replies that are summed become one, and which are too far off.
+
+    `took_part` are the sites whose replies the server has learnt from since it was emptied.
     """
 
     def __init__(
@@ -75,12 +81,15 @@ class Federation:
         timeout: float | None = None,
         sites: Sequence[str] | None = None,
         watch: Watcher = unwatched,
+        combining: Combining = PLAIN,
     ) -> None:
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
         self._timeout = timeout
         self._watch = watch
+        self._combining = combining
+        self.took_part: set[str] = set()
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
@@ -115,6 +124,7 @@ class Federation:
             raise FederationError(f"step {step.name} may only be summed")
         names, asks = self._addressed(ask, sites)
         replies = dict(self._replies(step, asks, round=round, timeout=timeout))
+        self._leave_out(step, replies, asks, round=round)
         self._settle(step, names, len(replies), round=round, at_least=at_least)
         return dict(sorted(replies.items()))
 
@@ -131,25 +141,80 @@ class Federation:
         """The sum of the replies, field by field: floats in float64, integers in int64.
 
         No single reply is visible to the caller. Sites are added in the order of their names, so
-        the sum is the same bit for bit whoever answers first.
+        the sum is the same bit for bit whoever answers first. Where the replies are combined
+        otherwise (`Combining`), what they learnt is as if each had learnt what they did combined.
         """
         if not step.summed:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
         names, asks = self._addressed(ask, sites)
-        total: dict[str, Any] = {}
-        answered = 0
-        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=True)
+        together = self._combining.looks_at(step, len(names))
+        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=not together)
         with closing(heard):
+            summed = self._piled if together else self._added
+            total, answered = summed(step, heard, asks, round=round)
+        self._settle(step, names, answered, round=round, at_least=at_least)
+        return step.reply(**total)
+
+    def _added(
+        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
+    ) -> tuple[dict[str, Any], int]:
+        """The sum of replies, each added as it comes, and how many they are."""
+        total: dict[str, Any] = {}
+        first, answered = None, 0
+        for site, reply in heard:
+            try:
+                with blaming(site, step=step.name, round=round):
+                    form = form_of(reply)
+                    first = first or form
+                    odd = odd_field(form, first)
+                    if odd:
+                        raise GuardError(f"{odd} is not like that of other sites")
+                    add(total, reply)
+            except SiteFault as error:
+                self._failed(error)
+                continue
+            answered += 1
+            if step.learnt is not None:
+                self.took_part.add(site)
+        return total, answered
+
+    def _piled(
+        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
+    ) -> tuple[dict[str, Any], int]:
+        """What replies come to that are seen together first, and how many they are."""
+        with Pile(step, self._combining) as pile:
             for site, reply in heard:
                 try:
                     with blaming(site, step=step.name, round=round):
-                        _add(total, reply)
+                        pile.put(site, asks[site], reply)
                 except SiteFault as error:
                     self._failed(error)
-                    continue
-                answered += 1
-        self._settle(step, names, answered, round=round, at_least=at_least)
-        return step.reply(**total)
+            for site, (code, why) in pile.leave_out().items():
+                self._failed(refused(why, site=site, step=step.name, round=round, code=code))
+            answered = len(pile.sites)
+            if self._combining.combines(step) and answered < self._combining.needed:
+                raise self._too_few(step, answered, self._combining.needed, round=round)
+            self.took_part.update(pile.sites)
+            return pile.total(), answered
+
+    def _leave_out(
+        self, step: Step, replies: dict[str, Any], asks: dict[str, Any], *, round: int
+    ) -> None:
+        """Leave the replies out that are too far off, where a method looks at each by itself."""
+        if step.learnt is None:
+            return
+        norms = {}
+        for site, reply in list(replies.items()):
+            try:
+                with blaming(site, step=step.name, round=round):
+                    norms[site] = norm_of(step.learnt, asks[site], reply)
+            except SiteFault as error:
+                self._failed(error)
+                del replies[site]
+        for site, why in self._combining.too_far(norms).items():
+            self._failed(refused(why, site=site, step=step.name, round=round, code="too-far"))
+            del replies[site]
+        self.took_part.update(replies)
 
     def relay(
         self,
@@ -177,6 +242,7 @@ class Federation:
                 except SiteFault as error:
                     self._failed(error)
                     continue
+                self.took_part.add(name)
                 replies[name] = reply
         self._settle(step, list(sites), len(replies), round=round, at_least=None)
         return replies
@@ -278,6 +344,7 @@ class Federation:
         with blaming(site, step=step.name, round=round):
             message = restored(step, ask, message)
             check_reply(step, ask, message)
+            check_learnt(step, message)
         return message
 
     def _settle(
@@ -286,15 +353,27 @@ class Federation:
         need = self._at_least if at_least is None else at_least
         need = min(need, len(names)) if need else len(names)
         if answered < need:
-            faults = tuple(fault for fault in self.faults if fault.round == round)
-            error = QuorumError(
-                f"step {step.name}, round {round}: too few sites answered",
-                expected=f"at least {need} of {len(names)}",
-                got=f"{answered} ({'; '.join(map(str, faults))})",
-                fix="mend the sites that failed and resume, or lower federation.at_least",
+            raise self._too_few(step, answered, need, round=round, of=len(names))
+
+    def _too_few(
+        self, step: Step, answered: int, need: int, *, round: int, of: int = 0
+    ) -> QuorumError:
+        faults = tuple(fault for fault in self.faults if fault.round == round)
+        fix = "mend the sites that failed and resume, or lower federation.at_least"
+        if not of:
+            fix = (
+                "ask more sites (federation.fraction), mend those that failed and resume, or set"
+                ' federation.combine to "clipped" or "mean"'
             )
-            error.faults = faults
-            raise error
+        error = QuorumError(
+            f"step {step.name}, round {round}: too few sites answered",
+            expected=f"at least {need}"
+            + (f" of {of}" if of else f", since combine = {self._combining.how!r}"),
+            got=f"{answered} ({'; '.join(map(str, faults))})",
+            fix=fix,
+        )
+        error.faults = faults
+        return error
 
 
 def round_half_up(number: float) -> int:
@@ -319,47 +398,3 @@ def _in_order(
         while turn is not None and turn in waiting:
             yield turn, waiting.pop(turn)
             turn = next(order, None)
-
-
-def _misfit(total: dict[str, Any], reply: Any) -> str | None:
-    """The first field of a reply that cannot be added to those before it."""
-    for name, kind in fields_of(type(reply)).items():
-        other = getattr(reply, name)
-        if other is None:
-            return name
-        if name not in total or kind not in ("array", "arrays"):
-            continue
-        one = total[name]
-        if kind == "array":
-            one, other = {"": one}, {"": other}
-        if one.keys() != other.keys() or any(_unlike(one[key], other[key]) for key in one):
-            return name
-    return None
-
-
-def _unlike(total: np.ndarray, array: np.ndarray) -> bool:
-    return total.shape != array.shape or (total.dtype.kind == "f") != (array.dtype.kind == "f")
-
-
-def _add(total: dict[str, Any], reply: Any) -> None:
-    """Add a reply to those before it. Raises GuardError, having added nothing, if it cannot be."""
-    odd = _misfit(total, reply)
-    if odd:
-        raise GuardError(f"{odd} is not like that of other sites")
-    for name, kind in fields_of(type(reply)).items():
-        value = getattr(reply, name)
-        if kind == "array":
-            total[name] = _plus(total.get(name), value)
-        elif kind == "arrays":
-            sums = total.setdefault(name, {})
-            for key, array in value.items():
-                sums[key] = _plus(sums.get(key), array)
-        else:
-            total[name] = total.get(name, 0) + value
-
-
-def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
-    if total is None:
-        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-    total += array
-    return total

@@ -20,6 +20,7 @@ Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
 Start = Callable[[Any, Any, str], Any]
 Numbers = Callable[[Any], Mapping[str, int]]
+Has = Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,24 @@ class Turn:
     site: str
     step: str
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Where a reply says what its site learnt, so that the server can weigh one site by the others.
+
+    `field` of the reply holds it, times the reply's number `weight` ("": times 1). The site set out
+    from the ask's field `start` ("": from nothing, so that the reply holds the change itself).
+    `has(reply, name)` is 0 for the numbers of an array of which the site says nothing, and its
+    weight for the others, in a shape that broadcasts; None is all of them. Of a sum of replies it
+    says how heavy they are together. `combined` is False where a method needs the sum itself.
+    """
+
+    field: str
+    weight: str = ""
+    start: str = ""
+    has: Has | None = None
+    combined: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,8 @@ class Step:
     other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
     `numbers(ask)` says of fields of the reply how many numbers their arrays hold at most, where
     neither `like` nor the field (`carries(most=...)`) does.
+    `learnt` says where a reply holds what a site learnt: such replies are compared with each other
+    and combined (`confide.federation.combining`).
     """
 
     name: str
@@ -58,6 +79,7 @@ class Step:
     bound: Bound | None = None
     start: Start | None = None
     numbers: Numbers | None = None
+    learnt: Learnt | None = None
 
     @staticmethod
     def of(
@@ -69,6 +91,7 @@ class Step:
         bound: Bound | None = None,
         start: Start | None = None,
         numbers: Numbers | None = None,
+        learnt: Learnt | None = None,
     ) -> Step:
         """The step that a function declares by its annotations.
 
@@ -77,7 +100,9 @@ class Step:
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
-        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers)
+        step = Step(
+            name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers, learnt
+        )
         for message in (step.ask, reply):
             if undeclared(message):
                 raise MessageError(

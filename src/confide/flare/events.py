@@ -80,7 +80,7 @@ def heard_event(told: Any) -> Event | None:
     kept: dict[str, Any] = {"kind": told["kind"]}
     for name, value in told.items():
         if name in _WORDS and isinstance(value, str):
-            kept[name] = printable(value)
+            kept[name] = printable(value, 500)
         elif (name in _WHOLE and type(value) is int and abs(value) <= _MOST) or (
             name in _NUMBERS and type(value) in (int, float) and math.isfinite(value)
         ):

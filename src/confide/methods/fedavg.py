@@ -44,7 +44,7 @@ from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate
@@ -221,8 +221,10 @@ def check_trained(ask: Train, reply: Trained) -> None:
         raise GuardError("seen does not name the arrays that have a row per word or character")
     for name, seen_V in reply.seen.items():
         fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
-        if not fits or seen_V.min() < 0 or seen_V.max() > reply.weight:
+        if not fits or not np.isin(seen_V, [0.0, np.float32(reply.weight)]).all():
             raise GuardError("seen is not a weight for each row")
+        if reply.weights[name][seen_V == 0].any():
+            raise GuardError("weights has numbers in rows that the site has not seen")
 
 
 def numbers_of_trained(ask: Train) -> dict[str, int]:
@@ -239,6 +241,11 @@ def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
     if name in reply.seen:
         start = start * _mask(reply.seen[name], len(start))
     return start
+
+
+def rows_had(reply: Trained, name: str) -> np.ndarray | None:
+    """How heavy each row of an array is, where rows = seen."""
+    return reply.seen[name][:, None] if name in reply.seen else None
 
 
 def _mask(seen_V: np.ndarray, count: int) -> np.ndarray:
@@ -279,6 +286,7 @@ TRAIN = Step.of(
     bound=bounded_trained,
     start=start_of_trained,
     numbers=numbers_of_trained,
+    learnt=Learnt("weights", "weight", start="weights", has=rows_had),
 )
 SCORE = Step.of(score, check=check_scored)
 

@@ -71,6 +71,7 @@ from confide.methods.bags import (
     trained,
 )
 from confide.methods.relation_averaging import (
+    LEARNT,
     RelationsTrained,
     bounded_trained,
     check_trained,
@@ -245,6 +246,7 @@ TRAIN_ON_WINNERS = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    learnt=LEARNT,
 )
 
 

@@ -42,6 +42,7 @@ from confide.learning.texts import MadeBart, fit_texts, made_bart
 from confide.learning.weights import load
 from confide.methods.evaluation import HELD_OUT
 from confide.methods.relation_averaging import (
+    LEARNT,
     RelationsTrained,
     bounded_trained,
     check_trained,
@@ -182,6 +183,7 @@ TRAIN_TEXT = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    learnt=LEARNT,
 )
 SCORE_TEXT = Step.of(score_text, check=check_text_scored)
 

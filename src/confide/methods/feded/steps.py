@@ -23,7 +23,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.relations import probabilities, relation_logits
 from confide.methods.evaluation import RelationsScored, check_relations_scored
 from confide.methods.relation_form import RelationMemory
@@ -294,6 +294,12 @@ def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Pr
     return replace(reply, said_SQ=kept[""])
 
 
+def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
+    """Which relations a site, or how many sites, annotate; None where that does not matter."""
+    known_R: NDArray[np.float32] | None = reply.knows.get("R")
+    return None if known_R is None else known_R[None, 1:]
+
+
 def score_model(
     site: Site, memory: FedEDMemory | None, ask: ScoreModel, turn: Turn
 ) -> tuple[RelationsScored, FedEDMemory]:
@@ -310,5 +316,6 @@ TRAIN_AND_PREDICT = Step.of(
     check=check_predicted,
     bound=bounded_predicted,
     numbers=numbers_of_predicted,
+    learnt=Learnt("said_SQ", "sites", has=columns_known),
 )
 SCORE_MODEL = Step.of(score_model, check=check_relations_scored)

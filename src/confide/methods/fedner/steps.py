@@ -16,7 +16,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.adam import Moments, adam
 from confide.learning.gradients import gradients
 from confide.learning.predict import annotate
@@ -238,6 +238,7 @@ IMPROVE = Step.of(
     check=check_improved,
     bound=bounded_improved,
     start=start_of_improved,
+    learnt=Learnt("update", "share"),
 )
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)

@@ -21,7 +21,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.modelling import Slopes, annotate_with, read
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import load, trained
@@ -328,6 +328,8 @@ WEIGH = Step.of(
     check=check_weighed,
     bound=bounded_weighed,
     numbers=numbers_of_weighed,
+    # each site takes its own part out of the sum again, so it must be one
+    learnt=Learnt("slope_G", combined=False),
 )
 COMPLETE = Step.of(
     complete,
@@ -336,5 +338,6 @@ COMPLETE = Step.of(
     check=check_completed,
     bound=bounded_completed,
     start=start_of_completed,
+    learnt=Learnt("weights", "weight", start="weights"),
 )
 SCORE_TYPES = Step.of(score_types, check=check_scored)
