@@ -6,29 +6,28 @@ path inside. Only plain files count; names that lead out of the archive are no f
 
 from __future__ import annotations
 
+import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO
 
-from confide.errors import DataError, FormatError, MissingDataError
+from confide.errors import ConfideError, DataError, FormatError, MissingDataError
+from confide.text.unpacking import BROKEN, Meter, unpacked
+from confide.userfiles import NotAFileError, TooLargeError, bytes_of
 
 MARK = "!"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-MOST_BYTES = 1 << 29
-"""What all files of an archive may hold together."""
+MOST_PACKED = 1 << 30
+"""How large an archive itself may be."""
 _BROKEN = (
+    *BROKEN,
     zipfile.BadZipFile,
     tarfile.TarError,
-    zlib.error,
-    EOFError,
-    OSError,
-    ValueError,
     RuntimeError,  # a zip file with a password
     NotImplementedError,  # a way of packing that nobody here knows
+    RecursionError,
 )
 
 
@@ -113,46 +112,42 @@ def _files(archive: Path) -> Mapping[PurePosixPath, bytes]:
 @lru_cache(maxsize=1)
 def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPath, bytes]:
     """The files of an archive that has not changed since it was last read."""
-    files: dict[PurePosixPath, bytes] = {}
-    left = MOST_BYTES
     reader = _zipped if archive.suffix.lower() == ".zip" else _tarred
+    files: dict[PurePosixPath, bytes] = {}
     try:
-        for name, stream in reader(archive):
+        for name, raw in reader(bytes_of(archive, MOST_PACKED), str(archive)):
             way = PurePosixPath(name)
-            if way.is_absolute() or ".." in way.parts:
-                continue
-            raw = stream.read(left + 1)
-            left -= len(raw)
-            if left < 0:
-                break
-            files[way] = raw
+            if not way.is_absolute() and ".." not in way.parts:
+                files[way] = raw
+    except ConfideError:
+        raise
+    except (NotAFileError, TooLargeError) as error:
+        raise FormatError(f"no archive, but {error.strerror}", where=str(archive)) from error
     except _BROKEN as error:
         raise FormatError(
             f"the archive cannot be unpacked ({error})",
             where=str(archive),
             fix="unpack it yourself and name what is in it",
         ) from error
-    if left < 0:
-        raise FormatError(
-            f"the archive holds more than {MOST_BYTES >> 20} MiB",
-            where=str(archive),
-            fix="unpack it yourself and name what is in it",
-        )
     return files
 
 
-def _zipped(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as opened:
+def _zipped(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+    meter = Meter(where, len(raw))
+    with zipfile.ZipFile(io.BytesIO(raw)) as opened:
         for item in opened.infolist():
             if not item.is_dir():
                 with opened.open(item) as stream:
-                    yield item.filename, stream
+                    yield item.filename, meter.read(stream)
 
 
-def _tarred(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(archive) as opened:
+def _tarred(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+    """The files of a tar, which is unpacked first: what tarfile skips would not be counted."""
+    whole = unpacked(raw, where)
+    meter = Meter(where, max(len(raw), len(whole)))
+    with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as opened:
         for item in opened:
             stream = opened.extractfile(item) if item.isreg() else None
             if stream is not None:
                 with stream:
-                    yield item.name, stream
+                    yield item.name, meter.read(stream)

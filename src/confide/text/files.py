@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import codecs
-import gzip
-import zlib
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
 from confide.text.archives import read_member
+from confide.text.unpacking import GZIP, unpacked
+from confide.userfiles import (
+    ENCODINGS,
+    NotAFileError,
+    TooLargeError,
+    bytes_of,
+    known_encoding,
+)
+
+MOST_BYTES = 1 << 31
+"""How large a file of text may be."""
+LONGEST_LINE = 1 << 24
+"""Characters of a line: nobody writes longer ones, and a line is held whole, with all its parts."""
+LONGEST_JSON = 1 << 28
+"""Characters of a line that holds JSON: whole collections are written in one."""
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -24,54 +37,70 @@ def read_bytes(path: Path) -> bytes:
 
     Raises:
         MissingDataError: there is no such file.
-        FormatError: it is a folder, or damaged gzip, or in an archive that cannot be read.
+        FormatError: it is a folder, a named pipe, a device, larger than `MOST_BYTES`, damaged
+            gzip, one that holds far more than it weighs, or in an archive that cannot be read.
         DataError: the system does not let us read it.
     """
     try:
         member = read_member(path)
-        raw = path.read_bytes() if member is None else member
+        raw = bytes_of(path, MOST_BYTES) if member is None else member
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             "there is no such file", where=str(path), fix="check the path"
         ) from error
-    except IsADirectoryError as error:
-        raise FormatError("a folder, not a file", where=str(path)) from error
+    except NotAFileError as error:
+        raise FormatError(
+            error.strerror, where=str(path), fix="copy what it gives into a file"
+        ) from error
+    except TooLargeError as error:
+        raise FormatError(
+            f"the file is {error.strerror}", where=str(path), fix="divide it into several files"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-    if not raw.startswith(b"\x1f\x8b"):
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"the gzip file is damaged ({error})", where=str(path)) from error
+    return unpacked(raw, str(path), only=GZIP)
 
 
-def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
+def read_text(
+    path: Path, encoding: str | None = None, *, longest: int = LONGEST_LINE
+) -> tuple[str, str]:
     """The text of a file and the encoding it was read with; line ends stay as they are.
 
     Without `encoding`: what a byte order mark says, else UTF-8. A mark at the start is removed.
 
     Raises:
         FormatError: a byte that the encoding does not allow (with its offset and line, and an
-            encoding that would do), or a NUL character.
-        SettingsError: there is no encoding of that name.
+            encoding that would do), a NUL character, or a line of more than `longest` characters.
+        SettingsError: there is no encoding of that name, or it is not among those that are read.
     """
-    return decode(read_bytes(path), str(path), encoding=encoding)
+    text, name = decode(read_bytes(path), str(path), encoding=encoding)
+    _must_have_lines(text, str(path), longest)
+    return text, name
+
+
+def _must_have_lines(text: str, where: str, longest: int) -> None:
+    """Raise FormatError for a line of more than `longest` characters."""
+    end, start = "\n" if "\n" in text else "\r", 0
+    while len(text) - start > longest:
+        found = text.rfind(end, start, start + longest + 1)
+        if found < 0:
+            raise FormatError(
+                f"a line of more than {longest:,} characters",
+                expected="lines that are short enough to be held whole",
+                where=f"{where}:{text.count(end, 0, start) + 1}",
+                fix="break the line where the format allows it, or repair the file",
+            )
+        start = found + 1
 
 
 def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str, str]:
     """`read_text` for bytes that are already in memory; `where` names them in errors."""
     marked = next((name for mark, name in _MARKS if raw.startswith(mark)), "utf-8")
     name = encoding or marked
+    must_be_known(encoding)
     try:
         text = raw.decode(name)
         text.encode("utf-8")
-    except LookupError as error:
-        raise SettingsError(
-            "the encoding is not known",
-            got=repr(encoding),
-            expected="a name such as utf-8, windows-1252 or latin-1",
-        ) from error
     except UnicodeDecodeError as error:
         raise _undecodable(raw, where, name, error.start) from error
     except (UnicodeError, ValueError) as error:
@@ -86,6 +115,16 @@ def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str,
             fix='state the encoding (encoding = "utf-16-le") or remove the character',
         )
     return text, "utf-8" if name == "utf-8-sig" else name
+
+
+def must_be_known(encoding: str | None) -> None:
+    """Raise SettingsError for an encoding that is stated and is none of those that are read."""
+    if encoding is not None and known_encoding(encoding) is None:
+        raise SettingsError(
+            "the encoding is not known",
+            got=repr(encoding[:40]),
+            expected="utf-8, windows-1252, latin-1 or another of " + ", ".join(sorted(ENCODINGS)),
+        )
 
 
 def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from confide.errors import FormatError
 from confide.text.files import decode, read_bytes
+from confide.userfiles import DEEPEST, known_encoding
 
 Element = ElementTree.Element
 _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")
@@ -26,7 +27,15 @@ def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
     """
     raw = read_bytes(path)
     declared = _DECLARED.match(raw[:200])
-    stated = encoding or (declared[1].decode("ascii") if declared else None)
+    said = declared[1].decode("ascii") if declared else None
+    if encoding is None and said is not None and known_encoding(said) is None:
+        raise FormatError(
+            f"the XML says that it is in the encoding {said[:40]!r}, which is not read",
+            expected="utf-8, utf-16, latin-1, windows-1252 or another usual one",
+            where=f"{path}:1",
+            fix="write it in UTF-8, or state the encoding that it is really in",
+        )
+    stated = encoding or said
     text, name = decode(raw, str(path), encoding=stated)
     if "<!ENTITY" in text:
         raise FormatError(
@@ -35,12 +44,42 @@ def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
             fix="take the declaration out",
         )
     try:
-        return ElementTree.fromstring(text), name.lower()
+        parser = ElementTree.XMLParser(target=_Shallow())
+        parser.feed(text)
+        return parser.close(), name.lower()
+    except _DeepError as error:
+        raise FormatError(
+            f"the XML is nested deeper than {DEEPEST}", where=str(path), fix="repair the file"
+        ) from error
     except ElementTree.ParseError as error:
         line = error.position[0]
         raise FormatError(f"not XML: {error}", where=f"{path}:{line}") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"not XML: {error}", where=str(path)) from error
+
+
+class _DeepError(Exception):
+    """An element lies inside too many others."""
+
+
+class _Shallow(ElementTree.TreeBuilder):
+    """Builds a tree of no more than `DEEPEST` levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def start(self, tag: str, attrs: dict[str, str]) -> Element:  # type: ignore[override]
+        """The beginning of an element. Raises _DeepError."""
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _DeepError
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> Element:
+        """The end of an element."""
+        self._depth -= 1
+        return super().end(tag)
 
 
 def root_name(raw: bytes) -> str:

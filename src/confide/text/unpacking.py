@@ -1,0 +1,83 @@
+"""The one limit on what is unpacked, whatever packed it: gzip, zip, tar, a workbook.
+
+It is kept while unpacking, so that a small file that holds a huge one costs neither memory nor
+time: in all not more than `MOST_BYTES`, and not more than `MOST_TIMES` the packed bytes once `FREE`
+bytes are passed. Text packs to about a seventh of its size, tables of tags to a fifth.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from confide.errors import FormatError
+from confide.userfiles import size_in_words
+
+MOST_BYTES = 1 << 29
+"""What a packed file, or all files of an archive together, may hold."""
+MOST_TIMES = 32
+"""How many times its own size a packed file may hold."""
+FREE = 1 << 22
+"""Up to so many bytes any ratio will do."""
+GZIP = b"\x1f\x8b"
+BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, MemoryError, OverflowError)
+"""What damage raises in the libraries that unpack."""
+_STREAMS: dict[bytes, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
+    GZIP: ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
+}
+_CHUNK = 1 << 20
+
+
+class Meter:
+    """Counts what one packed file gives, over all of its parts; `packed` is its own size."""
+
+    def __init__(self, where: str, packed: int) -> None:
+        self._where = where
+        self._most = min(MOST_BYTES, max(FREE, MOST_TIMES * packed))
+        self._packed = packed
+        self._left = self._most
+
+    def chunks(self, stream: IO[bytes]) -> Iterator[bytes]:
+        """What a stream gives, piece by piece. Raises FormatError at the limit."""
+        while raw := stream.read(min(_CHUNK, self._left + 1)):
+            self._left -= len(raw)
+            if self._left < 0:
+                raise FormatError(
+                    f"the packed file of {self._packed:,} bytes holds more than"
+                    f" {size_in_words(self._most)}",
+                    expected=f"at most {MOST_TIMES} times its own size, or {size_in_words(FREE)}"
+                    f" where that is more, and {size_in_words(MOST_BYTES)} in all",
+                    where=self._where,
+                    fix="if it is text of yours, unpack it yourself and name what is in it",
+                )
+            yield raw
+
+    def read(self, stream: IO[bytes]) -> bytes:
+        """All that a stream gives. Raises FormatError at the limit."""
+        return b"".join(self.chunks(stream))
+
+
+def unpacked(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
+    """The bytes of a gzip, bzip2 or xz file; those of any other file as they are.
+
+    `only` names the first bytes of the one sort of packing that is to be undone.
+
+    Raises:
+        FormatError: the file is damaged, or holds more than the limit.
+    """
+    mark = next((mark for mark in _STREAMS if raw.startswith(mark)), None)
+    if mark is None or only not in (None, mark):
+        return raw
+    name, opens = _STREAMS[mark]
+    try:
+        with opens(io.BytesIO(raw)) as stream:
+            return Meter(where, len(raw)).read(stream)
+    except BROKEN as error:
+        raise FormatError(f"the {name} file is damaged ({error})", where=where) from error

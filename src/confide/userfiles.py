@@ -1,0 +1,161 @@
+"""Files that a user names: only regular ones are opened, no more is read than is asked for.
+
+A named pipe would be waited for and a device never ends; both are refused before a byte is read.
+Here, too, are the encodings that text may be in: those whose decoding takes time in proportion to
+the bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_SMALL = 1 << 20
+"""Bytes of a file that a person writes or that describes others: settings, keys, kits."""
+MOST_JSON = 1 << 26
+"""Bytes of a JSON file that comes with a model: a configuration, a tokenizer."""
+DEEPEST = 64
+"""How deep lists and objects may be nested in JSON, and elements in XML."""
+ENCODINGS = frozenset((
+    "ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le",
+    "utf-32-be", *(f"iso8859-{part}" for part in range(1, 17) if part != 12),
+    *(f"cp125{part}" for part in range(9)), "cp437", "cp850", "cp852", "cp866", "cp874", "cp932",
+    "cp949", "cp950", "koi8-r", "koi8-u", "mac-roman", "tis-620", "big5", "gb2312", "gbk",
+    "gb18030", "euc_jp", "euc_kr", "shift_jis",
+))  # fmt: skip
+"""The encodings that are read, by the names that Python gives them."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:-]{0,39}")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class NotAFileError(OSError):
+    """What is there is no regular file; `strerror` says what it is."""
+
+
+class TooLargeError(OSError):
+    """A file holds more than is read of its kind; `strerror` says how much that is."""
+
+
+def opened(path: Path) -> BinaryIO:
+    """A regular file, open for reading.
+
+    It is looked at before it is opened, so that no device hears of it, and again once it is open.
+
+    Raises:
+        NotAFileError: a folder, a named pipe, a device or a socket.
+        OSError: as `open` does; ValueError for a path with a NUL character.
+    """
+    _must_be_regular(os.stat(path).st_mode, path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _must_be_regular(os.fstat(handle).st_mode, path)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _must_be_regular(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise NotAFileError(number, f"{kind}, not a file", str(path))
+
+
+def must_be_files(paths: Iterable[Path]) -> None:
+    """Raise NotAFileError for the first of these that is there and is no regular file.
+
+    For libraries that open files by themselves; a path that is not there is left to them.
+    """
+    for path in paths:
+        if path.exists():
+            _must_be_regular(os.stat(path).st_mode, path)
+
+
+def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        NotAFileError: as `opened` does.
+        TooLargeError: there are more than `most`.
+        OSError, ValueError: as `open` does.
+    """
+    with opened(path) as file:
+        raw = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if raw is None or len(raw) > most:
+        raise TooLargeError(errno.EFBIG, f"larger than {size_in_words(most)}", str(path))
+    return raw
+
+
+def text_of(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") -> str:
+    """The text of a regular file; UnicodeDecodeError where it is not in its encoding.
+
+    Raises as `bytes_of`.
+    """
+    return bytes_of(path, most).decode(encoding)
+
+
+def json_of(text: str | bytes, **options: Any) -> Any:
+    """The value of a JSON text whose lists and objects are not nested deeper than `DEEPEST`.
+
+    `options` go to `json.loads`. Raises ValueError where it is not JSON, or nested deeper.
+    """
+    try:
+        value = json.loads(text, **options)
+    except RecursionError as error:
+        raise _too_deep() from error
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        if not level:
+            return value
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"nested deeper than {DEEPEST}")
+
+
+def known_encoding(name: str) -> str | None:
+    """Python's name of an encoding that is read; None where it is none of `ENCODINGS`.
+
+    >>> known_encoding("Windows-1252"), known_encoding("punycode")
+    ('cp1252', None)
+    """
+    if not _NAME.fullmatch(name):
+        return None
+    try:
+        found = codecs.lookup(name).name
+    except LookupError:
+        return None
+    return found if found in ENCODINGS else None
+
+
+def size_in_words(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> size_in_words(1 << 20), size_in_words(1 << 31), size_in_words(100)
+    ('1 MiB', '2 GiB', '100 bytes')
+    """
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << shift:
+            return f"{count >> shift} {unit}"
+    return f"{count} bytes"
