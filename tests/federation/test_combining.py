@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.errors import FederationError, GuardError, QuorumError
-from confide.federation.bounds import LARGEST, check_size, odd_part
+from confide.federation.bounds import LARGEST, check_learnt, odd_part
 from confide.federation.combining import (
     Combining,
     How,
@@ -338,9 +338,9 @@ def test_a_state_from_which_no_site_could_train_is_odd(
 def test_a_size_is_by_single_weight() -> None:
     step = weighed(Learnt("weights", "count"))
     fits = Reply({"a": np.full(2, 6e3, np.float32)}, np.zeros(3), 100, 0.0)
-    check_size(step, fits)
+    check_learnt(step, fits)
     with pytest.raises(GuardError, match="weights/a is absurdly large"):
-        check_size(step, dataclasses.replace(fits, count=10))
+        check_learnt(step, dataclasses.replace(fits, count=10))
 
 
 # --- memory -------------------------------------------------------------------------------------

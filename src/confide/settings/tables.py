@@ -170,9 +170,9 @@ class FederationTable(Table):
     """Who takes part: `fraction` of the sites is drawn each round; `at_least` must answer.
 
     `at_least = 0` means every site that was asked. `timeout`: seconds that a site may take for one
-    answer before it is left out; `inf` waits for ever. `combine` is how what sites learnt becomes one,
-    of which `trimmed` leaves the share `trim` out at each end; an update whose norm is more than
-    `most_norm` times the median of the round's is refused (inf: none is).
+    answer before it is left out; `inf` waits for ever. `combine` is how what sites learnt becomes
+    one, of which `trimmed` leaves the share `trim` out at each end; an update whose norm is more
+    than `most_norm` times the median of the round's is refused (inf: none is).
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
