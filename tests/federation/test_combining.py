@@ -108,7 +108,10 @@ def test_an_update_of_many_times_the_median_is_too_far() -> None:
     walls = Combining(most_norm=5)
     assert walls.too_far({"a": 1.0, "b": 1.2, "c": 4.9}) == {}
     assert set(walls.too_far({"a": 1.0, "b": 1.0, "c": 5.1})) == {"c"}
-    assert set(walls.too_far({"a": 1.0, "b": 1.0, "c": 1e300, "d": math.inf, "e": 2.0})) == {"c", "d"}
+    assert set(walls.too_far({"a": 1.0, "b": 1.0, "c": 1e300, "d": math.inf, "e": 2.0})) == {
+        "c",
+        "d",
+    }
     assert walls.too_far({"a": 1.0, "b": 1e30}) == {}  # nobody can say which of two is odd
     assert walls.too_far({"a": 0.0, "b": 0.0, "c": 7.0}) == {}  # two of them say nothing
     assert Combining().too_far({"a": 1.0, "b": 1.0, "c": 1e30}) == {}

@@ -102,7 +102,6 @@ class RunFolder:
                 failures[site] = failures.get(site, 0) + 1
         return failures
 
-
     @property
     def refused(self) -> dict[str, dict[str, list[int]]]:
         """By site, why the server refused its replies, and in which rounds."""
