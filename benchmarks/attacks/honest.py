@@ -24,15 +24,15 @@ import confide.run
 from confide.federation.combining import Combining
 
 CASES: dict[str, tuple[str, ...]] = {
-    "ncbi, 10 equal sites, fedavg": ("ncbi-iid10", "rounds=3"),
+    "ncbi, 10 equal sites, fedavg": ("ncbi-iid10", "rounds=2"),
     "ncbi, 5 sites of skewed sizes, fedavg": (
-        "ncbi-iid10", "rounds=3", "split.sites=5", "split.by=quantity", "split.alpha=0.5",
+        "ncbi-iid10", "rounds=2", "split.sites=5", "split.by=quantity", "split.alpha=0.5",
     ),
     "ncbi, 5 sites of skewed sizes, rows of one's own, weighted": (
-        "ncbi-iid10", "rounds=3", "split.sites=5", "split.by=quantity", "split.alpha=0.5",
+        "ncbi-iid10", "rounds=2", "split.sites=5", "split.by=quantity", "split.alpha=0.5",
         "options.rows=all", "options.weighting=sentences",
     ),
-    "crossner, 5 domains, fedavg": ("crossner-domains", "rounds=4"),
+    "crossner, 5 domains, fedavg": ("crossner-domains", "rounds=2"),
     "ncbi, 5 sites, fedner, batches of 2": (
         "ncbi-iid10", "method=fedner", "options={}", "split.sites=5", "rounds=150",
         "training.batch_size=10", "training.learning_rate=0.001",
@@ -42,14 +42,14 @@ CASES: dict[str, tuple[str, ...]] = {
         "training.batch_size=64", "training.learning_rate=0.001",
     ),
     "four medical corpora, fedner without an encoder": (
-        "fedner-medical", "model.context=none", "rounds=100", "training.batch_size=32",
+        "fedner-medical", "model.context=none", "rounds=40", "training.batch_size=32",
     ),
     "crossner, 5 tag sets, pseudo-complete-tagger": (
-        "tags-crossner", "model.kind=tagger", "rounds=4", "options.warmup_rounds=1",
+        "tags-crossner", "model.kind=tagger", "rounds=3", "options.warmup_rounds=1",
     ),
-    "pgr, 10 sites, lazy-mil": ("lazymil-pgr", "rounds=3", "federation.fraction=1"),
+    "pgr, 10 sites, lazy-mil": ("lazymil-pgr", "rounds=2", "federation.fraction=1"),
     "pgr, 10 sites, fedavg of bags": (
-        "lazymil-pgr", "method=fedavg", "rounds=3", "federation.fraction=1",
+        "lazymil-pgr", "method=fedavg", "rounds=2", "federation.fraction=1",
     ),
     "eu-adr, 5 sites, fedavg of relations": (
         "feded-euadr", "method=fedavg", "split.sites=5", "federation.fraction=1", "rounds=2",

@@ -221,7 +221,7 @@ def check_trained(ask: Train, reply: Trained) -> None:
         raise GuardError("seen does not name the arrays that have a row per word or character")
     for name, seen_V in reply.seen.items():
         fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
-        if not fits or not np.isin(seen_V, np.array([0.0, reply.weight], np.float32)).all():
+        if not fits or not ((seen_V == 0) | (seen_V == np.float32(reply.weight))).all():
             raise GuardError("seen is not a weight for each row")
         if reply.weights[name][seen_V == 0].any():
             raise GuardError("weights has numbers in rows that the site has not seen")
