@@ -178,7 +178,7 @@ class SignedHome:
         audience = facts.pop("audience", None)
         if audience is not None and list(audience) != self._home.opening.get("sites"):
             facts["audience"] = audience
-        left_out = {"run", "nonce", "card"} | (
+        left_out = {"nonce", "card"} | ({"run"} if facts["run"] == self._run else set()) | (
             {"head", "signature"} if direction == "up" else set()
         )
         kept = {name: value for name, value in facts.items() if name not in left_out}
