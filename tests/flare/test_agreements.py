@@ -255,8 +255,10 @@ def test_an_agreement_ends_in_the_middle_of_a_run_without_a_restart(
     assert done["left_out"] == {"site-2": "outside-consent"}
     failed = [set(one["failed"]) for one in done["history"]]
     assert failed == [set(), *[{"site-2"} if step == "train" else set()] * 2]
-    assert not (tmp_path / "homes/site-2/memory/trial/result.json").exists()
-    codes = [one for one in lines(tmp_path / "homes/site-2/memory/trial") if one["field"] == "code"]
+    assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
+    codes = [
+        one for one in lines(tmp_path / "homes/site-2/memory/runs/trial") if one["field"] == "code"
+    ]
     assert codes
 
 

@@ -16,6 +16,7 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
+from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
 from confide.flare.conducting import Conductor
@@ -386,11 +387,11 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     files = write_site_files(tmp_path / "homes", settings)
     conduct(tmp_path / "server", settings, HomesEngine(files))
-    theirs = lines(tmp_path / "server")
+    theirs = list(read_ledger(tmp_path / "server" / "ledger.jsonl"))
     for name in files:
-        ours = lines(tmp_path / "homes" / name / "memory/runs/trial")
+        ours = list(read_ledger(tmp_path / "homes" / name / "memory/runs/trial/ledger.jsonl"))
         assert ours
-        assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o["site"] == name)
+        assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o.site == name)
         compared = compare_ledgers(
             tmp_path / "server", tmp_path / "homes" / name / "memory/runs/trial"
         )

@@ -59,13 +59,13 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
     paths = ledger_files(run) if run.is_dir() else [run]
     if not paths:
         raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
-    there = read_record(theirs)
-    if there.at in ("", SERVER):
+    there, ours = read_record(theirs), [read_record(path) for path in paths]
+    if there.at == SERVER or not any(one.is_sealed for one in [there, *ours]):
         return _without_seals(paths, theirs)
-    here = next((one for one in map(read_record, paths) if there.at in (one.at, *one.sites)), None)
-    if here is None or not here.at:
+    here = next((one for one in ours if there.at and there.at in (one.at, *one.sites)), None)
+    if here is None:
         raise RunError(
-            "only one of the two ledgers is signed",
+            "one of the two ledgers does not say whose it is, or they are not of one run",
             where=", ".join(map(str, paths)),
             expected=f"a ledger of the run {there.run!r}, of the server or of one of its sites",
             fix="compare ledgers of one run, as they were written",

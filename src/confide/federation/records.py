@@ -62,6 +62,11 @@ class Record:
         """The number of each line, by its digest."""
         return {line.digest: line.number for line in self.lines}
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it says whose it is, or holds seals."""
+        return bool(self.at or self.asks or self.replies)
+
     def of(self, site: str) -> tuple[list[Sealed], list[Sealed]]:
         """Asks to and replies of one site."""
         return (
@@ -123,7 +128,7 @@ def _open(record: Record, tree: Mapping[str, Any]) -> None:
 
 
 def _take_seal(record: Record, line: Line) -> None:
-    tree = {**line.tree, "run": record.run, "nonce": _NONE}
+    tree = {"run": record.run, **line.tree, "nonce": _NONE}
     sealed: Sealed
     if tree["direction"] == "down":
         audience = tree.get("audience", list(record.sites))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ def with_server(server: Record, site: Record) -> Tally:
     joined = [one for one in replies if not is_before_joining(one)]
     refused = {one.turn for one in replies if is_before_joining(one)}
     faults = [*_strangers(server, site), *_broken_heads(server, site, joined)]
+    faults += [*_unequal(server, site, asks), *_twice(server, joined), *_twice(site, site.replies)]
     ours = {one.seal.digest for one in asks}
     theirs = {one.seal.digest for one in site.asks}
     answered = {one.turn for one in joined}
@@ -72,6 +74,27 @@ def _strangers(server: Record, site: Record) -> list[str]:
     return [
         f"{server.path}:1 and {site.path}:1: {what}" for what, fits in checks.items() if not fits
     ]
+
+
+def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
+    """Where the two hold the seal of one ask in two forms."""
+    ours = {one.seal.digest: one for one in asks}
+    pairs = [(ours.get(one.seal.digest), one) for one in site.asks if not one.refused]
+    return [
+        f"{_only(server, here)}; {_only(site, there)}: the two do not hold the same ask"
+        for here, there in pairs
+        if here and here.seal != dataclasses.replace(there.seal, signature="")
+    ]
+
+
+def _twice(record: Record, replies: list[Sealed]) -> list[str]:
+    """Replies that stand in a ledger more than once: each has a nonce of its own."""
+    seen, found = set(), []
+    for one in replies:
+        if one.seal.digest in seen:
+            found.append(f"{_only(record, one)}: it stands there before")
+        seen.add(one.seal.digest)
+    return found
 
 
 def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[str]:
@@ -127,7 +150,7 @@ def _entries(
     only_here = {
         one.words()
         for one in ours
-        if one not in sites and (one.round, one.step, one.direction) not in skip_here
+        if ours[one] > sites[one] and (one.round, one.step, one.direction) not in skip_here
     }
     only_there = {
         one.words()

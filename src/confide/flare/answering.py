@@ -178,8 +178,10 @@ class SignedHome:
         audience = facts.pop("audience", None)
         if audience is not None and list(audience) != self._home.opening.get("sites"):
             facts["audience"] = audience
-        left_out = {"run", "nonce", "card"} | (
-            {"head", "signature"} if direction == "up" else set()
+        left_out = (
+            {"nonce", "card"}
+            | ({"run"} if facts["run"] == self._run else set())
+            | ({"head", "signature"} if direction == "up" else set())
         )
         kept = {name: value for name, value in facts.items() if name not in left_out}
         book.seal(weight, {"direction": direction, **kept})

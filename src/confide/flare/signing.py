@@ -182,8 +182,8 @@ class SignedEngine:
 
     def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
         """The delivery, if the site sealed it; else the failure that it is."""
-        if not delivery.seal and _is_of_the_engine(delivery.reply):
-            return delivery
+        if not delivery.seal and _code(delivery.reply) in BY_THE_ENGINE:
+            return delivery  # the engine says that no reply came
         try:
             seal = self._checked(delivery, asked)
         except (Refusal, MessageError) as error:
@@ -199,18 +199,16 @@ class SignedEngine:
 
     def _checked(self, delivery: Delivery, asked: AskSeal) -> ReplySeal:
         """The seal of a reply. Raises MessageError, Refusal."""
-        seal = decode_seal(ReplySeal, delivery.seal)
-        for name in ("run", "site", "round", "step", "attempt"):
-            if getattr(seal, name) != getattr(asked, name):
-                raise Refusal("forged-reply", name)
-        failed = _is_failure(delivery.reply)
-        inner = inner_digest(delivery.reply)
-        if seal.ask != asked.digest or seal.digest != message_digest(
-            bytes.fromhex(seal.nonce), inner
-        ):
+        seal, code = decode_seal(ReplySeal, delivery.seal), _code(delivery.reply)
+        if seal.digest != message_digest(bytes.fromhex(seal.nonce), inner_digest(delivery.reply)):
             raise Refusal("forged-reply", "digest")
-        if seal.head == EMPTY and not (failed and seal.step == JOIN.name):
-            raise Refusal("forged-reply", "head")
+        fits = {name: getattr(seal, name) == getattr(asked, name)
+                for name in ("run", "site", "round", "step", "attempt")}  # fmt: skip
+        fits["ask"] = seal.ask == asked.digest
+        fits["head"] = seal.head != EMPTY or (code != "" and seal.step == JOIN.name)
+        wrong = [name for name, fit in fits.items() if not fit]
+        if wrong and code != "bad-signature":  # which says that something else came to the site
+            raise Refusal("forged-reply", wrong[0])
         if seal.card:
             self._meet(delivery.site, seal)
         if not verifies(seal, self._keys.get(delivery.site, b"")):
@@ -238,7 +236,9 @@ class SignedEngine:
         everybody = list(self._order.sites)
         if list(facts.get("audience", everybody)) == everybody:
             facts.pop("audience", None)
-        left_out = {"run", "nonce", "card", without}
+        left_out = {"nonce", "card", without}
+        if facts["run"] == self._order.run:
+            left_out.add("run")
         kept = {name: value for name, value in facts.items() if name not in left_out}
         self._ledger.seal(weight, {"direction": direction, **kept})
 
@@ -273,17 +273,10 @@ class SignedEngine:
             self._ledger.note(MET, peer=SERVER, identity=own, compared=True)
 
 
-def _is_failure(reply: bytes) -> bool:
-    try:
-        return bool(peek(reply)["message"] == Failure.__name__)
-    except MessageError:
-        return False
-
-
-def _is_of_the_engine(reply: bytes) -> bool:
-    """Whether the engine says of a site that no reply came; there is nothing to vouch for."""
+def _code(reply: bytes) -> str:
+    """The code of a failure; empty where the reply is none."""
     try:
         header = peek(reply)
     except MessageError:
-        return False
-    return header["message"] == Failure.__name__ and header["fields"].get("code") in BY_THE_ENGINE
+        return ""
+    return str(header["fields"].get("code")) if header["message"] == Failure.__name__ else ""
