@@ -59,7 +59,7 @@ class Real:
             setup(self.kit(name), path)
             for method, kind in METHODS.items():
                 if kind.task == settings.task:
-                    agree(self.kit(name), method)
+                    agree(self.kit(name), method, bounds=("runs=1000",))
 
     def kit(self, name: str) -> Kit:
         return self.consortium.kit(name)

@@ -140,6 +140,8 @@ def consent(
     asked = None if settings is None else sitekit.asked_by(settings, method)
     named = method if asked is None else asked.trained_by
     if named is None:
+        if agree is not None or bounds or steps:
+            raise SettingsError("to what, is not said", fix="name a method, or --for SETTINGS")
         _overview(standing.standings(held), guards, as_json=as_json)
         return
     if agree is False:

@@ -41,7 +41,7 @@ class SiteGuards(GuardsTable):
     min_sentences: Positive = 20
     min_batch: Positive = 8
     min_sites: Positive = 3
-    max_norm: Norm | None = 500.0
+    max_norm: Norm | None = 1000.0
 
 
 class ConsentTable(Table):
