@@ -56,8 +56,9 @@ wheel: $(TOOLS)/.installed  ## build the wheel into dist/, and print its sha256
 	@echo "confide==$(VERSION) --hash=sha256:$$(cut -d' ' -f1 dist/SHA256SUMS)" > dist/confide.txt
 
 sbom: $(TOOLS)/.installed $(if $(filter build/site,$(SITE)),build/site/.installed)  ## CycloneDX bill of materials into dist/
-	@mkdir -p $(dir $(BOM))
-	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+	@mkdir -p $(dir $(BOM)) build && cp LICENSE build/
+	@sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > build/pyproject.toml
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject build/pyproject.toml --mc-type application \
 	    --gather-license-texts --output-reproducible --validate --output-file $(BOM) $(SITE)/bin/python
 	@echo $(BOM)
 
@@ -91,7 +92,8 @@ $(TOOLS)/.installed: locks/tools.txt
 	@touch $@
 
 # PyTorch's build for processors is on PyTorch's own index: TORCH may be a file, or options of pip.
-build/site/.installed: $(LOCK) pyproject.toml $(shell find src -name '*.py' 2>/dev/null) | wheel
+build/site/.installed: $(LOCK) pyproject.toml $(shell find src -name '*.py' 2>/dev/null)
+	$(MAKE) --no-print-directory wheel
 	$(PYTHON) -m venv --clear build/site
 	build/site/bin/python -m pip --disable-pip-version-check $(LOCKED) $(LOCK)
 	build/site/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --only-binary :all: $(TORCH)

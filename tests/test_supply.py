@@ -75,7 +75,9 @@ def test_the_bill_of_materials_has_every_locked_package_with_its_licence(
     assert done.returncode == 0, done.stdout + done.stderr  # the tool validates what it writes
     said = json.loads(bom.read_text(encoding="utf-8"))
     assert said["bomFormat"] == "CycloneDX" and said["specVersion"] >= "1.6"
-    assert said["metadata"]["component"]["name"] == "confide"
+    whole = said["metadata"]["component"]
+    assert (whole["name"], whole["version"]) == ("confide", confide.__version__)
+    assert whole["licenses"][0]["license"]["id"] == "Apache-2.0"
     there = {canonicalize_name(one["name"]): one for one in said["components"]}
     for name in {*pins("site-encoder"), "torch"}:
         assert there[name]["version"] == importlib.metadata.version(name)
