@@ -31,7 +31,7 @@ from confide.settings import (
     load_site,
     nearest,
 )
-from confide.settings.consentfile import Agreement, ConsentFile
+from confide.settings.consentfile import Agreement, parse_consent
 
 _SHORT = {full: name for (_, name), full in (OF_THE_TASK | OF_THE_KIND).items()}
 """What settings call a method that has another name by its task or its kind of model."""
@@ -188,9 +188,13 @@ def _proposal(
 
 
 def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
-    """Write the agreements, and the site's own file without those that it has of older times."""
+    """Write the agreements, and the site's own file without those that it has of older times.
+
+    Raises SettingsError where an agreement cannot be the site's.
+    """
     if agreed or site_file(kit).with_name(CONSENT_FILE).exists():
-        write_agreements(site_file(kit).parent, ConsentFile(site=site.name, method=agreed))
+        held = {method: agreement.model_dump() for method, agreement in agreed.items()}
+        write_agreements(site_file(kit).parent, parse_consent({"site": site.name, "method": held}))
     with for_the_owner():
         text = dump_site(site.model_copy(update={"consent": {}}))
         write_of_run(site_file(kit), text.encode())
