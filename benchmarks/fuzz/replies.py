@@ -379,8 +379,10 @@ def _array(value: np.ndarray, draw: random.Random) -> tuple[str, np.ndarray]:
         "reversed": lambda: value[::-1].copy(),
         "twice the first": lambda: np.concatenate([value[:1], value[:-1]]),
         "transposed": lambda: value.T.copy(),
-        "random": lambda: np.frombuffer(draw.randbytes(value.nbytes), value.dtype).reshape(value.shape),
-    }  # fmt: skip
+        "random": lambda: np.frombuffer(draw.randbytes(value.nbytes), value.dtype).reshape(
+            value.shape
+        ),
+    }
     name = draw.choice(list(found))
     with np.errstate(all="ignore"):
         return f"{name} {number}", found[name]()

@@ -224,7 +224,7 @@ def test_a_reply_may_weigh_what_its_ask_does_and_little_more() -> None:
     with pytest.raises(MessageError, match="the message is larger than"):
         decode(Reply, twice, limits=limits)
     named = encode(Reply({str(n): np.zeros(1) for n in range(9)}, np.zeros(3), 1, 0.5))
-    with pytest.raises(MessageError, match="more arrays|larger than"):
+    with pytest.raises(MessageError, match=r"more arrays|larger than"):
         decode(Reply, named, limits=limits)
 
 
@@ -280,3 +280,19 @@ def test_shapes_that_no_array_has_are_refused(shape: Any) -> None:
     except MessageError:
         return
     assert found.weights["a"].size == 0
+
+
+def test_the_engine_refuses_what_is_larger_before_there_is_memory_for_it() -> None:
+    """By the size that a stream declares; the name of the setting is the engine's own."""
+    pytest.importorskip("nvflare", reason="needs the extra confide[flare]")
+    from nvflare.fuel.f3.comm_config import VarName
+    from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
+    from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
+
+    from confide.flare import policies
+
+    most = policies.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
+    assert most == policies.LARGEST
+    assert all(limits_of(step.reply).header < most for step in STEPS.values())
+    with pytest.raises(BlobSizeError, match="exceeds configured limit"):
+        BlobTask(StreamFuture(1), Stream(most + 1), most)
