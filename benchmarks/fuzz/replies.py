@@ -249,7 +249,8 @@ def _wrong(faults: Any, site: str) -> Iterator[str]:
 
 _ODD = (
     "", " ", "O", "\x00", "\x1b[2J\x1b]0;x\x07", "\ud800", "\u202e\u200b", "a\nb", "é" * 99,
-    "x" * 5000,    "B-Drug", "-", "no-relation", "../../etc/passwd", "{}", "%s", "<script>", "0" * 32, "f" * 64,
+    "x" * 5000, "B-Drug", "-", "no-relation", "../../etc/passwd", "{}", "%s", "<script>",
+    "0" * 32, "f" * 64,
 )  # fmt: skip
 _NUMBERS = (
     0, -1, 1, 2, 7, 10**12, 10**12 + 1, 2**63 - 1, -(2**63) + 1, 1e30, -1e30, 1e-300, 0.5,
