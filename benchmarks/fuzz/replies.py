@@ -248,8 +248,9 @@ def _wrong(faults: Any, site: str) -> Iterator[str]:
 # --- what a hostile site replies ------------------------------------------------------------------
 
 _ODD = (
-    "", " ", "O", "\x00", "\x1b[2J\x1b]0;x\x07", "\ud800", "\u202e\u200b", "a\nb", "é" * 99, "x" * 5000,
-    "B-Drug", "-", "no-relation", "../../etc/passwd", "{}", "%s", "<script>", "0" * 32, "f" * 64,
+    "", " ", "O", "\x00", "\x1b[2J\x1b]0;x\x07", "\ud800", "\u202e\u200b", "a\nb", "é" * 99,
+    "x" * 5000, "B-Drug", "-", "no-relation", "../../etc/passwd", "{}", "%s", "<script>",
+    "0" * 32, "f" * 64,
 )  # fmt: skip
 _NUMBERS = (
     0, -1, 1, 2, 7, 10**12, 10**12 + 1, 2**63 - 1, -(2**63) + 1, 1e30, -1e30, 1e-300, 0.5,
@@ -379,8 +380,10 @@ def _array(value: np.ndarray, draw: random.Random) -> tuple[str, np.ndarray]:
         "reversed": lambda: value[::-1].copy(),
         "twice the first": lambda: np.concatenate([value[:1], value[:-1]]),
         "transposed": lambda: value.T.copy(),
-        "random": lambda: np.frombuffer(draw.randbytes(value.nbytes), value.dtype).reshape(value.shape),
-    }  # fmt: skip
+        "random": lambda: np.frombuffer(draw.randbytes(value.nbytes), value.dtype).reshape(
+            value.shape
+        ),
+    }
     name = draw.choice(list(found))
     with np.errstate(all="ignore"):
         return f"{name} {number}", found[name]()

@@ -182,11 +182,11 @@ def never(*_: object) -> Any:
 def test_many_empty_arrays_are_refused_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    empty = {f"rows/{n}": np.zeros(0, np.float32) for n in range(60_000)}
+    empty = {f"rows/{n}": np.zeros(0, np.float32) for n in range(5_000)}
     header = json.dumps([2, "Counted", {"names": []}])
     data = safetensors.numpy.save(empty, {"confide": header})
     monkeypatch.setattr("confide.federation.messages.safetensors.numpy.load", never)
-    limits = replace(limits_of(Counted), arrays=limits_of(Counted).arrays * 99)
+    limits = Limits(bytes=OWN.bytes, header=200_000, arrays=OWN.arrays)
     with pytest.raises(MessageError, match="header is larger than one of its kind can be"):
         decode(Counted, data, limits=limits)
     narrow = Limits(bytes=OWN.bytes, header=OWN.header, arrays=4096)
@@ -224,7 +224,7 @@ def test_a_reply_may_weigh_what_its_ask_does_and_little_more() -> None:
     with pytest.raises(MessageError, match="the message is larger than"):
         decode(Reply, twice, limits=limits)
     named = encode(Reply({str(n): np.zeros(1) for n in range(9)}, np.zeros(3), 1, 0.5))
-    with pytest.raises(MessageError, match="more arrays|larger than"):
+    with pytest.raises(MessageError, match=r"more arrays|larger than"):
         decode(Reply, named, limits=limits)
 
 
@@ -280,3 +280,24 @@ def test_shapes_that_no_array_has_are_refused(shape: Any) -> None:
     except MessageError:
         return
     assert found.weights["a"].size == 0
+
+
+def test_the_engine_refuses_what_is_larger_before_there_is_memory_for_it() -> None:
+    """By the size that a stream declares; the name of the setting is the engine's own."""
+    pytest.importorskip("nvflare", reason="needs the extra confide[flare]")
+    from nvflare.fuel.f3.comm_config import VarName
+    from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
+    from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
+
+    from confide.flare import policies
+
+    most = policies.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
+    assert most == policies.LARGEST
+    assert all(limits_of(step.reply).header < most for step in STEPS.values())
+
+    class Large(Stream):  # type: ignore[misc]
+        def read(self, chunk_size: int) -> bytes:
+            raise AssertionError("nothing of it is read")
+
+    with pytest.raises(BlobSizeError, match="exceeds configured limit"):
+        BlobTask(StreamFuture(1), Large(most + 1), most)

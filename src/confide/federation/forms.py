@@ -27,7 +27,7 @@ DTYPES = frozenset(
 )
 """The types of number that can travel."""
 
-MOST_BYTES = 4 * 2**30
+MOST_BYTES = 2 * 2**30
 """Of the arrays of one field, where neither the field nor the ask says less."""
 MOST_ARRAYS = 4096
 """In one field that holds arrays by name."""

@@ -93,7 +93,7 @@ def check_relations(ask: object, reply: RelationsDescribed) -> None:
 
 
 def check_annotation(reply: Any) -> None:
-    """Raise GuardError where encoder, relations, types or pairs of types are not marks and names."""
+    """Raise GuardError where encoder, relations, types or pairs are not marks and names."""
     check_mark("encoder", reply.encoder)
     check_names("relations", reply.relations)
     check_names("types", reply.types)
