@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
+import stat
 import statistics
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -211,7 +214,7 @@ def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: How, weight: st
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("factor", [-12.0, 20.0, 30.0])
+@pytest.mark.parametrize("factor", [-9.0, 9.5, -9.9])
 def test_a_site_too_far_off_is_out_of_the_round_by_name(
     tmp_path: Path, how: How, factor: float
 ) -> None:
@@ -237,21 +240,15 @@ def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: P
     for count in (1, 2):
         sites = of_sites(tmp_path / str(count), Combining(), change=forged(huge, "site-1"),
                          sites=count, at_least=1)  # fmt: skip
-        with pytest.raises(QuorumError) if count == 1 else _nothing():
+        with pytest.raises(QuorumError) if count == 1 else contextlib.nullcontext():
             sites.sum(weighed(), ask(), round=1)
         assert [(f.site, f.code) for f in sites.take_faults()] == [("site-1", "refused")]
-
-
-class _nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 @pytest.mark.parametrize("how", ROBUST)
 def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: How) -> None:
     walls = Combining(how, most_norm=5)
-    sites = of_sites(tmp_path, walls, change=forged(times(40.0)), sites=3, at_least=1)
+    sites = of_sites(tmp_path, walls, change=forged(times(9.5)), sites=3, at_least=1)
     with pytest.raises(QuorumError) as caught:
         sites.sum(weighed(Learnt("weights")), ask(), round=1)
     words = str(caught.value)
@@ -350,11 +347,9 @@ def test_a_spool_is_private_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RuntimeError), Spool(in_memory=10) as spool:
         places = [spool.put(bytes([number]) * 9) for number in range(4)]
-        assert [spool.get(*place) for place in reversed(places)][0] == b"\x03" * 9
+        found = [spool.get(*place)[:1] for place in reversed(places)]
+        assert found == [b"\x03", b"\x02", b"\x01", b"\x00"]
         file = spool._file._file  # type: ignore[attr-defined]
-        import os
-        import stat
-
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
         assert os.fstat(file.fileno()).st_size == 36
         assert os.fstat(file.fileno()).st_nlink == 0  # nobody else can open it by a name
@@ -369,7 +364,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Spool() as spool:
         monkeypatch.setattr(spool._file, "write", full)
-        with pytest.raises(FederationError, match="No space left.*TMPDIR"):
+        with pytest.raises(FederationError, match=r"No space left.*TMPDIR"):
             spool.put(b"1")
 
 
