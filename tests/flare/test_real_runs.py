@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from confide.federation.comparing import compare_ledgers
 from confide.federation.events import Event
 from confide.flare.coordinating import LOST
 from confide.methods import METHODS
@@ -21,7 +22,7 @@ from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, states
 from flare.real import Real, at_round, running
-from flare.test_conducting import lines, numbers
+from flare.test_conducting import numbers
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,8 +104,8 @@ def test_the_numbers_are_those_of_one_machine(
         assert (mine / FILE).read_bytes() == (one / FILE).read_bytes()
     else:
         same_predictions(note, tmp_path / "one", settings, method)
-    ours, theirs = lines(note), [x for x in lines(done.folder) if x["site"] == "site-1"]
-    assert sorted(map(str, ours)) == sorted(map(str, theirs))
+    found = compare_ledgers(done.folder, note)
+    assert found.agree and found.verified > 0 and not found.again, found
 
 
 def same_predictions(note: Path, one: Path, settings: Settings, method: str) -> None:
@@ -126,6 +127,10 @@ def test_a_killed_job_is_submitted_again(real: Real, whole: Path, who: str) -> N
     done = real.run(f"job-of-{who}", watch=watch)
     assert LOST in told
     same(whole, done.folder)
+    for site in done.result["data"]["sites"]:
+        kept = real.memory(site).glob(f"**/job-of-{who}-*/ledger.jsonl")
+        found = compare_ledgers(done.folder, next(kept))
+        assert found.agree and found.verified > 0, found
 
 
 @pytest.mark.parametrize("who", ["site-3", "server"])
