@@ -152,5 +152,5 @@ class SealedHomes(HomesEngine):
         for site in sorted(asks):
             self.asked.append((site, step, round))
             start = time.perf_counter()
-            reply, seal = self.sealed[site].answer(step, round, asks[site], seals[site])
+            reply, seal = self.sealed[site].answer(step, round, asks[site], seal=seals[site])
             yield Delivery(site, reply, time.perf_counter() - start, seal)

@@ -186,7 +186,7 @@ def test_a_run_that_flare_ends_is_an_engine_error() -> None:
 
 def test_an_envelope_of_another_form_is_no_ask_and_no_reply() -> None:
     assert opened(Shareable()) is None
-    assert opened(ask_of(2, b"x", b"seal")) == (2, b"x", b"seal")
+    assert opened(ask_of(2, b"x", seal=b"seal")) == (2, b"x", b"seal")
     unsealed = ask_of(2, b"x")
     unsealed["seal"] = "seal"
     assert opened(unsealed) is None
@@ -198,7 +198,7 @@ def test_an_envelope_of_another_form_is_no_ask_and_no_reply() -> None:
         forged = reply_of(b"x", 1.0)
         forged["seconds"] = seconds
         assert replied(forged) is None
-    assert replied(reply_of(b"x", -1.0, b"seal")) == (b"x", 0.0, b"seal")
+    assert replied(reply_of(b"x", -1.0, seal=b"seal")) == (b"x", 0.0, b"seal")
     forged = reply_of(b"x", 1.0)
     forged["seal"] = None
     assert replied(forged) is None

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from confide.federation.comparing import compare_ledgers
 from confide.federation.events import Event
 from confide.flare.coordinating import LOST
 from confide.run import run
@@ -62,6 +63,10 @@ def test_a_killed_job_is_submitted_again(real: Real, whole: Path, who: str) -> N
     done = real.run(f"job-of-{who}", watch=watch)
     assert LOST in told
     same(whole, done.folder)
+    for site in done.result["data"]["sites"]:
+        kept = real.memory(site).glob(f"**/job-of-{who}-*/ledger.jsonl")
+        found = compare_ledgers(done.folder, next(kept))
+        assert found.agree and found.verified > 0, found
 
 
 @pytest.mark.parametrize("who", ["site-3", "server"])

@@ -45,7 +45,7 @@ class SignedHome:
         self._heads: dict[str, str] = {}
         self._met: dict[str, str] = {}
 
-    def answer(self, step: str, round: int, data: bytes, seal: bytes) -> tuple[bytes, bytes]:
+    def answer(self, step: str, round: int, data: bytes, *, seal: bytes) -> tuple[bytes, bytes]:
         """The encoded reply or failure, and its seal; both noted before they are given.
 
         An ask whose seal cannot be read at all gets a failure without a seal.
@@ -56,7 +56,7 @@ class SignedHome:
             except MessageError as error:
                 refused = Refusal("bad-signature", "seal")
                 refused.__cause__ = error
-                return self._home.refuse(step, round, data, refused), b""
+                return self._home.refuse(step, round, data, error=refused), b""
             inner = inner_digest(data)
             real = message_digest(bytes.fromhex(asked.nonce), inner)
             why = ""
@@ -66,7 +66,7 @@ class SignedHome:
                     self._check_join(asked, data)
             except Exception as error:
                 why = error.code if isinstance(error, Refusal) else "error"
-                reply = self._home.refuse(step, round, data, error)
+                reply = self._home.refuse(step, round, data, error=error)
             else:
                 reply = self._home.answer(step, round, data)
             return self._sealed(asked, real, reply, weight=len(seal), refused=why)

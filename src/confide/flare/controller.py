@@ -44,11 +44,11 @@ class ConfideController(Controller):  # type: ignore[misc]
         settings: of the run, as TOML.
         sites: who takes part.
         version: of confide at the lead.
-        lead: the lead's `card` and `signature` of this order.
+        lead: the lead's card and signature of this order (`orders.submitted`).
     """
 
     def __init__(
-        self, run: str, settings: str, sites: list[str], version: str, lead: dict[str, str]
+        self, run: str, settings: str, sites: list[str], version: str, lead: str = ""
     ) -> None:
         super().__init__(task_check_period=0.02)
         self._order = (run, settings, sites, version, lead)

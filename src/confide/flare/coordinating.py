@@ -20,7 +20,7 @@ from confide.federation.files import for_the_owner, is_regular
 from confide.flare.collecting import bring_home
 from confide.flare.events import OUTCOME, heard_event, heard_outcome
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
-from confide.flare.orders import signed_order
+from confide.flare.orders import signed_order, submitted
 from confide.flare.peers import Place
 from confide.methods import method_of
 from confide.runfolder import RunFolder
@@ -149,17 +149,16 @@ def write_submission(
     folder: Path, settings: Settings, notes: Notes, *, place: Place | None = None
 ) -> Path:
     """What the engine wants: names of our two classes, and the settings. No code."""
-    controller: dict[str, Any] = {
+    signed = place and signed_order(
+        place, run=notes.run, settings=settings, sites=notes.sites, version=notes.version
+    )
+    controller = {
         "run": notes.run,
         "settings": dump(settings),
         "sites": notes.sites,
         "version": notes.version,
-        "lead": {},
+        "lead": submitted(signed) if signed else "",
     }
-    if place is not None:
-        controller["lead"] = signed_order(
-            place, run=notes.run, settings=settings, sites=notes.sites, version=notes.version
-        )
     files: dict[str, dict[str, Any]] = {
         "meta.json": {
             "name": notes.run,

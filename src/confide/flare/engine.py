@@ -71,7 +71,9 @@ class FlareEngine:
         free()
         heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         open_tasks = {
-            site: self._send(site, step, ask_of(round, data, (seals or {}).get(site, b"")), heard)
+            site: self._send(
+                site, step, ask_of(round, data, seal=(seals or {}).get(site, b"")), heard
+            )
             for site, data in sorted(asks.items())
         }
         start = time.monotonic()

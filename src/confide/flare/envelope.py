@@ -10,7 +10,7 @@ from nvflare.apis.shareable import Shareable
 _DATA, _ROUND, _SECONDS, _SEAL = "confide", "round", "seconds", "seal"
 
 
-def ask_of(round: int, data: bytes, seal: bytes = b"") -> Shareable:
+def ask_of(round: int, data: bytes, *, seal: bytes = b"") -> Shareable:
     """An ask on its way to a site, and what vouches for it."""
     shareable = Shareable()
     shareable[_DATA], shareable[_ROUND], shareable[_SEAL] = data, round, seal
@@ -24,7 +24,7 @@ def opened(shareable: Shareable) -> tuple[int, bytes, bytes] | None:
     return (round, data, seal) if sound else None
 
 
-def reply_of(data: bytes, seconds: float, seal: bytes = b"") -> Shareable:
+def reply_of(data: bytes, seconds: float, *, seal: bytes = b"") -> Shareable:
     """A reply on its way to the server, how long the site worked on it, and what vouches for it."""
     shareable = Shareable()
     shareable[_DATA], shareable[_SECONDS], shareable[_SEAL] = data, seconds, seal

@@ -58,7 +58,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
                 assert self._folder is not None, "START_RUN comes before the first task"
                 home = SiteHome(self._folder / SITE_FILE)
                 self._home = SignedHome(home, place_of(open_kit(self._folder.parent, "site")))
-            reply, sealed = self._home.answer(task_name, round, data, seal)
+            reply, sealed = self._home.answer(task_name, round, data, seal=seal)
         except Exception as error:
             reply, sealed = encode(failure_from(error)), b""
-        return reply_of(reply, time.perf_counter() - start, sealed)
+        return reply_of(reply, time.perf_counter() - start, seal=sealed)

@@ -79,10 +79,10 @@ class SiteHome:
             try:
                 reply = self._answer(step, round, data)
             except Exception as error:
-                return self.refuse(step, round, data, error)
+                return self.refuse(step, round, data, error=error)
             return self._noted(step, round, data, reply)
 
-    def refuse(self, step: str, round: int, data: bytes, error: Exception) -> bytes:
+    def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
         """The encoded failure that an error makes of an ask; noted and logged as a reply is."""
         self.complain(step, round, error)
         return self._noted(step, round, data, encode(failure_from(error)))

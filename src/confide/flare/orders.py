@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from confide.federation.digests import digest, statement
@@ -62,6 +62,23 @@ def signed_order(
     """The lead's signature of an order, as it travels with a submission: `card`, `signature`."""
     order = Order(run, settings_for_sites(settings), tuple(sorted(sites)), version)
     return {"card": place.card.encode(), "signature": place.identity.sign(order.said())}
+
+
+def submitted(signed: Mapping[str, str]) -> str:
+    """A signed order as one argument of a submission: FLARE reads braces as names of its own."""
+    return json.dumps(dict(signed)).encode().hex()
+
+
+def card_and_signature(text: str) -> tuple[str, str]:
+    """What a lead has submitted. Raises Refusal on anything else, or where it has not signed."""
+    try:
+        tree = json.loads(bytes.fromhex(text))
+        card, signature = tree["card"], tree["signature"]
+        if not (isinstance(card, str) and isinstance(signature, str) and signature):
+            raise TypeError("text is expected")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Refusal("bad-signature", "order") from error
+    return card, signature
 
 
 def packed(order: Order) -> str:

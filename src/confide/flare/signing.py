@@ -36,7 +36,7 @@ from confide.federation.seals import (
 from confide.flare.joining import JOIN
 from confide.flare.kits import Kit
 from confide.flare.naming import SERVER
-from confide.flare.orders import Order, settings_for_sites
+from confide.flare.orders import Order, card_and_signature, settings_for_sites
 from confide.flare.peers import Card, Place, place_of
 from confide.settings import parse
 
@@ -89,7 +89,7 @@ class Evidence:
 
 def evidence_of(
     kit: Kit,
-    lead: Mapping[str, str],
+    lead: str,
     *,
     run: str,
     settings: str,
@@ -98,15 +98,16 @@ def evidence_of(
 ) -> Evidence:
     """The evidence of a run at the server of this kit; `lead` is what the lead's submission says.
 
-    `card` and `signature` of it are looked at when the run begins (`Evidence.check`). Raises
+    Whose signature it is, is looked at when the run begins (`Evidence.check`). Raises
     SettingsError, KeyFileError, KitError, FederationError.
     """
-    card, signature = lead.get("card", ""), lead.get("signature", "")
-    if not (card and signature and {type(card), type(signature)} == {str}):
+    try:
+        card, signature = card_and_signature(lead)
+    except Refusal as error:
         raise FederationError(
             "the lead has not signed its order",
             fix="install the same version of confide at all places, and submit the run again",
-        )
+        ) from error
     try:
         plain = settings_for_sites(parse(tomllib.loads(settings)))
     except tomllib.TOMLDecodeError as error:
