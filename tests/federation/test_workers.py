@@ -141,7 +141,7 @@ def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
         env={**os.environ, "PYTHONPATH": str(root / "tests")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.stdout == "once\n['site-1', 'site-2']\nTrue\n", done.stderr
     assert done.stderr == ""
