@@ -4,7 +4,7 @@ Every method is run once on a tiny corpus, and what its sites replied is kept. T
 side of the method is run again and again with these replies, one of which, of one site, has become
 something else; it goes on until the method asks for something more, so that all that it makes of
 the replies is made. A failure is an exception other than too few sites, a fault of a site that did
-nothing, words that a terminal could obey, or more than `SLOW` seconds of the processor for one reply.
+nothing, words that a terminal could obey, or more than `SLOW` seconds of the processor.
 
 The steps are those of `METHODS`: a method that is not recorded whole is a failure.
 
