@@ -3,7 +3,7 @@
 Honest messages of every class are changed byte by byte, cut, joined and given other headers; others
 are made up from nothing: sizes that are not there, nesting, shapes and offsets of no array. Each is
 decoded as its class with the limits of that class. A failure is another exception, a decoding of
-more than `SLOW` seconds, or a process that grows by more than `GROWTH` bytes.
+more than `SLOW` seconds of the processor, or a process that grows by more than `GROWTH` bytes.
 
     python benchmarks/fuzz/run.py messages --count 100000 --seed 1
 """
@@ -55,7 +55,7 @@ def attack(count: int, seed: int) -> Tally:
     for number in range(count):
         kind = kinds[number % len(kinds)]
         data = bytes(draw.choice(_WAYS)(kind, draw))
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             peek(data, limits=limits_of(kind))
             decode(kind, data, limits=limits_of(kind))
@@ -64,7 +64,7 @@ def attack(count: int, seed: int) -> Tally:
             refused += 1
         except Exception as error:
             failures.append(f"input {number}, {kind.__name__}: {type(error).__name__}: {error}")
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         slowest = max(slowest, seconds)
         if seconds > SLOW:
             failures.append(f"input {number}, {kind.__name__}: {seconds:.1f} s")

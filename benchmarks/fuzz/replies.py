@@ -4,7 +4,7 @@ Every method is run once on a tiny corpus, and what its sites replied is kept. T
 side of the method is run again and again with these replies, one of which, of one site, has become
 something else; it goes on until the method asks for something more, so that all that it makes of
 the replies is made. A failure is an exception other than too few sites, a fault of a site that did
-nothing, words that a terminal could obey, or more than `SLOW` seconds for one reply.
+nothing, words that a terminal could obey, or more than `SLOW` seconds of the processor.
 
 The steps are those of `METHODS`: a method that is not recorded whole is a failure.
 
@@ -202,7 +202,7 @@ def attack(count: int, seed: int, *, methods: tuple[str, ...] = tuple(METHODS)) 
             way, forged = _forged(phase.steps[step], replies, site, draw)
             place = f"input {number}, {phase.name}, {step}, {way}"
             alone = len(replies) == 1 and target > 0 and phase.heard[target - 1][0] == step
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 at_least = 2 if draw.random() < 0.1 or alone else 0
                 blamed = _told(phase, target, site, forged, at_least)
@@ -213,7 +213,7 @@ def attack(count: int, seed: int, *, methods: tuple[str, ...] = tuple(METHODS)) 
                     failures += [f"{place}: {why}" for why in _wrong(blamed, site)]
             except Exception as error:
                 failures.append(f"{place}: {type(error).__name__}: {str(error)[:200]!r}")
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             slowest = max(slowest, seconds)
             if seconds > SLOW:
                 failures.append(f"{place}: {seconds:.1f} s")
