@@ -281,22 +281,29 @@ def test_no_door_takes_a_hostile_name(place: Place, door: str, name: str) -> Non
 
 @pytest.mark.parametrize("odd", NOT_TEXT, ids=repr)
 def test_an_order_of_other_types_is_refused(odd: Any) -> None:
-    good: list[Any] = ["run-1", "rounds = 2", ["site-1"], __version__, {"card": "x"}]
-    check_order(*good)
-    for place in range(len(good)):
-        if (place, odd) in ((2, ["x"]), (4, {"x": "y"})):
+    good: dict[str, Any] = {
+        "run": "run-1",
+        "settings": "rounds = 2",
+        "sites": ["site-1"],
+        "version": __version__,
+        "lead": {"card": "x"},
+    }
+    check_order(**good)
+    for part in good:
+        if (part, odd) in (("sites", ["x"]), ("lead", {"x": "y"})):
             continue
         with pytest.raises(EngineError, match="does not take this submission"):
-            check_order(*good[:place], odd, *good[place + 1 :])
+            check_order(**{**good, part: odd})
 
 
 def test_an_order_has_an_end() -> None:
+    rest: dict[str, Any] = {"version": __version__, "lead": {}}
     with pytest.raises(EngineError, match="settings"):
-        check_order("run-1", "x" * 1_000_000, ["site-1"], __version__, {})
+        check_order("run-1", "x" * 1_000_000, sites=["site-1"], **rest)
     with pytest.raises(EngineError, match="sites"):
-        check_order("run-1", "", [f"s{n}" for n in range(MOST_SITES + 1)], __version__, {})
+        check_order("run-1", "", sites=[f"s{n}" for n in range(MOST_SITES + 1)], **rest)
     with pytest.raises(EngineError, match="twice"):
-        check_order("run-1", "", ["site-1", "site-1"], __version__, {})
+        check_order("run-1", "", sites=["site-1", "site-1"], **rest)
 
 
 def test_the_lead_downloads_a_fixed_list_of_files(tmp_path: Path) -> None:
@@ -417,4 +424,6 @@ def test_a_server_cannot_make_a_site_open_a_folder(tmp_path: Path) -> None:
 def test_a_context_of_flare_is_never_needed_to_refuse() -> None:
     """The order is checked before anything of the engine is asked."""
     with pytest.raises(AttributeError):
-        ConfideController("a", "b", ["c"], "d", {}).control_flow(Signal(), FLContext())
+        ConfideController("a", "b", sites=["c"], version="d", lead={}).control_flow(
+            Signal(), FLContext()
+        )

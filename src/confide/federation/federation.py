@@ -20,6 +20,7 @@ from confide.federation.forms import limits_of
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import check_size, decode_one_of, encode, sizes
+from confide.federation.ordering import as_they_come, in_order
 from confide.federation.steps import Step
 from confide.learning.seeds import derive_seed
 
@@ -288,7 +289,7 @@ class Federation:
             step.name, round, asks=encoded, timeout=timeout or self._timeout
         )
         with closing(deliveries):  # whoever stops listening must not keep the engine waiting
-            for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
+            for site, data in in_order(deliveries, asks) if ordered else as_they_come(deliveries):
                 self.compute_seconds += data.seconds
                 self.seconds_by_site[site] += data.seconds
                 try:
@@ -379,22 +380,3 @@ class Federation:
 def round_half_up(number: float) -> int:
     """Rounds .5 up, always (Python rounds to even)."""
     return int(number + 0.5)
-
-
-def _as_they_come(deliveries: Iterator[Delivery]) -> Iterator[tuple[str, Delivery]]:
-    for delivery in deliveries:
-        yield delivery.site, delivery
-
-
-def _in_order(
-    deliveries: Iterator[Delivery], asks: dict[str, Any]
-) -> Iterator[tuple[str, Delivery]]:
-    """Deliveries in the order of the sites' names; an early one waits for those before it."""
-    waiting: dict[str, Delivery] = {}
-    order = iter(sorted(asks))
-    turn = next(order, None)
-    for delivery in deliveries:
-        waiting[delivery.site] = delivery
-        while turn is not None and turn in waiting:
-            yield turn, waiting.pop(turn)
-            turn = next(order, None)

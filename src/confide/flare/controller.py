@@ -51,7 +51,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         self, run: str, settings: str, sites: list[str], version: str, lead: str = ""
     ) -> None:
         super().__init__(task_check_period=0.02)
-        self._order = (run, settings, sites, version, lead)
+        self._order: dict[str, Any] = {
+            "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
+        }  # fmt: skip
         self._bulletin = Bulletin()
         self._heard: dict[str, float] = {}
 
@@ -81,8 +83,8 @@ class ConfideController(Controller):  # type: ignore[misc]
         collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
         private_folder(collected)
         try:
-            check_order(*self._order)
-            folder = inside(root, RUNS, self._order[0])
+            check_order(**self._order)
+            folder = inside(root, RUNS, self._order["run"])
         except ConfideError as error:
             self._bulletin.fail(error)
             self._bulletin.write(collected)
@@ -95,7 +97,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
     ) -> bool:
         """Whether the run came to an end, good or bad; otherwise the lead submits it again."""
-        run, settings, sites, version, lead = self._order
+        sites = self._order["sites"]
         self._heard = dict.fromkeys(sites, time.monotonic())
         engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
         (folder / OUTCOME).unlink(missing_ok=True)
@@ -103,24 +105,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         if not set(sites) <= there:
             return False  # a name that no site has, or one that has just left
         try:
-            evidence = evidence_of(
-                open_kit(root, "server"),
-                lead,
-                run=run,
-                settings=settings,
-                sites=sites,
-                version=version,
-            )
-            conductor = Conductor(
-                run,
-                settings,
-                version=version,
-                engine=engine,
-                folder=folder,
-                public=root / PUBLIC,
-                evidence=evidence,
-            )
-            conductor.conduct(self._bulletin)
+            self._conductor(engine, folder, root=root).conduct(self._bulletin)
             self._bulletin.end()
         except EngineError:
             return False  # FLARE ended it
@@ -131,6 +116,27 @@ class ConfideController(Controller):  # type: ignore[misc]
         except ConfideError as error:
             self._bulletin.fail(error)
         return True
+
+    def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
+        """Of an order that was checked. Raises ConfideError where the lead has not signed it."""
+        run, settings, version = (self._order[key] for key in ("run", "settings", "version"))
+        evidence = evidence_of(
+            open_kit(root, "server"),
+            self._order["lead"],
+            run=run,
+            settings=settings,
+            sites=self._order["sites"],
+            version=version,
+        )
+        return Conductor(
+            run,
+            settings,
+            version=version,
+            engine=engine,
+            folder=folder,
+            public=root / PUBLIC,
+            evidence=evidence,
+        )
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to let go of: checkpoints are whole at all times."""

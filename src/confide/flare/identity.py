@@ -8,16 +8,14 @@ people compare them by telephone.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.errors import KeyFileError
+from confide.federation.passphrase import load_private, save_private
 
 ARCHIVE = "archive"
 """Beside an identity key: the keys that were replaced. Nothing new is signed with them."""
@@ -47,6 +45,8 @@ class Identity:
 def make_identity(path: Path) -> Identity:
     """Make a new identity key, in a PEM file that only its owner can read.
 
+    `confide key protect` encrypts it.
+
     A key that is there is moved to `ARCHIVE` beside it, by its fingerprint. Raises KeyFileError
     where the disk does not take it.
     """
@@ -55,24 +55,22 @@ def make_identity(path: Path) -> Identity:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists():
             archive(path)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(_pem(identity))
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
         raise KeyFileError(
             f"the identity key could not be written ({error.strerror})", where=str(path)
         ) from error
+    save_private(path, identity.key, passphrase=None)
     return identity
 
 
 def read_identity(path: Path) -> Identity:
-    """The identity key in a file. Raises KeyFileError: missing, readable by others, or no key."""
+    """The identity key in a file.
+
+    Raises KeyFileError: missing, readable by others, or no key; LockedKeyError: encrypted, and its
+    passphrase is not at hand.
+    """
     try:
         open_to = path.stat().st_mode & 0o077
-        pem = path.read_bytes()
     except OSError as error:
         raise KeyFileError(
             "there is no identity key",
@@ -87,10 +85,7 @@ def read_identity(path: Path) -> Identity:
             fix="close it with `chmod 600`; if others may have read it, make a new one with"
             " `confide peers KIT --renew`",
         )
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyFileError("this is not an identity key", where=str(path)) from error
+    key = load_private(path)
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError("this is not an identity key", expected="Ed25519", where=str(path))
     return Identity(key)
@@ -125,11 +120,3 @@ def read_fingerprint(text: str) -> str:
             got=repr(text[:100]),
         )
     return digits
-
-
-def _pem(identity: Identity) -> bytes:
-    return identity.key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

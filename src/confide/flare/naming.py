@@ -114,7 +114,7 @@ LONGEST_SETTINGS = 200_000
 """Characters of a run's settings as TOML; the longest recipe has some 2,000."""
 
 
-def check_order(run: Any, settings: Any, sites: Any, version: Any, lead: Any) -> None:
+def check_order(run: Any, settings: Any, *, sites: Any, version: Any, lead: Any) -> None:
     """Raise EngineError where what a lead handed in cannot be a run: whatever types came."""
     try:
         plain_name(run, "a run")
