@@ -48,7 +48,7 @@ class ConfideController(Controller):  # type: ignore[misc]
     """
 
     def __init__(
-        self, run: str, settings: str, sites: list[str], version: str, lead: str = ""
+        self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
     ) -> None:
         super().__init__(task_check_period=0.02)
         self._order: dict[str, Any] = {
