@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.errors import FederationError, GuardError, QuorumError
+from confide.errors import GuardError, QuorumError, RunError
 from confide.federation.bounds import LARGEST, check_learnt, odd_part
 from confide.federation.combining import (
     Combining,
@@ -232,6 +232,21 @@ def test_a_site_too_far_off_is_out_of_the_round_by_name(
     assert same(total, alone.sum(weighed(), ask(), round=4, sites=others))
 
 
+@pytest.mark.parametrize("at_least", [0, 4, 5])
+def test_a_site_too_far_off_has_answered_where_all_have_to(tmp_path: Path, at_least: int) -> None:
+    """One site must not end the run of the others by a lie that is found out."""
+    walls = Combining(most_norm=5)
+    sites = of_sites(tmp_path, walls, change=forged(times(-9.0)), at_least=at_least)
+    if at_least == 5:
+        with pytest.raises(QuorumError, match="at least 5 of 5"):
+            sites.sum(weighed(), ask(), round=4)
+        return
+    assert sites.sum(weighed(), ask(), round=4).count == 4
+    sites.take_faults()
+    with pytest.raises(QuorumError, match="at least 5 of 5"):  # the next ask starts anew
+        sites.sum(weighed(), ask("site-3=raise"), round=5, at_least=5)
+
+
 def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: Path) -> None:
     def huge(reply: Reply) -> Reply:
         weights = {name: np.full_like(a, 1e30) for name, a in reply.weights.items()}
@@ -364,7 +379,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Spool() as spool:
         monkeypatch.setattr(spool._file, "write", full)
-        with pytest.raises(FederationError, match=r"No space left.*TMPDIR"):
+        with pytest.raises(RunError, match=r"No space left.*TMPDIR"):
             spool.put(b"1")
 
 

@@ -39,6 +39,9 @@ from confide.federation.spool import Spool
 from confide.federation.steps import Learnt, Step
 
 How = Literal["mean", "trimmed", "median", "clipped"]
+TOO_FAR = "too-far"
+"""The code of a reply that came and was left out. Such a site answered: where every site has to
+(`at_least = 0`), the round has enough without it."""
 ORDERED = ("trimmed", "median")
 """Ways to combine that look at which of several numbers is in the middle."""
 NEEDED = 3
@@ -168,7 +171,7 @@ class Pile:
                 del self._kept[site]
         norms = {site: kept.norm for site, kept in self._kept.items()}
         for site, why in sorted(self._combining.too_far(norms).items()):
-            out[site] = ("too-far", why)
+            out[site] = (TOO_FAR, why)
             del self._kept[site]
         return out
 

@@ -13,7 +13,7 @@ from confide.errors import FederationError, GuardError, QuorumError, SiteFault
 from confide.federation.adding import add, form_of, odd_field
 from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
-from confide.federation.combining import PLAIN, Combining, Pile, norm_of
+from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, norm_of
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.forms import limits_of
@@ -94,6 +94,7 @@ class Federation:
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
+        self._too_far = 0  # replies of this ask that came and were left out
         self._all = len(self.sites)
         self._left_out: set[str] = set()
         self.compute_seconds = 0.0
@@ -190,7 +191,9 @@ class Federation:
                         pile.put(site, asks[site], reply)
                 except SiteFault as error:
                     self._failed(error)
-            for site, (code, why) in pile.leave_out().items():
+            out = pile.leave_out()
+            self._too_far = sum(code == TOO_FAR for code, _ in out.values())
+            for site, (code, why) in out.items():
                 self._failed(refused(why, site=site, step=step.name, round=round, code=code))
             answered = len(pile.sites)
             if self._combining.combines(step) and answered < self._combining.needed:
@@ -212,8 +215,10 @@ class Federation:
             except SiteFault as error:
                 self._failed(error)
                 del replies[site]
-        for site, why in self._combining.too_far(norms).items():
-            self._failed(refused(why, site=site, step=step.name, round=round, code="too-far"))
+        out = self._combining.too_far(norms)
+        self._too_far = len(out)
+        for site, why in out.items():
+            self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))
             del replies[site]
         self.took_part.update(replies)
 
@@ -352,7 +357,8 @@ class Federation:
         self, step: Step, names: list[str], answered: int, *, round: int, at_least: int | None
     ) -> None:
         need = self._at_least if at_least is None else at_least
-        need = min(need, len(names)) if need else len(names)
+        need = min(need, len(names)) if need else len(names) - self._too_far
+        self._too_far = 0
         if answered < need:
             raise self._too_few(step, answered, need, round=round, of=len(names))
 
