@@ -96,8 +96,8 @@ CODES = {
 }
 
 
-BY_THE_ENGINE = ("lost", "timeout", "forged-reply", "other-identity", "uncertified")
-"""Codes of failures that the engine says of a site: no message of it came, or none to be taken."""
+BY_THE_ENGINE = ("lost", "timeout", "forged-reply")
+"""Codes that only the engine says of a site: no message of it came, or none to be taken."""
 
 
 class Refusal(ConfideError):

@@ -129,14 +129,10 @@ def check_order(run: Any, settings: Any, *, sites: Any, version: Any, lead: Any)
             raise GuardError(
                 "settings are not a text", expected=f"at most {LONGEST_SETTINGS} characters"
             )
-        if not isinstance(lead, dict) or not all(map(_is_short, (*lead, *lead.values()))):
-            raise GuardError("the lead's card and signature are not texts")
+        if not isinstance(lead, str) or len(lead) > LONGEST_CARD:
+            raise GuardError("the lead's card and signature are not a text")
     except GuardError as error:
         raise EngineError(
             f"the server does not take this submission: {error}",
             fix="submit runs with `confide coordinate`, of the server's version",
         ) from error
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_CARD

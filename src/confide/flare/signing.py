@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from confide.errors import ConfideError, FederationError, MessageError
 from confide.federation.digests import EMPTY
-from confide.federation.failures import BY_THE_ENGINE, CODES, Failure, Refusal
+from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Delivery
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.messages import encode, peek
@@ -183,15 +183,14 @@ class SignedEngine:
 
     def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
         """The delivery, if the site sealed it; else the failure that it is."""
-        if not delivery.seal and _code(delivery.reply) in BY_THE_ENGINE:
+        if not delivery.heard:
             return delivery  # the engine says that no reply came
         try:
             seal = self._checked(delivery, asked)
         except (Refusal, MessageError) as error:
             code = error.code if isinstance(error, Refusal) else "forged-reply"
-            return Delivery(
-                delivery.site, encode(Failure(code, "", "", delivery.site)), delivery.seconds
-            )
+            said = encode(Failure(code, "", "", delivery.site))
+            return Delivery(delivery.site, said, delivery.seconds, heard=False)
         facts = dataclasses.asdict(seal)
         self._note(delivery.site, facts, "up", len(delivery.seal))
         keep_nonce(self._path, seal.digest, seal.nonce)
