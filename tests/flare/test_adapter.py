@@ -29,6 +29,7 @@ from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
 from confide.flare import quiet
+from confide.flare.agreements import CONSENT_FILE
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.envelope import ask_of, opened, replied, reply_of
@@ -117,7 +118,8 @@ def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, met
     files = write_site_files(tmp_path / "homes", settings)
     for path in files.values():
         (path.parent / "local").mkdir()
-        path.rename(path.parent / "local" / "site.toml")
+        for file in (path, path.with_name(CONSENT_FILE)):
+            file.rename(path.parent / "local" / file.name)
     engine = engine_of(
         {name: answering(executor_in(p.parent / "local")) for name, p in files.items()}
     )

@@ -68,6 +68,7 @@ def joining(settings: Settings, run: str = "trial", **changes: Any) -> bytes:
         ["site-1", "site-2", "site-3"],
         wire_digest(wire_of(method)),
         "ada",
+        "",
     )
     return encode(dataclasses.replace(ask, **changes))
 
