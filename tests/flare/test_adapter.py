@@ -29,7 +29,6 @@ from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
 from confide.flare import quiet
-from confide.flare.agreements import CONSENT_FILE
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.envelope import ask_of, opened, replied, reply_of
@@ -118,7 +117,7 @@ def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, met
     files = write_site_files(tmp_path / "homes", settings)
     for path in files.values():
         (path.parent / "local").mkdir()
-        for file in (path, path.with_name(CONSENT_FILE)):
+        for file in (path, *path.parent.glob("consent*")):
             file.rename(path.parent / "local" / file.name)
     engine = engine_of(
         {name: answering(executor_in(p.parent / "local")) for name, p in files.items()}
