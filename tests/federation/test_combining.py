@@ -247,6 +247,13 @@ def test_a_site_too_far_off_has_answered_where_all_have_to(tmp_path: Path, at_le
         sites.sum(weighed(), ask("site-3=raise"), round=5, at_least=5)
 
 
+def test_of_three_sites_none_is_spared(tmp_path: Path) -> None:
+    """A sum of two would show each of them what the other learnt."""
+    sites = of_sites(tmp_path, Combining(most_norm=3), change=forged(times(-9.9)), sites=3)
+    with pytest.raises(QuorumError, match="at least 3 of 3"):
+        sites.sum(weighed(), ask(), round=4)
+
+
 def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: Path) -> None:
     def huge(reply: Reply) -> Reply:
         weights = {name: np.full_like(a, 1e30) for name, a in reply.weights.items()}

@@ -109,6 +109,15 @@ class _Kept:
     changes: tuple[int, int] = (0, 0)
 
 
+def fewest_left(sites: int, too_far: int) -> int:
+    """Of how many sites a round must be where all have to answer and some are too far off.
+
+    >>> [fewest_left(sites, 1) for sites in (2, 3, 4, 9)]
+    [2, 3, 3, 8]
+    """
+    return max(min(NEEDED, sites), sites - too_far)
+
+
 class Pile:
     """The replies to one summed step, put aside until all are there.
 

@@ -13,7 +13,7 @@ from confide.errors import FederationError, GuardError, QuorumError, SiteFault
 from confide.federation.adding import add, form_of, odd_field
 from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
-from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, norm_of
+from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norm_of
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.forms import limits_of
@@ -357,7 +357,7 @@ class Federation:
         self, step: Step, names: list[str], answered: int, *, round: int, at_least: int | None
     ) -> None:
         need = self._at_least if at_least is None else at_least
-        need = min(need, len(names)) if need else len(names) - self._too_far
+        need = min(need, len(names)) if need else fewest_left(len(names), self._too_far)
         self._too_far = 0
         if answered < need:
             raise self._too_few(step, answered, need, round=round, of=len(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -49,19 +50,26 @@ class Line:
 
 
 def fewest(settings: Settings, sites: Sequence[str]) -> int:
-    """Of how few sites a sum of this run may be; whoever trains alone is one."""
+    """Of how few sites a sum of this run may be; whoever trains alone is one.
+
+    Less than half of those that are drawn can be too far off to be in it (`most_norm`).
+    """
+    from confide.federation.combining import fewest_left
     from confide.federation.federation import round_half_up  # torch, which takes its time
 
     if settings.method == ALONE:
         return 1
     count = len(set(sites))
     drawn = max(1, round_half_up(settings.federation.fraction * count))
-    return min(drawn, settings.federation.at_least or drawn)
+    left = fewest_left(
+        drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.most_norm) else 0
+    )
+    return min(drawn, settings.federation.at_least or left)
 
 
 def combine_of(settings: Settings) -> str:
     """How the server combines what sites send."""
-    return str(getattr(settings.federation, "combine", "mean"))
+    return settings.federation.combine
 
 
 def outside(
