@@ -6,7 +6,18 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-real test-slow lint format clean help
+# What releases are made and looked at with, apart from .venv so that its versions stay as they are.
+TOOLS  ?= build/tools
+LOCKED := install --quiet --require-hashes --no-deps --only-binary :all: -r
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/confide/__init__.py)
+
+# `make sbom` looks at SITE. If that is not an environment of your own, it is made of these:
+SITE   ?= build/site
+LOCK   ?= locks/site-encoder.txt
+TORCH  ?= $(shell sed -n '/^torch==/p' constraints.txt)
+BOM    ?= dist/confide-$(VERSION).cdx.json
+
+.PHONY: demo test test-real test-slow lint format lock wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -18,11 +29,11 @@ demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sit
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS (five minutes)
-	$(BIN)/python -m pytest -m slow tests/flare/test_real_runs.py -k "numbers and not -re and not -bags and not chain and not pseudo and not -text"
+test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "(ner-fedavg or ner-fedner or re-feded or bags-lazy-mil-pcnn) and not context and not take_model"
 
-test-slow: $(VENV)/.installed-dev  ## the slow tests (about forty minutes: processes, networks, disks and certificates)
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (under an hour: processes, networks, disks and certificates)
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 	$(BIN)/ruff check
@@ -33,6 +44,30 @@ lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 format: $(VENV)/.installed-dev  ## put the code in its style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+lock: $(TOOLS)/.installed  ## make the lock files in locks/ anew, from constraints.txt and the package index
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python locks/make.py
+
+wheel: $(TOOLS)/.installed  ## build the wheel into dist/, and print its sha256
+	rm -rf build/lib build/bdist.* dist/confide-*.whl
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)} \
+	    $(TOOLS)/bin/python -m build --wheel --no-isolation --outdir dist . > build/wheel.log || { cat build/wheel.log; exit 1; }
+	@cd dist && sha256sum confide-$(VERSION)-*.whl | tee SHA256SUMS
+	@echo "confide==$(VERSION) --hash=sha256:$$(cut -d' ' -f1 dist/SHA256SUMS)" > dist/confide.txt
+
+sbom: $(TOOLS)/.installed $(if $(filter build/site,$(SITE)),build/site/.installed)  ## CycloneDX bill of materials into dist/
+	@mkdir -p $(dir $(BOM)) build && cp LICENSE build/
+	@sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > build/pyproject.toml
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject build/pyproject.toml --mc-type application \
+	    --gather-license-texts --output-reproducible --validate --output-file $(BOM) $(SITE)/bin/python
+	@echo $(BOM)
+
+audit: $(TOOLS)/.installed  ## look all locked packages up among known vulnerabilities (asks the internet)
+	@$(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(AUDIT) \
+	    -r locks/site-encoder.txt -r locks/torch.txt || { echo; \
+	    echo "audit: FAILED. Either vulnerabilities are named above, or the service that knows them was not"; \
+	    echo "reached, or does not know a package: then nothing can be said of the packages. Ask again where the"; \
+	    echo "internet is, or another service: make audit AUDIT='--vulnerability-service osv'"; exit 1; } >&2
 
 clean:      ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -49,3 +84,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+$(TOOLS)/.installed: locks/tools.txt
+	@test -n "$(PYTHON)" || { echo "confide needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check $(LOCKED) locks/tools.txt
+	@touch $@
+
+# PyTorch's build for processors is on PyTorch's own index: TORCH may be a file, or options of pip.
+build/site/.installed: $(LOCK) pyproject.toml $(shell find src -name '*.py' 2>/dev/null)
+	$(MAKE) --no-print-directory wheel
+	$(PYTHON) -m venv --clear build/site
+	build/site/bin/python -m pip --disable-pip-version-check $(LOCKED) $(LOCK)
+	build/site/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --only-binary :all: $(TORCH)
+	build/site/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-index dist/confide-$(VERSION)-*.whl
+	build/site/bin/python -m pip --disable-pip-version-check check || { \
+	    echo "for PyTorch's build for processors: make sbom TORCH=path/to/its.whl"; \
+	    echo "for its CUDA build: make sbom TORCH='--require-hashes -r locks/torch.txt'"; exit 1; }
+	@touch $@

@@ -77,11 +77,10 @@ def disguises(text: str) -> set[bytes]:
 
 
 NEEDLES = {form: text for text in ALL for form in disguises(text)}
-PATTERN = re.compile(b"|".join(re.escape(form) for form in sorted(NEEDLES, key=len, reverse=True)))
 
 
 def sightings(data: bytes) -> list[str]:
-    return sorted({NEEDLES[match.group()] for match in PATTERN.finditer(data)})
+    return sorted({text for form, text in NEEDLES.items() if form in data})
 
 
 def plant(folder: Path) -> list[dict[str, Any]]:

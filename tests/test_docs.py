@@ -24,7 +24,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MARKS = ("slow", "data", "file", "demo", "skip", "fails")
-SECONDS = 300
+SECONDS = 1200
 
 
 @dataclass(frozen=True)

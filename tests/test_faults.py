@@ -17,12 +17,17 @@ from confide.errors import (
     DataError,
     FederationError,
     FormatError,
+    LockedKeyError,
     MissingDataError,
     QuorumError,
 )
+from confide.federation import keys, passphrase
 from confide.federation.keys import new_key
+from confide.predict import predict
+from confide.release import release
 from confide.run import run
 from confide.runfolder import RunFolder
+from confide.settings import Settings
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import same_run, states, stopping_at
 
@@ -148,6 +153,64 @@ def test_a_different_key_is_named_before_a_word_is_counted(tmp_path: Path) -> No
     with pytest.raises(FederationError, match="the key of site-2 is not the key of the other"):
         run(tiny(tmp_path, f"site.1.key={odd}"), out=tmp_path / "run")
     assert not list((tmp_path / "run" / "sites").glob("*/memory/*.memory"))
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings whose shared key is encrypted; nobody is at a terminal."""
+    monkeypatch.setattr(passphrase, "LEAST_COST", 2**4)
+    monkeypatch.setattr(passphrase, "COST", 2**4)
+    monkeypatch.setattr(keys, "_OPENED", {})
+    monkeypatch.setenv(passphrase.VARIABLE, str(tmp_path / "passphrase"))
+    (tmp_path / "passphrase").write_text("five words that nobody joins")
+    (tmp_path / "passphrase").chmod(0o600)
+    settings = tiny(tmp_path)
+    keys.protect_key(Path(str(settings.key)))
+    return settings
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_encrypted_key_stops_a_run_before_it_begins(
+    sealed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Or somebody would be asked by a worker, or in the middle of the night."""
+    asked: list[str] = []
+
+    def ask(prompt: str, path: Path, *, otherwise: str) -> str:
+        asked.append(prompt)
+        raise passphrase._unasked(otherwise, path)
+
+    monkeypatch.setattr(passphrase, "_asked", ask)
+    monkeypatch.delenv(passphrase.VARIABLE)
+    settings = sealed.model_copy(update={"workers": workers})
+    with pytest.raises(LockedKeyError, match=passphrase.VARIABLE):
+        run(settings, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "settings.toml").exists()
+    assert len(asked) == (workers == 1)
+
+
+def test_a_model_with_an_encrypted_key_needs_its_passphrase(
+    sealed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(sealed, out=tmp_path / "run")
+    text = [sealed.site[0].test[0]]
+    assert predict(tmp_path / "run", text)
+    monkeypatch.setattr(keys, "_OPENED", {})
+    (tmp_path / "passphrase").write_text("another passphrase of ours")
+    with pytest.raises(LockedKeyError, match="does not open the key"):
+        predict(tmp_path / "run", text)
+    with pytest.raises(LockedKeyError, match="does not open the key"):
+        release(tmp_path / "run", out=tmp_path / "out", key=Path(str(sealed.key)))
+
+
+def test_a_key_that_stays_shut_is_told_by_the_site_without_its_place(
+    sealed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confide.run.unlock", lambda *_, **__: None)
+    (tmp_path / "passphrase").write_text("another passphrase of ours")
+    with pytest.raises(QuorumError, match="its passphrase is wrong or not at hand") as caught:
+        run(sealed, out=tmp_path / "run")
+    assert str(tmp_path) not in str(caught.value) and "of ours" not in str(caught.value)
 
 
 # --- the disk -------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from confide.run import run
 from confide.settings import Settings, dump
 from contract.corpus import tiny
 from contract.runs import same_run
+from flare.waiting import until
 
 
 def counted(folder: Path, settings: Settings) -> tuple[int, int]:
@@ -50,7 +51,7 @@ def killed(
         env={**os.environ, "PYTHONPATH": str(root / "tests")},
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=2400,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[Any] = json.loads((folder / "done.json").read_text())
@@ -133,10 +134,10 @@ def test_the_command_line_is_killed_with_its_workers_and_resumes(
     time.sleep(random.Random(seed).uniform(0.2, 1.2) * seconds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 60
-    while [one for one in living(mark) if one != str(os.getpid())]:
-        assert time.monotonic() < deadline, "workers outlive the run that was killed"
-        time.sleep(0.2)
+    until(  # or workers outlive the run that was killed
+        lambda: not [one for one in living(mark) if one != str(os.getpid())],
+        what=lambda: living(mark),
+    )
     resume = ["--resume"] if (tmp_path / "run" / "settings.toml").exists() else []
     process = command(tmp_path, *resume)
     shown, _ = process.communicate()
@@ -151,9 +152,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path, workers: int) -> None:
     settings = tiny(tmp_path, *longer)
     (tmp_path / "settings.toml").write_text(dump(settings))
     process = command(tmp_path)
-    while not list((tmp_path / "run").glob("checkpoints/*.ckpt")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: process.poll() is not None or list((tmp_path / "run").glob("checkpoints/*.ckpt")))
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate()
     assert process.returncode == 130, shown

@@ -13,7 +13,7 @@ import pytest
 
 import confide
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -25,7 +25,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

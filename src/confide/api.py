@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from confide.data.statistics import stats
     from confide.demo import demo
     from confide.facts import facts
-    from confide.federation.keys import new_key
-    from confide.federation.ledger import compare_ledgers, ledger
+    from confide.federation.comparing import compare_ledgers
+    from confide.federation.keys import new_key, protect_key, unprotect_key
+    from confide.federation.ledger import ledger
     from confide.initialise import init
     from confide.methods import wire
     from confide.predict import evaluate, predict
@@ -51,6 +52,7 @@ __all__ = [
     "new_key",
     "predict",
     "pretrain",
+    "protect_key",
     "read",
     "recipes",
     "release",
@@ -58,6 +60,7 @@ __all__ = [
     "run",
     "split",
     "stats",
+    "unprotect_key",
     "wire",
     "write",
 ]
@@ -66,7 +69,7 @@ _HOME = {
     "capacity": "confide.capacity",
     "check": "confide.text.checking",
     "compare": "confide.comparison",
-    "compare_ledgers": "confide.federation.ledger",
+    "compare_ledgers": "confide.federation.comparing",
     "convert": "confide.text.checking",
     "demo": "confide.demo",
     "evaluate": "confide.predict",
@@ -79,6 +82,7 @@ _HOME = {
     "new_key": "confide.federation.keys",
     "predict": "confide.predict",
     "pretrain": "confide.pretrain",
+    "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
     "release": "confide.release",
@@ -86,6 +90,7 @@ _HOME = {
     "run": "confide.run",
     "split": "confide.data.dealing",
     "stats": "confide.data.statistics",
+    "unprotect_key": "confide.federation.keys",
     "wire": "confide.methods",
     "write": "confide.text.formats",
 }

@@ -14,7 +14,9 @@ from typer.core import TyperGroup
 from confide import __version__
 from confide.console import screen
 from confide.console.data_verbs import data
+from confide.console.key_verbs import keys
 from confide.console.kit_verbs import consortium, server, site
+from confide.console.peer_verbs import peers
 from confide.console.pretrain_verbs import pretrain
 from confide.console.site_verbs import coordinate
 from confide.console.words import (
@@ -56,7 +58,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train information extraction across organisations whose text may not leave them.",
 )
-keys = typer.Typer(no_args_is_help=True, help="The key that the sites share.")
 app.add_typer(data, name="data", rich_help_panel="Data and keys")
 app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 
@@ -80,6 +81,7 @@ app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)
 app.add_typer(server, name="server", rich_help_panel=_REAL)
+app.command(rich_help_panel=_REAL)(peers)
 
 
 def main() -> None:
@@ -293,7 +295,7 @@ def ledger(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Compare with what a real site noted: MEMORY/RUN."),
+        typer.Option(metavar="DIR", help="Verify against what a real site noted: MEMORY/runs/RUN."),
     ] = None,
     both: Both = False,
     as_json: Json = False,
@@ -385,13 +387,3 @@ def capacity(
     typer.echo(found.text, nl=False)
     if out is not None:
         screen.say(f"plot: {out / 'capacity.svg'}")
-
-
-@keys.command("new")
-def new_key(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key.")],
-) -> None:
-    """Make a random key for the sites to share; only its owner can read the file."""
-    from confide import api
-
-    screen.say(f"{api.new_key(path)}: give it to the other sites, and never to the server")

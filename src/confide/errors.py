@@ -7,6 +7,20 @@ Errors that travel between a site and the server (`SiteFault`) carry codes and n
 from __future__ import annotations
 
 
+def printable(text: object, most: int = 200) -> str:
+    r"""Words from elsewhere as they can be shown: on one line, and not too many.
+
+    What is not printable becomes `?`: escape sequences, line breaks, marks that turn the direction
+    of writing.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a?[2Jb?'
+    """
+    said = str(text)
+    shown = "".join(c if c.isprintable() else "?" for c in said[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
 class ConfideError(Exception):
     """The root of all errors that confide raises on purpose.
 
@@ -63,6 +77,10 @@ class KeyFileError(ConfideError):
     """A site's secret key is missing, too short or unreadable."""
 
 
+class LockedKeyError(KeyFileError):
+    """A key is encrypted, and its passphrase is wrong or not at hand."""
+
+
 # --- the wall between sites and server --------------------------------------------------
 
 
@@ -83,7 +101,8 @@ class SiteFault(FederationError):
 
     def __init__(self, *, site: str, step: str, round: int, code: str, what: str) -> None:
         self.site, self.step, self.round, self.code = site, step, round, code
-        super().__init__(what, where=f"site {site}, step {step}, round {round}")
+        where = f"site {printable(site)}, step {step}, round {round}"
+        super().__init__(printable(what, 500), where=where)
 
 
 class QuorumError(FederationError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from confide.errors import KeyFileError, RunError
+from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
 from confide.methods import method_of
 from confide.methods.bag_extractor import BagExtractor
@@ -155,6 +155,8 @@ def _opened(
             key=read_key(secret) if method.keyed else None,
             encoder=own.context if own else None,
         )
+    except LockedKeyError:
+        raise
     except KeyFileError as error:
         raise KeyFileError(
             f"the words of this model are keyed, and {error.what}",

@@ -11,17 +11,19 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from confide import __version__
+from confide.federation.combining import Combining
 from confide.federation.events import Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
-from confide.methods import Method, method_named
+from confide.methods import Method, check_enough, method_named
 from confide.runfolder import SCHEMA, RunFolder, decisive
-from confide.running import Rounds, Trained, checkpointed_ledger_length
+from confide.running import Rounds, Trained, checkpointed_ledger
 from confide.scoring import SCORING, Counts
-from confide.settings import Settings
+from confide.settings import REFERENCES, Settings
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,16 @@ class Outcome:
 
 
 def open_ledger(folder: RunFolder, name: str) -> Ledger:
-    """The ledger of one federation of a run, cut to what was there at its newest checkpoint."""
-    path = folder.part(name) / "ledger.jsonl"
+    """The ledger of one federation of a run: what is there counts up to its newest checkpoint."""
+    path = ledger_path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    Ledger.cut(path, checkpointed_ledger_length(folder.store(name)))
-    return Ledger(path)
+    round, length = checkpointed_ledger(folder.store(name))
+    return Ledger.resumed(path, length=length, round=round)
+
+
+def ledger_path(folder: RunFolder, name: str) -> Path:
+    """Where the ledger of one federation of a run lies."""
+    return folder.part(name) / "ledger.jsonl"
 
 
 def outcome_of(
@@ -86,7 +93,11 @@ def outcome_of(
 def federation_of(
     settings: Settings, engine: Engine, ledger: Ledger, *, sites: Sequence[str], watch: Watcher
 ) -> Federation:
-    """These sites as the server sees them."""
+    """These sites as the server sees them.
+
+    Raises SettingsError where they are too few for the way in which they are to be combined.
+    """
+    check_enough(settings, len(sites))
     return Federation(
         engine,
         seed=settings.seed,
@@ -95,6 +106,17 @@ def federation_of(
         timeout=settings.federation.timeout,
         sites=sites,
         watch=watch,
+        combining=combining_of(settings),
+    )
+
+
+def combining_of(settings: Settings) -> Combining:
+    """How the replies of a run's sites become one; a reference's one site has nothing to choose."""
+    own = settings.federation
+    return Combining(
+        how="mean" if settings.method in REFERENCES else own.combine,
+        trim=own.trim,
+        most_norm=own.most_norm,
     )
 
 
@@ -170,6 +192,7 @@ def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "learning_rate": at[0]["learning_rate"],
             "sites": sorted(site for one in at for site in one["sites"]),
             "failed": {site: code for one in at for site, code in one["failed"].items()},
+            "faults": [fault for one in at for fault in one.get("faults", [])],
             "seconds": sum(one["seconds"] for one in at),
             "train_seconds": sum(one["train_seconds"] for one in at),
             "compute_seconds": sum(one["compute_seconds"] for one in at),

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.events import Event, Watcher, unwatched
+from confide.federation.files import for_the_owner
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
 from confide.gathering import Gathered, gather
 from confide.methods import Method, method_of
@@ -52,6 +54,7 @@ class Part:
     specs: tuple[SiteSpec, ...]
 
 
+@for_the_owner()
 def run(
     settings: str | Path | Settings,
     *,
@@ -82,6 +85,8 @@ def run(
     folder.check(chosen, resume=resume)
     watch(Event("start", rounds=chosen.rounds, message=f"{name}: {chosen.method}"))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
+    own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
+    unlock(own_keys, ask=chosen.workers == 1)  # nobody can be asked by a worker
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
     method = kind(chosen, gathered.public)

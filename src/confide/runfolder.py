@@ -21,14 +21,14 @@ from typing import Any
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
-from confide.federation.files import write_of_run
+from confide.federation.files import private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.methods import Method
-from confide.settings import SIMULATED, Settings, dump, leaves, load
+from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, ALONE = "checkpoints", "alone"
 SCHEMA = 1
 
 
@@ -45,7 +45,7 @@ class RunFolder:
 
     def part(self, name: str) -> Path:
         """Where checkpoints and ledger of one federation lie: here, or below `alone`."""
-        return self.path / "alone" / name if name else self.path
+        return self.path / ALONE / name if name else self.path
 
     def store(self, part: str = "") -> CheckpointStore:
         """The checkpoints of one federation of the run."""
@@ -78,6 +78,7 @@ class RunFolder:
         That key is random; it comes from the seed where the settings say that sites are simulated,
         or deal one corpus to several.
         """
+        self.close()
         self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
         if settings.key in (None, SIMULATED) and not key_file.exists():
@@ -87,9 +88,20 @@ class RunFolder:
             key = simulated_key(settings.seed) if simulated else None
             new_key(fresh, key).replace(key_file)
 
+    def close(self) -> None:
+        """Make the folder, and close it to everyone but its owner. Raises RunError."""
+        try:
+            private_folder(self.path)
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be made, or not closed to others ({error.strerror})",
+                where=str(self.path),
+                fix="choose another folder with --out",
+            ) from error
+
     def _same(self, settings: Settings) -> None:
         """Raise RunError where the run was begun with other settings, or by a newer confide."""
-        before, now = decisive(self.settings()), decisive(settings)
+        before, now = decisive(self.settings(as_written=True)), decisive(settings)
         if (self.path / "result.json").exists():
             self.result()
         changed = sorted(
@@ -109,8 +121,11 @@ class RunFolder:
         given = settings.key not in (None, SIMULATED)
         return Path(str(settings.key)) if given else self.sites / "shared.key"
 
-    def settings(self) -> Settings:
-        """The settings of the run. Raises RunError where there is none."""
+    def settings(self, *, as_written: bool = False) -> Settings:
+        """The settings of the run; relative paths are from its folder, unless taken `as_written`.
+
+        Raises RunError where there is none.
+        """
         path = self.path / "settings.toml"
         if not path.is_file():
             raise RunError(
@@ -119,7 +134,7 @@ class RunFolder:
                 expected="a settings.toml, written by `confide run`",
             )
         try:
-            return load(path)
+            return parse(read_tree(path)) if as_written else load(path)
         except SettingsError as error:
             raise RunError(f"its settings cannot be read: {error}", where=str(self.path)) from error
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confide.errors import CheckpointError
+from confide.errors import CheckpointError, FederationError
+from confide.federation.agreement import DIFFERS
+from confide.federation.bounds import LARGEST, odd_part
 from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Federation
@@ -79,6 +81,8 @@ class Rounds:
         if rounds:
             last, state, progress = self._restore(rounds[-1])
             self._store.prune(last, best=progress.best_round)
+            differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
+            self._federation.go_on_without(differ)
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()
@@ -108,14 +112,21 @@ class Rounds:
         start, computed = time.perf_counter(), self._federation.compute_seconds
         worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
+        self._federation.took_part.clear()
         state, facts = self._method.round(state, self._federation, number)
+        self._check(state, number)
         trained = time.perf_counter() - start
         record: dict[str, Any] = {"round": number, **facts, "train_seconds": trained}
         settings = self._settings
         scored = number % settings.select.every == 0 or number == settings.rounds
         if scored:
             self._develop(state, progress, record, number)
-        record["failed"] = {fault.site: fault.code for fault in self._federation.take_faults()}
+        faults = self._federation.take_faults()
+        record["failed"] = {fault.site: fault.code for fault in faults}
+        record["faults"] = [
+            {"site": one.site, "step": one.step, "code": one.code, "why": one.what}
+            for one in faults
+        ]
         record["bytes"] = {
             way: sum(sites.values()) - sent[way] for way, sites in self._ledger.totals.items()
         }
@@ -131,6 +142,21 @@ class Rounds:
         if scored:
             self._save(state, progress, number)
         return state
+
+    def _check(self, state: Any, number: int) -> None:
+        """Raise FederationError where no site could train from the state: it is never saved."""
+        odd = odd_part(state)
+        if odd is None:
+            return
+        sites = ", ".join(sorted(self._federation.took_part)) or "none"
+        raise FederationError(
+            f"round {number} came to a state that no site could train from: {odd};"
+            f" the replies in it were those of {sites}",
+            expected=f"finite numbers of at most {LARGEST:.0f}",
+            where=f"round {number}",
+            fix="leave out the site that sends such numbers, or lower training.learning_rate, then"
+            " resume: the checkpoint before this round is sound",
+        )
 
     def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:
         """Score development text and note whether this round is the best so far."""
@@ -194,7 +220,7 @@ class Rounds:
         return checkpoint.round, state, Progress(**json.loads(checkpoint.progress))
 
 
-def checkpointed_ledger_length(store: CheckpointStore) -> int:
-    """How long the ledger was when the newest checkpoint was written; 0 before the first."""
+def checkpointed_ledger(store: CheckpointStore) -> tuple[int, int]:
+    """The round of the newest checkpoint, and how long the ledger was then; 0 before the first."""
     rounds = store.rounds()
-    return store.load(rounds[-1]).ledger if rounds else 0
+    return (rounds[-1], store.load(rounds[-1]).ledger) if rounds else (0, 0)

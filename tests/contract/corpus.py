@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import random
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from confide.federation.keys import new_key
 from confide.methods import METHODS
 from confide.settings import OF_THE_KIND, OF_THE_TASK, Settings, parse
 from contract.bags import tiny_bags, write_bag_sites
+from contract.models import named
 from contract.relations import tiny_relations, write_relation_sites
 
 DRUGS = ("aspirin", "codeine", "heparin", "insulin", "morphine", "warfarin")
@@ -130,21 +129,17 @@ def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 WORDS = sorted({*DRUGS, *FILLERS, *(word for effect in EFFECTS for word in effect)})
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
-@functools.cache
 def reader(kind: str) -> str:
-    """The folder of a tiny encoder, or of a tiny BART, that knows these words; made once."""
+    """The name of a tiny encoder, or of a tiny BART, that knows these words."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     from learning.barts import bart_folder
     from learning.encoders import tiny_bert
 
-    _KEPT.append(tempfile.TemporaryDirectory(prefix="confide-tests-"))
-    folder = Path(_KEPT[-1].name) / kind
     if kind == "lightner":
-        return str(bart_folder(folder, words=WORDS))
-    return str(tiny_bert(folder, words=WORDS, initializer_range=0.1))
+        return named("tiny-bart", lambda folder: bart_folder(folder, words=WORDS))
+    return named("tiny", lambda folder: tiny_bert(folder, words=WORDS, initializer_range=0.1))
 
 
 def tiny_kind(kind: str) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import random
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import write
+from contract.models import named
 
 DRUGS = ("aspirin", "codeine", "heparin", "insulin", "morphine", "warfarin")
 EFFECTS = ("nausea", "headaches", "rash", "joint pain")
@@ -65,17 +64,12 @@ def write_relation_sites(
     ]
 
 
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-
-
-@functools.cache
 def encoder() -> str:
-    """The folder of a tiny encoder, made once for all tests."""
+    """The name of a tiny encoder."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     from learning.encoders import tiny_bert
 
-    _KEPT.append(tempfile.TemporaryDirectory(prefix="confide-tests-"))
-    return str(tiny_bert(Path(_KEPT[0].name) / "encoder", initializer_range=0.1))
+    return named("tiny-relations", lambda folder: tiny_bert(folder, initializer_range=0.1))
 
 
 def tiny_relations(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.ledger import read_ledger
 from confide.federation.site import SiteHost
 from confide.runfolder import RunFolder
 
@@ -47,9 +48,9 @@ def states(folder: Path) -> dict[str, bytes]:
 
 
 def ledger_lines(folder: Path) -> list[str]:
-    """The lines of a run's ledgers, sorted: sites may answer in any order."""
+    """The entries of a run's ledgers that count, sorted: sites may answer in any order."""
     paths = sorted(folder.rglob("ledger.jsonl"))
-    return sorted(line for path in paths for line in path.read_text().splitlines())
+    return sorted(str(entry) for path in paths for entry in read_ledger(path))
 
 
 def same_run(one: Path, other: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_disk_that_really_takes_no_more(tmp_path: Path) -> None:
         [sys.executable, "-c", _LIMITED, str(tmp_path / "checkpoints")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.stdout.startswith("[1] 1 ['round-000001.ckpt']"), done.stderr
     assert "the one before it is safe" in done.stdout

@@ -40,7 +40,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
         (b"\x00\xff\xfe", "not a key file"),
         (b"hello", "not a key file"),
         (b"confide-key-1", "not a key file"),
-        (b"confide-key-2 " + b"ab" * 32, "not a key file"),
+        (b"confide-key-2 " + b"ab" * 32, "damaged"),
         (b"confide-key-1 " + b"ab" * 32 + b" ab", "not a key file"),
         (b"confide-key-1 " + b"ab" * 31, "too short"),
         (b"confide-key-1 " + b"zz" * 32, "too short"),

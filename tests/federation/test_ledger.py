@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
+import itertools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from confide.errors import RunError
-from confide.federation.ledger import Ledger, compare_ledgers, ledger, read_ledger
+from confide.federation.comparing import compare_ledgers
+from confide.federation.ledger import START, Ledger, ledger, read_ledger, read_lines
 from confide.federation.messages import FieldSize, encode
 from federation.toys import MULTIPLY, TELL, Tampering, ask, federation, sequential
 
@@ -54,11 +59,78 @@ def test_a_ledger_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sites.ask(TELL, ask(), round=2)
     later.flush()
     assert later.totals["up"]["site-1"] > sent["site-1"]
-    Ledger.cut(path, length)
+    before = path.read_bytes()
+    assert Ledger.resumed(path, length=length, round=1).totals == book.totals
     assert Ledger(path).totals == book.totals
+    assert path.read_bytes().startswith(before)
+    last = read_lines(path)[-1]
+    assert last.chained
+    told = {key: value for key, value in last.tree.items() if key != "before"}
+    assert told == {"note": "resumed", "round": 1, "from": length}
 
 
-def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
+def test_what_crossed_again_is_counted_beside(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, _ = ask_twice(tmp_path, path)
+    length = book.flush()
+    once = {(row.step, row.direction, row.field): row for row in ledger(tmp_path)}
+    for time in (1, 2):  # crashed twice in the same round
+        later = Ledger.resumed(path, length=length, round=1)
+        federation(sequential(tmp_path), later).ask(TELL, ask(), round=2)
+        later.flush()
+        tells = [e for e in read_ledger(path) if e.step == "tell" and e.round == 2]
+        assert len(tells) == len({(e.site, e.direction, e.field) for e in tells})
+        rows = {(row.step, row.direction, row.field): row for row in ledger(tmp_path)}
+        words = rows["tell", "up", "words"]
+        first = once["tell", "up", "words"]
+        assert words.bytes == 2 * first.bytes
+        assert words.again == (time - 1) * first.bytes
+        assert rows["multiply", "up", "weights"] == once["multiply", "up", "weights"]
+        assert Ledger(path).totals == later.totals
+
+
+def test_every_line_holds_the_digest_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, _ = ask_twice(tmp_path, path)
+    book.flush()
+    Ledger.resumed(path, length=0, round=0)
+    lines = path.read_bytes().splitlines()
+    assert json.loads(lines[0])["before"] == START
+    for one, other in itertools.pairwise(lines):
+        assert json.loads(other)["before"] == hashlib.sha256(one).hexdigest()
+    for number in range(len(lines) - 1):
+        changed = list(lines)
+        changed[number] = changed[number].replace(b'"count":', b'"count": ')
+        path.write_bytes(b"\n".join(changed) + b"\n")
+        with pytest.raises(RunError, match=rf"ledger\.jsonl:{number + 2}: this line .* not what"):
+            Ledger(path)
+        path.write_bytes(b"\n".join(lines[:number] + lines[number + 1 :]) + b"\n")
+        with pytest.raises(RunError, match=rf"ledger\.jsonl:{number + 1}: this line .* not what"):
+            Ledger(path)
+
+
+def test_a_ledger_of_an_older_version_is_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, _ = ask_twice(tmp_path, path)
+    book.flush()
+    trees = [json.loads(line) for line in path.read_text().splitlines()]
+    old = "".join(json.dumps({k: v for k, v in t.items() if k != "before"}) + "\n" for t in trees)
+    path.write_text(old)
+    assert Ledger(path).totals == book.totals
+    later = Ledger.resumed(path, length=len(old), round=1)
+    assert later.totals == book.totals
+    federation(sequential(tmp_path), later).ask(TELL, ask(), round=2)
+    later.flush()
+    assert path.read_text().startswith(old)
+    kinds = [line.chained for line in read_lines(path)]
+    assert kinds == [None] * len(trees) + [True] * (len(kinds) - len(trees))
+    with open(path, "a") as file:
+        file.write(old.splitlines()[0] + "\n")
+    with pytest.raises(RunError, match="not what was written"):
+        Ledger(path)
+
+
+def test_a_half_written_line_stays_and_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book, _ = ask_twice(tmp_path, path)
     length = book.flush()
@@ -66,18 +138,36 @@ def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
         file.write('{"round":2,"st')
     with pytest.raises(RunError, match=r"ledger\.jsonl:\d+: a damaged line"):
         Ledger(path)
-    Ledger.cut(path, length)
-    assert Ledger(path).totals == book.totals
+    before = path.read_bytes()
+    assert Ledger.resumed(path, length=length, round=1).totals == book.totals
+    assert path.read_bytes().startswith(before + b"\n")
+    assert read_lines(path)[-1].tree["torn"] is True
+    assert all(line.chained for line in read_lines(path) if line.tree)
+
+
+def test_a_resume_that_a_crash_tore_is_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book, _ = ask_twice(tmp_path, path)
+    length = book.flush()
+    torn = path.read_bytes() + b'{"round":2,"st'
+    path.write_bytes(torn)
+    Ledger.resumed(path, length=length, round=1)
+    whole = path.read_bytes()
+    for cut in range(len(torn), len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        assert Ledger.resumed(path, length=length, round=1).totals == book.totals
+        assert path.read_bytes().startswith(whole[:cut])
+        assert Ledger(path).totals == book.totals
 
 
 def test_a_ledger_that_lost_lines_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with pytest.raises(RunError, match="missing"):
-        Ledger.cut(path, 10)
-    Ledger.cut(path, 0)
+        Ledger.resumed(path, length=10)
+    assert Ledger.resumed(path, length=0).lines == 0
     path.write_text("short")
     with pytest.raises(RunError, match=r"at least 10 bytes; got 5 bytes"):
-        Ledger.cut(path, 10)
+        Ledger.resumed(path, length=10)
     assert path.read_text() == "short"
 
 
@@ -95,6 +185,26 @@ def test_a_full_disk_is_told_and_nothing_counts_twice(
         patch.setattr(builtins, "open", full)
         with pytest.raises(RunError, match=r"could not be written.*--resume"):
             book.flush()
+    book.flush()
+    assert Ledger(tmp_path / "ledger.jsonl").totals["up"] == sent
+
+
+def test_what_a_full_disk_took_of_a_line_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, sent = ask_twice(tmp_path, tmp_path / "ledger.jsonl")
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > 200:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(bytes(data)[:150])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", lambda path, *_, **__: Full(path, "a"))
+        with pytest.raises(RunError, match="No space left"):
+            book.flush()
+    assert (tmp_path / "ledger.jsonl").stat().st_size == 0
     book.flush()
     assert Ledger(tmp_path / "ledger.jsonl").totals["up"] == sent
 
@@ -145,9 +255,10 @@ def noted(folder: Path, *rows: tuple[int, str, int], site: str = "north") -> Pat
 
 def test_two_ledgers_that_say_the_same_agree(tmp_path: Path) -> None:
     server = noted(tmp_path / "server", (1, "loss", 4), (2, "loss", 4))
-    noted(tmp_path / "other", (7, "loss", 1), site="south")
-    with open(server / "ledger.jsonl", "a") as file:
-        file.write((tmp_path / "other" / "ledger.jsonl").read_text())
+    book = Ledger(server / "ledger.jsonl")
+    other = FieldSize("loss", "number", 1, 1)
+    book.record([other], round=7, step="train", direction="up", site="south", seen="sum")
+    book.flush()
     found = compare_ledgers(server, noted(tmp_path / "site", (1, "loss", 4), (2, "loss", 4)))
     assert found.agree and (found.site, found.messages, found.again) == ("north", 2, 0)
     crashed = noted(tmp_path / "crashed", (1, "loss", 4), (2, "loss", 4), (2, "loss", 4))
@@ -169,3 +280,12 @@ def test_two_ledgers_that_differ_say_where(tmp_path: Path) -> None:
         file.write((tmp_path / "south" / "ledger.jsonl").read_text())
     with pytest.raises(RunError, match="not the ledger of one site"):
         compare_ledgers(server, site)
+
+
+def test_a_changed_ledger_does_not_agree_even_without_seals(tmp_path: Path) -> None:
+    server = noted(tmp_path / "server", (1, "loss", 4), (2, "loss", 4), (3, "loss", 4))
+    path = noted(tmp_path / "site", (1, "loss", 4), (2, "loss", 4), (3, "loss", 4)) / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"count":1', '"count": 1', 1))
+    found = compare_ledgers(server, path)
+    assert not found.agree and not found.only_here and not found.only_there
+    assert found.faults[0].startswith(f"{path}:2: this line, or the one before it")

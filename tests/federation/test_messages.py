@@ -56,9 +56,10 @@ SHAPES = numpy_st.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: numpy_st.arrays(dtype, SHAPES))
 INTS = st.integers(-(2**63) + 1, 2**63 - 1)
 FLOATS = st.floats()
+TABLES = numpy_st.arrays(np.float32, numpy_st.array_shapes(min_dims=2, max_dims=2, min_side=0))
 EVERYTHING = st.builds(
     Everything,
-    ARRAYS,
+    TABLES,
     st.dictionaries(st.text(max_size=8), ARRAYS, max_size=3),
     st.lists(st.text(max_size=5), max_size=4),
     st.lists(st.tuples(INTS, FLOATS), max_size=3),
@@ -133,8 +134,8 @@ def test_a_long_list_does_not_make_the_header_negative() -> None:
     "array",
     [
         np.arange(12, dtype=np.float32).reshape(3, 4).T,
-        np.arange(12)[::2],
-        np.arange(3, dtype=">f4"),
+        np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2],
+        np.arange(3, dtype=">f4").reshape(3, 1),
         np.broadcast_to(np.float32(2.0), (3, 2)),
     ],
     ids=["transposed", "strided", "big-endian", "broadcast"],

@@ -56,7 +56,7 @@ def test_a_stopped_engine_ends_those_who_wait(tmp_path: Path) -> None:
         waiting.start()
         time.sleep(0.5)
         engine.stop()
-        waiting.join(timeout=30)
+        waiting.join(timeout=300)
         assert not waiting.is_alive()
         assert "stopped" in str(ended[0])
         with pytest.raises(FederationError, match="stopped"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import DataError
 from confide.federation.federation import Delivery, Federation
@@ -39,7 +40,7 @@ class Reply:
     """Numbers and arrays only, so that it can be summed."""
 
     weights: Arrays = carries("the weights, times the site's number")
-    vector_3: np.ndarray = carries("draws from the turn's seed")
+    vector_3: NDArray[np.float64] = carries("draws from the turn's seed")
     count: int = carries("how much there is")
     loss: float = carries("a float")
 
@@ -96,7 +97,7 @@ def _act(mood: str, site: Site) -> None:
             mark.touch()
             os._exit(9)
     if mood == "sleep":
-        time.sleep(60)
+        time.sleep(3600)
 
 
 def _poisoned(weights: Arrays, mood: str) -> Arrays:

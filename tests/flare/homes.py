@@ -3,20 +3,58 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+import tomllib
+from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from confide import __version__
 from confide.federation.federation import Delivery
+from confide.flare.agreements import CONSENT_FILE, write_agreements
+from confide.flare.answering import SignedHome
 from confide.flare.home import SiteHome
+from confide.flare.identity import make_identity, read_identity
 from confide.flare.joining import wire_digest, wire_of
-from confide.settings import Settings, dump, dump_site
+from confide.flare.orders import Order, settings_for_sites, signed_order
+from confide.flare.peers import Card, Pins, Place
+from confide.settings import Settings, dump, dump_site, parse
+from confide.settings.consentfile import parse_consent
 from confide.settings.sitefile import parse_site
+
+WIDE: dict[str, Any] = {
+    "rounds": 10**6, "local_epochs": 10**6, "batch_size": 1, "fraction": 1e-9, "at_least": 1,
+    "combine": ["mean", "trimmed", "median", "clipped"], "lead": "*", "sites": [], "others": True,
+    "runs": 10**6, "until": date(9999, 12, 31), "agreed": datetime(2026, 1, 1, tzinfo=UTC),
+}  # fmt: skip
+"""An agreement that no run is outside of."""
+
+
+def write_consent(path: Path, **methods: Mapping[str, Any]) -> None:
+    """Let the site whose own file is `path` agree to these methods, with other bounds than WIDE."""
+    held = {
+        method: {"wire": wire_digest(wire_of(method)), **WIDE, **bounds}
+        for method, bounds in methods.items()
+    }
+    tree = {"site": path.parent.name, "method": held}
+    write_agreements(path.parent, parse_consent(tree))
+
+
+def withdraw(path: Path) -> None:
+    """Let the site whose own file is `path` agree to nothing more."""
+    consent = path.with_name(CONSENT_FILE)
+    consent.write_text(consent.read_text().split("[method")[0])
 
 
 def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[str, Path]:
-    """What each site of these settings would have in its kit, and consents to their method."""
+    """What each site of these settings would have in its kit, and consents to their method.
+
+    Guards are those of the settings, all of which a site's file then says: on a machine of its own
+    a site refuses tiny runs.
+    """
     paths = {}
+    consent = changes.pop("consent", {settings.trained_by: {}})
+    guards = settings.guards.model_dump() | changes.pop("guards", {})
     for table in settings.site:
         path = folder / table.name / "site.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,11 +64,11 @@ def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[s
             "format": table.format or settings.data.format,
             "scheme": table.scheme or settings.data.scheme,
             "memory": str(folder / table.name / "memory"),
-            "guards": settings.guards.model_dump(),
-            "consent": {settings.trained_by: {"wire": wire_digest(wire_of(settings.trained_by))}},
+            "guards": guards,
             **changes,
         }
         path.write_text(dump_site(parse_site(tree)))
+        write_consent(path, **consent)
         paths[table.name] = path
     return paths
 
@@ -38,14 +76,36 @@ def write_site_files(folder: Path, settings: Settings, **changes: Any) -> dict[s
 def of_a_consortium(settings: Settings) -> Settings:
     """The same run without what only a site says."""
     data = settings.data.model_copy(update={"format": None, "scheme": None, "encoding": None})
-    return settings.model_copy(
-        update={"site": (), "split": None, "key": None, "data": data, "guards": Settings().guards}
-    )
+    files = tuple(Path(path).name for path in settings.public.files)
+    public = settings.public.model_copy(update={"files": files})
+    own = {"site": (), "split": None, "key": None, "guards": Settings().guards}
+    return settings.model_copy(update={**own, "data": data, "public": public})
+
+
+def public_of(settings: Settings) -> Path | None:
+    """The folder of the public files of these settings: what the server's kit would have."""
+    return Path(settings.public.files[0]).parent if settings.public.files else None
 
 
 def as_toml(settings: Settings) -> str:
     """The settings of a run as they travel."""
     return dump(of_a_consortium(settings))
+
+
+def place_in(folder: Path, name: str, kind: str = "site") -> Place:
+    """A place without a kit: its card says of itself whose it is."""
+    path = folder / "identity" / "identity.key"
+    identity = read_identity(path) if path.exists() else make_identity(path)
+    card = Card(kind, name, identity.public.hex(), f"certificate of {name}", "")
+    pins = Pins(folder / "identity" / "peers.json")
+    return Place(name, identity, card, pins, lambda one: one.certificate.endswith(f" {one.name}"))
+
+
+def ordered(settings: str, sites: Sequence[str], lead: Place, *, run: str = "trial") -> Order:
+    """The order of a run, signed by this lead."""
+    chosen = parse(tomllib.loads(settings))
+    signed = signed_order(lead, run=run, settings=chosen, sites=sites, version=__version__)
+    return Order(run, settings_for_sites(chosen), tuple(sorted(sites)), __version__, **signed)
 
 
 class HomesEngine:
@@ -67,3 +127,30 @@ class HomesEngine:
             start = time.perf_counter()
             reply = self.homes[site].answer(step, round, bytes(asks[site]))
             yield Delivery(site, reply, time.perf_counter() - start)
+
+
+class SealedHomes(HomesEngine):
+    """The same with seals: every home has an identity, and answers signed asks only."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__(files)
+        self.places = {name: place_in(path.parent, name) for name, path in files.items()}
+        self.sealed = {
+            name: SignedHome(home, self.places[name]) for name, home in self.homes.items()
+        }
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        assert seals is not None
+        for site in sorted(asks):
+            self.asked.append((site, step, round))
+            start = time.perf_counter()
+            reply, seal = self.sealed[site].answer(step, round, asks[site], seal=seals[site])
+            yield Delivery(site, reply, time.perf_counter() - start, seal)

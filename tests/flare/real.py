@@ -1,64 +1,102 @@
-"""A real consortium on loopback: a server, sites and a lead, each with its kit, over TLS."""
+"""A real consortium on loopback: a server, sites and a lead, each with its kit, over TLS.
+
+Whoever disturbs a run needs it to be somewhere: `Real.shut` holds a site at a round, for as long as
+it takes, so that no test hopes to be quicker than a run.
+"""
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from confide.federation.events import Event
 from confide.flare import processes
 from confide.flare.kits import Consortium, Kit, init
 from confide.flare.lead import Coordinated, coordinate
+from confide.flare.notes import read
 from confide.flare.sitekit import agree, setup
 from confide.methods import METHODS
+from confide.runfolder import RunFolder
 from confide.settings import Settings
 from flare.homes import as_toml, write_site_files
+from flare.ports import free_port
+from flare.waiting import PATIENCE, until
 
 JOBS = {"worker_process": "site", "runner_process": "server"}
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
+WIRETAP = Path(__file__).parent / "wiretap"
 
 
 class Real:
     """A consortium whose processes run."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        names = [site.name for site in settings.site]
         self.folder = folder
-        self.settings = settings
+        self.names = [site.name for site in settings.site]
         self.port = free_port()
         self.consortium: Consortium = init(
-            "trial", sites=names, host="localhost", port=self.port, out=folder / "consortium"
+            "trial", sites=self.names, host="localhost", port=self.port, out=folder / "consortium"
         )
-        self.files = write_site_files(folder / "homes", settings, consent={})
+        self.gates = folder / "gates"
+        self.gates.mkdir()
+        self.first = settings
+        self.become(settings)
+
+    def become(self, settings: Settings, *, homes: str = "homes") -> None:
+        """From now on, the sites have the text of these settings, and agree to its task's methods.
+
+        `homes` is the folder of their files and of what they keep.
+        """
+        self.settings = settings
+        self.homes = self.folder / homes
+        self.files = write_site_files(self.homes, settings, consent={})
         for name, path in self.files.items():
             setup(self.kit(name), path)
             for method, kind in METHODS.items():
                 if kind.task == settings.task:
-                    agree(self.kit(name), method)
+                    agree(self.kit(name), method, bounds=("runs=1000",))
 
     def kit(self, name: str) -> Kit:
         return self.consortium.kit(name)
 
     def start(self) -> None:
-        for kit in self.consortium.kits():
-            if kit.kind != "lead":
-                processes.start(kit, wait=40.0)
+        """Start the server, then all sites at once, and wait until it sees every one."""
+        self.start_one("server")
+        for name in self.names:
+            processes.start(self.kit(name), wait=0.0)
+        self.wait_for_sites()
+
+    def start_one(self, name: str) -> Kit:
+        """Start a kit and wait until it is connected, or turned away."""
+        kit = self.kit(name)
+        processes.start(kit, wait=PATIENCE)
+        return kit
+
+    def wait_for_sites(self, *names: str) -> None:
+        """Wait until these sites, or all, are connected and the server sees them."""
+        wanted = set(names or self.names)
+        server = self.kit("server")
+        until(
+            lambda: (
+                wanted <= set(processes.status(server).sites)
+                and all(processes.status(self.kit(name)).connected for name in wanted)
+            ),
+            what=lambda: [processes.status(kit) for kit in self._residents()],
+        )
 
     def stop(self) -> None:
-        for kit in reversed(self.consortium.kits()):
-            if kit.kind != "lead":
-                processes.stop(kit)
+        for path in self.gates.iterdir():
+            path.unlink()
+        for kit in reversed(self._residents()):
+            processes.stop(kit)
+
+    def _residents(self) -> list[Kit]:
+        return [kit for kit in self.consortium.kits() if kit.kind != "lead"]
 
     def run(
         self,
@@ -68,9 +106,11 @@ class Real:
         watch: Callable[[Event], None] | None = None,
         **given: Any,
     ) -> Coordinated:
-        """A run of the lead, in the folder of that name."""
+        """A run of the lead, in the folder of that name; of all sites where none is named."""
         file = self.folder / f"{name}.toml"
         file.write_text(as_toml(settings or self.settings))
+        if not {"sites", "resume"} & given.keys():
+            self.wait_for_sites()
         return coordinate(
             file,
             kit=self.kit("lead").path,
@@ -79,6 +119,39 @@ class Real:
             on_event=watch,
             **given,
         )
+
+    # --- somewhere in a run -------------------------------------------------------------------
+
+    def shut(self, site: str, round: int) -> None:
+        """Let a site take its time from that round on, until `open`; it stays connected."""
+        path = self.gates / f"{site}.shut"
+        beside = path.with_suffix(".new")
+        beside.write_text(str(round))
+        beside.replace(path)
+
+    def open(self, site: str) -> None:
+        """Let the site go on."""
+        (self.gates / f"{site}.shut").unlink(missing_ok=True)
+
+    def at_round(
+        self, number: int, what: Callable[[], None], *, gate: str = "site-1"
+    ) -> Callable[[Event], None]:
+        """A watcher that does something once, when that round is told; `gate` holds the run there.
+
+        So nothing is over before it is done.
+        """
+        done: list[int] = []
+        self.shut(gate, number + 1)
+
+        def watch(event: Event) -> None:
+            if event.kind == "round" and event.round == number and not done:
+                done.append(number)
+                try:
+                    what()
+                finally:
+                    self.open(gate)
+
+        return watch
 
     def job_process(self, name: str) -> psutil.Process:
         """The process of the run that goes on at the server or at a site."""
@@ -93,29 +166,27 @@ class Real:
         assert pid is not None
         return psutil.Process(pid)
 
+    # --- what is left -------------------------------------------------------------------------
+
     def memory(self, site: str) -> Path:
         """What a site keeps of its runs."""
-        return self.folder / "homes" / site / "memory"
+        return self.homes / site / "memory"
+
+    def run_of(self, site: str, run: str) -> Path:
+        """The folder in which a site keeps the run of that name."""
+        return self.memory(site) / "runs" / read(RunFolder(self.folder / run)).run
 
 
 @contextmanager
 def running(folder: Path, settings: Settings) -> Iterator[Real]:
     """A consortium whose processes end with the block."""
     real = Real(folder, settings)
-    try:
-        real.start()
-        yield real
-    finally:
-        real.stop()
-
-
-def at_round(number: int, what: Callable[[], None]) -> Callable[[Event], None]:
-    """A watcher that does something once, when that round is told."""
-    done: list[int] = []
-
-    def watch(event: Event) -> None:
-        if event.kind == "round" and event.round == number and not done:
-            done.append(number)
-            what()
-
-    return watch
+    path = os.pathsep.join(filter(None, (str(WIRETAP), os.environ.get("PYTHONPATH"))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GATES", str(real.gates))
+        patch.setenv("PYTHONPATH", path)
+        try:
+            real.start()
+            yield real
+        finally:
+            real.stop()

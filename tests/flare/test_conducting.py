@@ -12,10 +12,11 @@ import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
+from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
-from confide.federation.ledger import compare_ledgers
+from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
 from confide.flare.conducting import Conductor
@@ -30,7 +31,7 @@ from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, result, states
-from flare.homes import HomesEngine, as_toml, write_site_files
+from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
 
 OURS = {"bytes", "data", "name"}
 """What differs: joining and leaving weigh something, and a fingerprint is veiled at each site."""
@@ -44,7 +45,13 @@ def numbers(folder: Path) -> Any:
 
 
 def conduct(folder: Path, settings: Settings, engine: HomesEngine, **changes: Any) -> Any:
-    arguments = {"version": __version__, "engine": engine, "folder": folder, **changes}
+    arguments = {
+        "version": __version__,
+        "engine": engine,
+        "folder": folder,
+        "public": public_of(settings),
+        **changes,
+    }
     return Conductor("trial", as_toml(settings), **arguments).conduct(unwatched)
 
 
@@ -115,7 +122,9 @@ def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, me
             died += 1
     assert died > 3
     for site in files:
-        found = compare_ledgers(tmp_path / "server", tmp_path / "homes" / site / "memory/trial")
+        found = compare_ledgers(
+            tmp_path / "server", tmp_path / "homes" / site / "memory/runs/trial"
+        )
         assert found.agree, found
         assert found.again > 0
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "server")))
@@ -128,11 +137,11 @@ def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
     conduct(tmp_path / "server", settings, HomesEngine(files))
     run(settings, out=tmp_path / "one")
     text = settings.site[0].test[0]
-    ours = predict(tmp_path / "homes/site-1/memory/trial", [text], site="site-1")
+    ours = predict(tmp_path / "homes/site-1/memory/runs/trial", [text], site="site-1")
     assert ours == predict(tmp_path / "one", [text], site="site-1")
     assert any(document.entities for document in ours)
     errors = json.loads(
-        (tmp_path / "homes/site-1/memory/trial/sites/site-1/errors.json").read_text()
+        (tmp_path / "homes/site-1/memory/runs/trial/sites/site-1/errors.json").read_text()
     )
     assert errors["site"] == "site-1"
     assert not list((tmp_path / "server").rglob("errors.json"))
@@ -183,7 +192,7 @@ def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     with pytest.raises(QuorumError, match="step train, round 2: the site did not agree"):
@@ -201,7 +210,7 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     class Withdraws(HomesEngine):
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             for path in [files[site] for site in who if step == "leave"]:
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     engine = Withdraws(files)
@@ -210,7 +219,7 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     assert sorted(done["scores"]["sites"]) == sorted(files)
     assert [site for site, step, _ in engine.asked if step == "leave"] == sorted(files)
     for site in files:
-        kept = tmp_path / "homes" / site / "memory/trial"
+        kept = tmp_path / "homes" / site / "memory/runs/trial"
         assert (kept / "result.json").exists() == (site not in who)
         assert bool(list(kept.rglob("*.ckpt"))) == (site not in who)
         code = [one for one in lines(kept) if one["step"] == "leave" and one["field"] == "code"]
@@ -225,13 +234,13 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
                 path = files["site-2"]
-                path.write_text(path.read_text().split("[consent")[0])
+                withdraw(path)
             yield from super().deliver(step, round, **asked)
 
     done = conduct(tmp_path / "server", settings, Withdraws(files))
     assert done["left_out"] == {"site-2": "no-consent"}
     assert [set(one["failed"]) for one in done["history"]] == [set(), {"site-2"}, {"site-2"}]
-    assert not (tmp_path / "homes/site-2/memory/trial/result.json").exists()
+    assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
 
 
 def test_a_run_whose_sites_are_all_lost_at_its_end_does_not_end_well(tmp_path: Path) -> None:
@@ -326,7 +335,7 @@ def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
     home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
     wire = wire_digest(wire_of("fedavg"))
     for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
-        ask = Join(__version__, "trial", line, ["site-1"], wire)
+        ask = Join(__version__, "trial", line, ["site-1"], wire, "", "")
         assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"
     refused = (tmp_path / "homes/site-1/memory/refused.jsonl").read_text()
     assert '"step":"join","direction":"up"' in refused
@@ -378,10 +387,12 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     files = write_site_files(tmp_path / "homes", settings)
     conduct(tmp_path / "server", settings, HomesEngine(files))
-    theirs = lines(tmp_path / "server")
+    theirs = list(read_ledger(tmp_path / "server" / "ledger.jsonl"))
     for name in files:
-        ours = lines(tmp_path / "homes" / name / "memory/trial")
+        ours = list(read_ledger(tmp_path / "homes" / name / "memory/runs/trial/ledger.jsonl"))
         assert ours
-        assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o["site"] == name)
-        compared = compare_ledgers(tmp_path / "server", tmp_path / "homes" / name / "memory/trial")
+        assert sorted(map(str, ours)) == sorted(str(o) for o in theirs if o.site == name)
+        compared = compare_ledgers(
+            tmp_path / "server", tmp_path / "homes" / name / "memory/runs/trial"
+        )
         assert compared.agree and not compared.again

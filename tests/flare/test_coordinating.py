@@ -11,8 +11,10 @@ import pytest
 
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
+from confide.flare.agreements import CONSENT_FILE
+from confide.flare.collecting import bring_home
 from confide.flare.conducting import Conductor
-from confide.flare.coordinating import ATTEMPTS, LOST, bring_home, follow
+from confide.flare.coordinating import ATTEMPTS, LOST, follow
 from confide.flare.ending import end_run
 from confide.flare.events import Bulletin
 from confide.flare.notes import ENDED, NOTES
@@ -20,7 +22,7 @@ from confide.runfolder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
-from flare.homes import HomesEngine, of_a_consortium, write_site_files
+from flare.homes import HomesEngine, of_a_consortium, withdraw, write_site_files
 from flare.test_conducting import Stops, numbers
 
 
@@ -189,7 +191,7 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     server = Server(tmp_path / "server-2", engines(files))
     for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 3):
         with monkeypatch.context() as dying:
-            dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(copied))
+            dying.setattr("confide.flare.collecting.shutil.copyfile", Torn(copied))
             with pytest.raises(KeyboardInterrupt):
                 lead(server, settings, tmp_path / "lead", resume=copied > 0)
         assert not (tmp_path / "lead" / "result.json").exists()
@@ -214,7 +216,8 @@ class Torn:
 
 
 def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("result.json", "settings.toml", "checkpoints/7/state", "zz/last"):
+    kept = ("result.json", "ledger.jsonl", "checkpoints/round-000007.ckpt", "alone/zz/result.json")
+    for name in (*kept, "settings.toml", "zz/last", "checkpoints/7/state"):
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_text(name)
     (tmp_path / "home" / "checkpoints").mkdir(parents=True)
@@ -222,14 +225,15 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
     (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
     with monkeypatch.context() as dying:
-        dying.setattr("confide.flare.coordinating.shutil.copyfile", Torn(3))
+        dying.setattr("confide.flare.collecting.shutil.copyfile", Torn(3))
         with pytest.raises(KeyboardInterrupt):
             bring_home(tmp_path / "there", tmp_path / "home")
     assert not (tmp_path / "home" / "result.json").exists()
     bring_home(tmp_path / "there", tmp_path / "home")
     home = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*.*")}
-    assert home == {"result.json", "settings.toml", "coordinate.json"}
-    assert (tmp_path / "home" / "zz" / "last").read_text() == "zz/last"
+    assert home == {*kept, "settings.toml", "coordinate.json"}
+    assert (tmp_path / "home" / "settings.toml").read_text() == "older"
+    assert all((tmp_path / "home" / name).read_text() == name for name in kept)
 
 
 # --- a run that somebody ends ---------------------------------------------------------------
@@ -291,7 +295,7 @@ def raises(error: type[BaseException]) -> Callable[..., Any]:
 
 def test_what_a_site_refuses_ends_the_run_with_its_name(tmp_path: Path, quick: None) -> None:
     settings, files = setting(tmp_path)
-    files["site-2"].write_text(files["site-2"].read_text().split("[consent")[0])
+    withdraw(files["site-2"])
     server = Server(tmp_path / "server", engines(files))
     with pytest.raises(EngineError, match=r"site site-2, step join.*did not agree"):
         lead(server, settings, tmp_path / "lead")
@@ -302,12 +306,13 @@ def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
     tmp_path: Path, quick: None
 ) -> None:
     settings, files = setting(tmp_path)
-    text = files["site-2"].read_text()
+    consent = files["site-2"].with_name(CONSENT_FILE)
+    text = consent.read_text()
     server = Server(tmp_path / "server", engines(files))
-    files["site-2"].write_text(text[: text.index("[consent")])
+    withdraw(files["site-2"])
     with pytest.raises(EngineError, match="site-2"):
         lead(server, settings, tmp_path / "lead")
-    files["site-2"].write_text(text)
+    consent.write_text(text)
     looks: list[str] = []
 
     def status(job: str) -> str:

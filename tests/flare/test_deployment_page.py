@@ -10,7 +10,8 @@ import pytest
 
 import confide
 from confide.federation.failures import CODES
-from confide.settings import ConsentTable, SiteFile
+from confide.settings import ConsentTable, SiteFile, SiteGuards
+from confide.settings.consentfile import Agreement
 from confide.settings.tables import GuardsTable
 
 SOURCE = Path(confide.__file__).parent
@@ -47,6 +48,20 @@ def test_every_code_is_on_the_page() -> None:
     rows = [line.split("|")[1] for line in CODE_TABLE.splitlines() if line.startswith("| ")][1:]
     shown = [code for row in rows for code in re.findall(r"`([a-z-]+)`", row)]
     assert sorted(shown) == sorted(CODES)
+
+
+def test_every_line_of_an_agreement_is_on_the_page() -> None:
+    part = TEXT.partition("### Check, and agree")[2].partition("\n## 3.")[0]
+    shown = {name for row in re.findall(r"^\| (`.*?) \|", part, re.M) for name in row.split("`")}
+    assert set(Agreement.model_fields) <= shown
+
+
+def test_the_page_says_the_guards_defaults() -> None:
+    part = TEXT.partition("### site.toml")[2].partition("### Check, and agree")[0]
+    for name, value in SiteGuards().model_dump().items():
+        said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", part, re.M)
+        shown = list(value) if isinstance(value, tuple) else value
+        assert said and said[1] == (f"{shown:g}" if isinstance(shown, float) else str(shown))
 
 
 @pytest.mark.parametrize("table", [SiteFile, GuardsTable, ConsentTable])

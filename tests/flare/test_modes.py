@@ -66,7 +66,7 @@ def test_what_a_site_keeps_is_its_owners(tmp_path: Path) -> None:
     memory = tmp_path / "homes/site-1/memory"
     assert decode(Failure, engine.homes["site-1"].answer("improve", 1, b"no ask")).code == "bad-ask"
     refused = SiteHome(write_site_files(tmp_path / "homes", settings, consent={})["site-1"])
-    ask = encode(Join(__version__, "other", as_toml(settings), ["site-1"], ""))
+    ask = encode(Join(__version__, "other", as_toml(settings), ["site-1"], "", "", ""))
     assert decode(Failure, refused.answer("join", 0, ask)).code == "no-consent"
     names = {path.name for path in memory.rglob("*")}
     assert {"veil.key", "ledger.jsonl", "refused.jsonl", "site.log", "asked.txt"} <= names
@@ -92,7 +92,7 @@ def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     kit = made.kit("site-1")
     setup(kit, file)
     agree(kit, "fedavg")
-    assert "consent" in site_file(kit).read_text()
+    assert "[method.fedavg]" in site_file(kit).with_name("consent.toml").read_text()
     assert open_in(made.path) == {}
     assert open_in(memory) == {}
 

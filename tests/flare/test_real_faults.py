@@ -5,6 +5,7 @@ And canaries: text, file names and errors of a site, looked for in all that othe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -28,12 +29,15 @@ from confide.flare.kits import Kit
 from confide.flare.sitekit import setup
 from confide.run import run
 from contract.corpus import tiny, write_conll
-from flare.real import Real, at_round, free_port, running
+from flare.ports import free_port
+from flare.real import Real, running
 from flare.test_real_runs import same
+from flare.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+    pytest.mark.xdist_group("faults"),
 ]
 
 CANARIES = {
@@ -55,17 +59,17 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def cut(self, seconds: float) -> None:
-        """Drop every connection, and take none for a while."""
+    def cut(self) -> None:
+        """Drop every connection, and take none until it is mended."""
         self._cut = True
         for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
             one.close()
         self._open.clear()
-        timer = threading.Timer(seconds, self._mend)
-        timer.daemon = True
-        timer.start()
 
-    def _mend(self) -> None:
+    def mend(self) -> None:
+        """Pass bytes on again."""
         self._cut = False
 
     def _listen(self) -> None:
@@ -101,7 +105,7 @@ def through(kit: Kit, port: int) -> None:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> Iterator[Real]:
     folder = tmp_path_factory.mktemp("faults")
-    settings = planted(folder, tiny(folder, "rounds=10", sites=2))
+    settings = planted(folder, tiny(folder, "rounds=6", sites=2))
     with running(folder, settings) as consortium:
         yield consortium
 
@@ -130,13 +134,23 @@ def test_a_network_that_is_cut_for_a_while(real: Real, whole: Path) -> None:
     processes.stop(kit)
     before = (kit.path / "startup" / "fed_client.json").read_text()
     through(kit, proxy.port)
-    processes.start(kit, wait=40.0)
+    real.start_one("site-1")
+
+    def cut() -> None:
+        """Until both have noticed; the site answers what it was asked before into the void."""
+        proxy.cut()
+        until(lambda: not processes.status(kit).connected)
+        real.open("site-1")
+        until(lambda: "site-1" not in processes.status(real.kit("server")).sites)
+        proxy.mend()
+
     try:
-        done = real.run("cut", watch=at_round(3, lambda: proxy.cut(20.0)))
+        done = real.run("cut", watch=real.at_round(3, cut))
     finally:
+        proxy.mend()
         processes.stop(kit)
         (kit.path / "startup" / "fed_client.json").write_text(before)
-        processes.start(kit, wait=40.0)
+        real.start_one("site-1")
     same(whole, done.folder)
 
 
@@ -148,9 +162,9 @@ def test_a_site_that_is_too_slow_is_named_and_the_run_resumed(real: Real, whole:
         held[0].send_signal(signal.SIGSTOP)
 
     with pytest.raises(EngineError, match=r"site site-2, step .* did not answer in time"):
-        real.run("slow", "federation.timeout=6", watch=at_round(3, stop))
+        real.run("slow", f"federation.timeout={PATIENCE / 10}", watch=real.at_round(3, stop))
     held[0].send_signal(signal.SIGCONT)
-    same(whole, real.run("slow", "federation.timeout=60", resume=True).folder)
+    same(whole, real.run("slow", "federation.timeout=3600", resume=True).folder)
 
 
 def test_a_full_disk_is_named_and_the_run_resumed(real: Real, whole: Path) -> None:

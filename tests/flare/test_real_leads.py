@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,16 +19,16 @@ from contract.corpus import tiny
 from flare.homes import as_toml
 from flare.real import Real, running
 from flare.test_real_runs import same
+from flare.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # those of NVIDIA FLARE are not ours
+    pytest.mark.xdist_group("leads"),
 ]
 
-ROUNDS = 80
-"""So many that a lead who comes back still finds the run going on."""
+ROUNDS = 8
 FEW = "rounds=4"
-PATIENCE = 120.0
 VERB = "from confide.cli import main; main()"
 KILL = "import os, signal; kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
 DIES = {
@@ -69,11 +68,14 @@ class Lead:
 
     def until(self, said: str) -> None:
         """Wait until it has said that."""
-        end = time.monotonic() + PATIENCE
-        while said not in self.said.read_text():
-            assert time.monotonic() < end, self.said.read_text()
-            assert self.process.poll() is None, self.said.read_text()
-            time.sleep(0.05)
+
+        def has_said() -> bool:
+            over = self.process.poll() is not None
+            found = said in self.said.read_text()
+            assert found or not over, self.said.read_text()
+            return found
+
+        until(has_said, what=self.said.read_text)
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
@@ -118,12 +120,15 @@ def submissions(real: Real) -> int:
 def test_a_lead_that_is_killed_is_resumed(real: Real, whole: Path) -> None:
     write(real, "killed")
     before = submissions(real)
+    real.shut("site-1", 4)
     lead = Lead(real, "killed")
     lead.until(f"round 3/{ROUNDS}")
     lead.kill()
+    real.shut("site-1", 6)  # it goes on while nobody looks, and is not over when somebody does
     again = Lead(real, "killed", "--resume")
-    again.until(f"round 30/{ROUNDS}")
+    again.until(f"round 5/{ROUNDS}")
     again.kill()
+    real.open("site-1")
     last = Lead(real, "killed", "--resume")
     assert last.ended() == 0, last.said.read_text()
     same(whole, real.folder / "killed")
@@ -155,42 +160,50 @@ def nothing_runs(real: Real) -> bool:
 
 def test_a_run_is_ended_everywhere_and_goes_on_later(real: Real, whole: Path) -> None:
     write(real, "ended")
+    real.shut("site-1", 4)
     watching = Lead(real, "ended")
-    watching.until(f"round 2/{ROUNDS}")
+    watching.until(f"round 3/{ROUNDS}")
     ending = Lead(real, "ended", "--end")
     assert ending.ended() == 0, ending.said.read_text()
     assert "is ended, at the server and at the sites" in ending.said.read_text()
     assert watching.ended() == 2
     assert "was ended by `confide coordinate --end`" in watching.said.read_text()
-    assert processes._until(lambda: nothing_runs(real), 30)
+    real.open("site-1")
+    until(lambda: nothing_runs(real))
     assert not (real.folder / "ended" / "result.json").exists()
     before = submissions(real)
     again = Lead(real, "ended", "--end")
     assert again.ended() == 0 and "nothing to end" in again.said.read_text()
-    time.sleep(5)
-    assert nothing_runs(real) and submissions(real) == before
     resumed = Lead(real, "ended", "--resume")
     resumed.until("round ")
     begun = next(x for x in resumed.said.read_text().splitlines() if x.startswith("round "))
     assert int(begun.split()[1].split("/")[0]) > 1, "from the checkpoint on"
     assert resumed.ended() == 0, resumed.said.read_text()
+    assert submissions(real) == before + 1
     same(whole, real.folder / "ended")
 
 
-def test_a_run_is_ended_before_it_has_begun(real: Real) -> None:
+def test_a_run_is_ended_when_it_has_hardly_begun(real: Real) -> None:
+    """Submitted by a lead who is no more; no site has joined it yet."""
     write(real, "early")
+    real.shut("site-1", 0)
     lead = Lead(real, "early", script=KILL + DIES["submitted"] + VERB)
     assert lead.ended() == -signal.SIGKILL, lead.said.read_text()
     ending = Lead(real, "early", "--end")
     assert ending.ended() == 0, ending.said.read_text()
     assert "is ended" in ending.said.read_text()
-    for _ in range(20):
-        assert nothing_runs(real)
-        time.sleep(0.5)
+    real.open("site-1")
+    until(lambda: nothing_runs(real))
+    real.run("after", FEW)  # the server takes submissions in turn, and would have taken that one
+    until(lambda: nothing_runs(real))
+    runs = real.kit("server").path / "runs"
+    assert list(runs.glob("after-*/result.json"))
+    assert not list(runs.glob("early-*/result.json"))
 
 
 def test_a_site_that_hangs_does_not_keep_a_run(real: Real) -> None:
     write(real, "hangs")
+    real.shut("site-1", 3)
     lead = Lead(real, "hangs")
     lead.until(f"round 2/{ROUNDS}")
     held = real.job_process("site-2")
@@ -200,7 +213,8 @@ def test_a_site_that_hangs_does_not_keep_a_run(real: Real) -> None:
         assert ending.ended() == 0, ending.said.read_text()
         assert "is ended" in ending.said.read_text()
         assert lead.ended() == 2
-        assert processes._until(lambda: nothing_runs(real), 30)
+        until(lambda: nothing_runs(real))
     finally:
+        real.open("site-1")
         if held.is_running():
             held.send_signal(signal.SIGCONT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from confide.flare.processes import start, status, stop
 from confide.flare.revoking import Door, admit, revoke, revoked
 from contract.corpus import tiny
 from flare.real import Real, running
+from flare.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_a_server_that_runs_follows_the_list(server):
     revoke(server, "north")
     assert door.look(engine) is True
     assert engine.connected() == {"south"}
-    assert processes._until(lambda: sorted(engine.ended) == ["one", "three"], 5)
+    until(lambda: sorted(engine.ended) == ["one", "three"])
     assert engine.client_manager.is_client_disabled("north")
     assert door.look(engine) is False
     revoke(server, "south")
@@ -215,49 +215,47 @@ class Lost(Exception):
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> Iterator[Real]:
     folder = tmp_path_factory.mktemp("revoked")
-    with running(folder, tiny(folder, "rounds=500", sites=2)) as consortium:
+    with running(folder, tiny(folder, "rounds=6", sites=2)) as consortium:
         yield consortium
 
 
-def _until(true: Any, seconds: float) -> bool:
-    return processes._until(true, seconds)
-
-
 @pytest.mark.slow
+@pytest.mark.xdist_group("revoked")
 @pytest.mark.filterwarnings("ignore")  # those of NVIDIA FLARE are not ours
 def test_a_site_that_is_revoked_is_out_of_the_run_and_stays_out(real):
     server, site = real.kit("server"), real.kit("site-2")
-    revoked_at: list[float] = []
+    real.shut("site-1", 3)
 
     def watch(event: Event) -> None:
-        if event.kind == "round" and not revoked_at:
+        if event.kind == "round" and event.round == 2:
             done = CliRunner().invoke(kit_verbs.server, ["revoke", str(server.path), "site-2"])
             assert done.output.strip() == "site-2 is revoked"  # and the server took notice
-            revoked_at.append(time.monotonic())
         if event.kind == "failed":
             raise Lost
 
     with pytest.raises(Lost):
         real.run("ended", watch=watch)
-    assert time.monotonic() - revoked_at[0] < 30
-    assert _until(lambda: status(site).runs == status(server).runs == 0, 20)
-    assert _until(lambda: status(server).sites == ("site-1",), 30)
+    real.open("site-1")
+    until(lambda: status(site).runs == status(server).runs == 0)
+    until(lambda: status(server).sites == ("site-1",), what=lambda: status(server))
+    until(lambda: "revoked" in status(site).trouble, what=lambda: status(site))
     now = status(site)
-    assert now.running and not now.connected and "revoked" in now.trouble
-    assert status(real.kit("site-1")).connected
+    assert now.running and not now.connected
+    until(lambda: status(real.kit("site-1")).connected)
 
     stop(site)
-    assert start(site, wait=20) is True  # started again, it is not let in
+    assert start(site, wait=PATIENCE) is True  # started again, it is not let in
     assert processes.TURNED_AWAY in status(site).trouble
     stop(site)
-    assert stop(server) and start(server, wait=40)  # nor by a server that was started again
-    assert start(site, wait=20) is True
+    assert stop(server) and start(server, wait=PATIENCE)  # nor by one that was started again
+    assert start(site, wait=PATIENCE) is True
     assert processes.TURNED_AWAY in status(site).trouble
     assert "site-2" not in status(server).sites
     stop(site)
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("revoked")
 @pytest.mark.filterwarnings("ignore")
 def test_a_renewed_kit_does_not_help_until_the_site_is_admitted(real):
     """After the test above: site-2 is revoked."""
@@ -266,12 +264,12 @@ def test_a_renewed_kit_does_not_help_until_the_site_is_admitted(real):
     shutil.move(old.path, real.folder / "old kit")
     kit = renew(real.consortium.path, "site-2")
     try:
-        assert start(kit, wait=20) is True
+        assert start(kit, wait=PATIENCE) is True
         assert processes.TURNED_AWAY in status(kit).trouble
         done = CliRunner().invoke(kit_verbs.server, ["admit", str(server.path), "site-2"])
         assert done.exit_code == 0
-        assert _until(lambda: status(kit).connected, 45)  # by itself
-        assert _until(lambda: status(server).sites == ("site-1", "site-2"), 15)
+        until(lambda: status(kit).connected)  # by itself
+        until(lambda: status(server).sites == ("site-1", "site-2"))
         assert status(kit).trouble == ""
     finally:
         stop(kit)

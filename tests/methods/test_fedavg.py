@@ -182,13 +182,16 @@ ROWS = np.array([0.0, 1.0], np.float32)
         {"seen": {"word.weight": ROWS - 1}},
         {"seen": {"word.weight": ROWS * 2}},
         {"seen": {"word.weight": ROWS.astype(np.float64)}},
+        {"seen": {"word.weight": ROWS / 2}},  # the row as it is, but hardly a weight
+        {"weights": {"word.weight": np.ones((2, 3), np.float32), "crf.weight": ROWS}},
     ],
     ids=str,
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
     weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
     asked = Train(weights, 0.1, "sgd", 0.9, 0.0, 5.0, 10, 1, 0.0, "equal", "seen")
-    good = Trained(weights, 1.0, {"word.weight": ROWS}, loss=0.0, sentences=1)
+    sent = {**weights, "word.weight": weights["word.weight"] * ROWS[:, None]}
+    good = Trained(sent, 1.0, {"word.weight": ROWS}, loss=0.0, sentences=1)
     check_trained(asked, good)
     check_trained(replace(asked, rows="all"), replace(good, seen={}))
     by_size = replace(asked, weighting="sentences")

@@ -18,6 +18,7 @@ from confide.methods.relation_extractor import RelationExtractor
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.entries import ENTRIES
+from contract.models import folder_of
 from contract.relations import documents, encoder
 from learning.encoders import tiny_bert
 from methods.relation_runs import started
@@ -88,7 +89,7 @@ def test_documents_without_pairs_come_back(extract: RelationExtractor) -> None:
 
 def test_it_needs_the_files_of_its_encoder(learned: tuple[Any, Any], tmp_path: Path) -> None:
     method, state = learned
-    copy = shutil.copytree(encoder(), tmp_path / "copy")
+    copy = shutil.copytree(folder_of(encoder()), tmp_path / "copy")
     moved = method.extractor(state, None, key=None, encoder=str(copy))
     assert moved(BARE) == method.extractor(state, None, key=None)(BARE)
     other = tiny_bert(tmp_path / "other", seed=7, initializer_range=0.1)

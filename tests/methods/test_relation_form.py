@@ -28,6 +28,7 @@ from confide.methods.relation_form import (
 )
 from confide.text.document import Document
 from contract.corpus import tiny
+from contract.models import folder_of
 from contract.relations import documents, encoder
 from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
@@ -100,7 +101,7 @@ def test_a_site_with_another_encoder_is_named(tmp_path: Path, method: str) -> No
 
 
 def test_a_copy_of_the_encoder_is_the_same_encoder(tmp_path: Path) -> None:
-    copy = shutil.copytree(encoder(), tmp_path / "copy")
+    copy = shutil.copytree(folder_of(encoder()), tmp_path / "copy")
     settings = with_train(tmp_path, "fedavg-re", [TRAIN, TRAIN], context={"site-2": str(copy)})
     made, federation, engine = started(tmp_path, settings)
     state, _ = made.round(made.start(federation), federation, 1)

@@ -176,6 +176,6 @@ def test_ten_thousand_sentences_take_well_under_a_second():
         spans = [("Drug", place, place + 4) for place in range(n % 3, 20, 6)]
         gold.append(document(*spans, id=str(n)))
         predicted.append(document(*((t, a, b - n % 2) for t, a, b in spans), id=str(n)))
-    start = time.perf_counter()
+    start = time.process_time()  # of this process, whoever else works here
     count_entities(gold, predicted)
-    assert time.perf_counter() - start < 2  # 0.2 s on a quiet machine
+    assert time.process_time() - start < 2  # 0.2 s on a quiet machine

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from confide.console import screen
-from confide.console.words import Json
+from confide.console.words import Json, Passphrase
+from confide.errors import ConfideError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,11 +55,23 @@ def init(
     days: Annotated[
         float, typer.Option(metavar="DAYS", help="How long the kits' certificates are good.")
     ] = 365,
+    passphrase: Passphrase = False,
 ) -> None:
     """Found a consortium: who takes part, and a startup kit for each, with mutual TLS inside."""
+    from confide.federation.passphrase import new_passphrase_for
     from confide.flare import kits
 
-    made = kits.init(name, sites=sites, host=host, port=port, lead=lead, out=out, days=days)
+    secret = new_passphrase_for((out or Path(name)) / kits.ROOT_KEY) if passphrase else None
+    made = kits.init(
+        name,
+        sites=sites,
+        host=host,
+        port=port,
+        lead=lead,
+        out=out,
+        days=days,
+        passphrase=secret,
+    )
     screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
     screen.say(f"\n{_SAFELY}")
     screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")
@@ -97,12 +110,17 @@ def renew(
     screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
     screen.say(f"\n{_SAFELY}")
     if kit.kind == "site":
-        screen.say("The site moves its own file, local/site.toml, from the old kit to the new one.")
+        screen.say(
+            "The site moves its own files from the old kit to the new one: local/site.toml, "
+            "local/consent.toml, local/consent-runs.jsonl and the folder identity."
+        )
     if kit.kind == "server":
         screen.say(
-            "Stop the server first; then move runs, store and, if it is there, "
+            "Stop the server first; then move identity, runs, store and, if it is there, "
             "disabled_clients.json (who is revoked) from the old kit to the new one."
         )
+    if kit.kind == "lead":
+        screen.say("The lead moves the folder identity from the old kit to the new one.")
     screen.say(f"The certificate is good until {kits.expires(kit):%Y-%m-%d}.")
 
 
@@ -251,7 +269,7 @@ def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
 
 @site.command("status")
 def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
-    """Does the site run, is it connected, and how long is its certificate good?"""
+    """Does the site run, is it connected, what did it agree to, and what does it refuse?"""
     _status(kit, "site", as_json=as_json)
 
 
@@ -282,16 +300,50 @@ def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
 
 
 def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
-    from confide.flare import kits, processes
+    from confide.flare import kits, peers, processes
 
-    now = processes.status(kits.open_kit(path, kind))
+    kit = kits.open_kit(path, kind)
+    now, known = processes.status(kit), peers.known_to(kit).peers
     if as_json:
         since = None if now.since is None else now.since.isoformat()
-        screen.put_json({**asdict(now), "since": since})
+        pins = {name: asdict(pin) for name, pin in known.items()}
+        own = _own_json(kit) if kind == "site" else {}
+        screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
         return
-    screen.show(_status_table(now))
+    table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
+    table.add_row("peers", ", ".join(known) or "none met yet")
+    if strangers:
+        table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
+    screen.show(table)
+    if kind == "site":
+        _show_own(kit)
     if now.trouble:
         screen.say(now.trouble)
+
+
+def _own_json(kit: Kit) -> dict[str, Any]:
+    from confide.flare import standing
+
+    try:
+        return {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+    except ConfideError:
+        return {"agreements": None, "guards": None}
+
+
+def _show_own(kit: Kit) -> None:
+    """What the site agreed to and refuses; where its own file cannot be read, why."""
+    from confide.console import agreeing
+    from confide.flare import standing
+
+    try:
+        held = standing.standings(kit)
+        screen.show(agreeing.standings(held), agreeing.guards(standing.guards(kit)))
+    except ConfideError as error:
+        screen.say(str(error))
+        return
+    for one in held:
+        if one.warning:
+            screen.say(f"{one.method}: {one.warning}")
 
 
 def _status_table(now: Status) -> Table:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import asdict, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in (sorted(value) if isinstance(value, set) else value)]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, (Path, date)) else value
 
 
 def fail(error: ConfideError) -> None:

@@ -14,6 +14,8 @@ from confide.errors import SettingsError
 
 if TYPE_CHECKING:
     from confide.flare.ending import Ending
+    from confide.flare.sitekit import Consent
+    from confide.flare.standing import Guarded, Standing
 
 
 def coordinate(
@@ -86,6 +88,7 @@ def setup(
 ) -> None:
     """Check where this site's text is, and put its own file into its kit."""
     from confide.console import tables
+    from confide.flare import standing
     from confide.flare.kits import open_kit
     from confide.flare.sitekit import setup as put
 
@@ -96,17 +99,30 @@ def setup(
     screen.show(tables.mapping(facts["entities"], columns=("entity in training text", "count")))
     if facts["problems"]:
         screen.show(tables.mapping(facts["problems"], columns=("did not fit", "count")))
-    agreed = ", ".join(sorted(own.consent)) or "no method yet: `confide site consent`"
+    held = standing.held_of(open_kit(kit, "site"))
+    agreed = ", ".join(sorted(held)) or "no method yet: `confide site consent`"
     screen.say(f"consents to {agreed}")
 
 
 @site.command()
 def consent(
     kit: KitFolder,
-    method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
+    method: Annotated[str | None, typer.Argument(help="A method's name, as fedavg.")] = None,
     *,
-    agree: Annotated[bool, typer.Option("--agree", help="Agree to exactly this table.")] = False,
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take a consent back.")] = False,
+    settings: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SETTINGS", help="What this file of the lead's needs."),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound", metavar="KEY=VALUE", help="Change a line: runs=3, until=2027-01-31."
+        ),
+    ] = None,
+    agree: Annotated[
+        bool | None,
+        typer.Option("--agree/--withdraw", help="Agree to what is shown, or take it back."),
+    ] = None,
     steps: Annotated[
         list[str] | None,
         typer.Option("--step", metavar="NAME", help="Agree to these steps only; may be repeated."),
@@ -114,24 +130,52 @@ def consent(
     both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """What a method would let leave this site; nothing runs before the site agreed to it."""
-    from confide.console import tables
-    from confide.flare import sitekit
+    """What a method would let leave this site, and how far; nothing runs before it agreed."""
+    from confide.console import agreeing, tables
+    from confide.flare import sitekit, standing
     from confide.flare.kits import open_kit
 
     held = open_kit(kit, "site")
-    if withdraw:
-        found = sitekit.withdraw(held, method)
-    elif agree:
-        found = sitekit.agree(held, method, steps=steps or ())
-    else:
-        found = sitekit.consent(held, method)
-    if as_json:
-        screen.put_json(found)
+    guards = standing.guards(held)
+    asked = None if settings is None else sitekit.asked_by(settings, method)
+    named = method if asked is None else asked.trained_by
+    if named is None:
+        if agree is not None or bounds or steps:
+            raise SettingsError("to what, is not said", fix="name a method, or --for SETTINGS")
+        _overview(standing.standings(held), guards, as_json=as_json)
         return
-    title = f"What leaves {held.name} under {method} (table {found.wire})"
+    if agree is False:
+        found = sitekit.withdraw(held, named)
+    elif agree:
+        found = sitekit.agree(held, named, steps=steps or (), asked=asked, bounds=bounds or ())
+    else:
+        found = sitekit.consent(held, named, asked=asked, bounds=bounds or ())
+    if as_json:
+        screen.put_json({**screen.plain(found), "guards": screen.plain(guards)})
+        return
+    title = f"What leaves {held.name} under {named} (table {found.wire})"
     screen.show(tables.crossed(found.rows, title=title, both=both))
+    screen.show(agreeing.bounds(found), agreeing.guards(guards))
+    _say_agreed(found, withdrawn=agree is False)
+
+
+def _overview(agreed: list[Standing], guards: list[Guarded], *, as_json: bool) -> None:
+    from confide.console import agreeing
+
+    if as_json:
+        screen.put_json({"agreements": agreed, "guards": guards})
+        return
+    screen.show(agreeing.standings(agreed), agreeing.guards(guards))
+    screen.say("to see what leaves this site under a method, name it, or --for the lead's settings")
+
+
+def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
     only = f", steps {', '.join(found.steps)} only" if found.steps else ""
-    screen.say(f"agreed: {found.agreed}{only}", style="bold")
-    if found.agreed != "yes" and not withdraw:
+    until = f" until {found.until}" if found.until else ""
+    screen.say(f"agreed: {found.agreed}{only}{until}", style="bold")
+    if found.old:
+        screen.say("that was before agreements had bounds; --agree writes these down")
+    if found.beyond:
+        screen.say(f"more is asked than was agreed: {', '.join(found.beyond)}")
+    if (found.agreed != "yes" or found.beyond) and not withdrawn:
         screen.say("to agree, give the same command with --agree")

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from confide.comparison import Compared, RunComparison, SideScore
     from confide.data.dealing import SplitReport
     from confide.data.statistics import Stats
-    from confide.federation.ledger import LedgerDifference, LedgerRow
+    from confide.federation.comparing import LedgerDifference
+    from confide.federation.ledger import LedgerRow
     from confide.federation.wire import WireRow
     from confide.text.checking import CheckReport
 
-_RIGHT = {"bytes", "count", "sites", "rounds", "sentences", "support"}
+_RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
 
 
 def rows(
@@ -42,13 +43,17 @@ def rows(
 def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
     """The fields of a wire table or a ledger: what left the sites, or both directions."""
     shown = [field for field in fields if both or field.direction == "up"]
-    table = rows(shown, title=title, without=() if both else ("direction",))
+    again = any(getattr(field, "again", 0) for field in shown)
+    without = [*([] if both else ["direction"]), *([] if again else ["again"])]
+    table = rows(shown, title=title, without=without)
     table.caption = "one by one: the server sees each site's; sum: its code sees only the sum"
     sizes = dict.fromkeys(("up", "down"), 0)
     for field in fields:
         sizes[field.direction] += getattr(field, "bytes", 0)
     if any(sizes.values()):
         table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
+    if again:
+        table.caption += "\nagain: crossed once more, in rounds that were done again after a crash"
     return table
 
 
@@ -280,8 +285,17 @@ _SCORED = {
 
 
 def two_ledgers(found: LedgerDifference) -> str:
-    """Whether the server's ledger and a site's say the same, in words."""
+    """Whether two ledgers of one run say the same, in words."""
     lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them sent again"]
+    lines.append(
+        f"{found.verified} signatures verified"
+        if found.verified
+        else "no signatures: the numbers alone were compared"
+    )
+    if found.unheard:
+        lines.append(f"asks that were sent and did not come to one of the two: {found.unheard}")
+    if found.faults:
+        lines += [f"the first line that differs: {found.faults[0]}", *found.faults[1:]]
     lines += [f"only in the run's: {one}" for one in found.only_here]
     lines += [f"only in the site's: {one}" for one in found.only_there]
     lines.append("the two agree" if found.agree else "the two do NOT agree")
@@ -306,7 +320,7 @@ def _box() -> Any:
 
 
 def _cell(name: str, value: Any) -> str:
-    if name == "bytes" and isinstance(value, int):
+    if name in ("bytes", "again") and isinstance(value, int):
         return size(value)
     if isinstance(value, float):
         return f"{value:g}"

@@ -38,3 +38,10 @@ SettingsName = Annotated[
     str, typer.Argument(metavar="SETTINGS", help="A settings file, or the name of a recipe.")
 ]
 Both = Annotated[bool, typer.Option("--both", help="Also what goes down to a site.")]
+Passphrase = Annotated[
+    bool,
+    typer.Option(
+        "--passphrase",
+        help="Encrypt the key; asks, or reads the file that $CONFIDE_PASSPHRASE_FILE names.",
+    ),
+]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError
 from confide.federation.files import write_atomically
@@ -26,7 +27,7 @@ class Checkpoint:
     """The server's side of a run after a round. `state` is the method's encoded State."""
 
     round: int = carries("the last round that is complete")
-    state: np.ndarray = carries("the method's encoded state, as bytes")
+    state: NDArray[np.uint8] = carries("the method's encoded state, as bytes", legend="B")
     binding: str = carries("digest of the settings and of the data's fingerprint")
     progress: str = carries("JSON: history, best round, seconds, totals")
     ledger: int = carries("length of the ledger file in bytes")
@@ -49,9 +50,11 @@ class CheckpointStore:
         try:
             write_atomically(path, _MARK + digest + b"\n" + data)
         except OSError as error:
+            older = [round for round in self.rounds() if round != checkpoint.round]
+            kept = f"; that of round {older[-1]} is safe" if older else ""
             raise CheckpointError(
                 f"the checkpoint of round {checkpoint.round} could not be written"
-                f" ({error.strerror}); the one before it is safe",
+                f" ({error.strerror}){kept}",
                 where=str(path),
                 fix="make room on the disk, then continue with --resume",
             ) from error
@@ -96,6 +99,6 @@ class CheckpointStore:
         return self.folder / f"round-{round:06d}.ckpt"
 
 
-def as_array(data: bytes) -> np.ndarray:
+def as_array(data: bytes) -> NDArray[np.uint8]:
     """Bytes as an array, so that a message can hold another one."""
     return np.frombuffer(data, dtype=np.uint8)

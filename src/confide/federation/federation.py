@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from confide.errors import FederationError, GuardError, MessageError, QuorumError, SiteFault
+from confide.errors import FederationError, GuardError, QuorumError, SiteFault
+from confide.federation.adding import add, form_of, odd_field
+from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
+from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norm_of
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.failures import BY_THE_ENGINE, Failure, fault
-from confide.federation.guards import check_reply
+from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
+from confide.federation.forms import limits_of
+from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode, fields_of, peek, sizes
+from confide.federation.messages import check_size, decode_one_of, encode, sizes
+from confide.federation.ordering import as_they_come, in_order
 from confide.federation.steps import Step
 from confide.learning.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One site's encoded reply, and the seconds that the site worked on it."""
+    """One site's encoded reply, and the seconds that the site worked on it.
+
+    `seal` is what vouches for the reply, where the engine carries seals.
+    `heard` is false where the engine says in the site's place that no reply came.
+    """
 
     site: str
     reply: bytes
     seconds: float
+    seal: bytes = b""
+    heard: bool = True
 
 
 class Engine(Protocol):
@@ -56,6 +67,9 @@ class Federation:
             interrupt itself and ignores it.
         sites: a part of the engine's sites; None is all.
         watch: is told of every ask and reply.
+        combining: how the replies that are summed become one, and which are too far off.
+
+    `took_part` are the sites whose replies the server has learnt from since it was emptied.
     """
 
     def __init__(
@@ -68,15 +82,21 @@ class Federation:
         timeout: float | None = None,
         sites: Sequence[str] | None = None,
         watch: Watcher = unwatched,
+        combining: Combining = PLAIN,
     ) -> None:
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
         self._timeout = timeout
         self._watch = watch
+        self._combining = combining
+        self.took_part: set[str] = set()
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
+        self._too_far = 0  # replies of this ask that came and were left out
+        self._all = len(self.sites)
+        self._left_out: set[str] = set()
         self.compute_seconds = 0.0
         self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
 
@@ -106,6 +126,7 @@ class Federation:
             raise FederationError(f"step {step.name} may only be summed")
         names, asks = self._addressed(ask, sites)
         replies = dict(self._replies(step, asks, round=round, timeout=timeout))
+        self._leave_out(step, replies, asks, round=round)
         self._settle(step, names, len(replies), round=round, at_least=at_least)
         return dict(sorted(replies.items()))
 
@@ -122,25 +143,84 @@ class Federation:
         """The sum of the replies, field by field: floats in float64, integers in int64.
 
         No single reply is visible to the caller. Sites are added in the order of their names, so
-        the sum is the same bit for bit whoever answers first.
+        the sum is the same bit for bit whoever answers first. Where the replies are combined
+        otherwise (`Combining`), what they learnt is as if each had learnt what they did combined.
         """
         if not step.summed:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
         names, asks = self._addressed(ask, sites)
-        total: dict[str, Any] = {}
-        answered = 0
-        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=True)
+        together = self._combining.looks_at(step, len(names))
+        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=not together)
         with closing(heard):
-            for site, reply in heard:
-                odd = _misfit(total, reply)
-                if odd:
-                    why = f"{odd} is not like that of other sites"
-                    self._failed(_refused(why, site=site, step=step, round=round))
-                    continue
-                _add(total, reply)
-                answered += 1
+            summed = self._piled if together else self._added
+            total, answered = summed(step, heard, asks, round=round)
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
+
+    def _added(
+        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
+    ) -> tuple[dict[str, Any], int]:
+        """The sum of replies, each added as it comes, and how many they are."""
+        total: dict[str, Any] = {}
+        first, answered = None, 0
+        for site, reply in heard:
+            try:
+                with blaming(site, step=step.name, round=round):
+                    form = form_of(reply)
+                    first = first or form
+                    odd = odd_field(form, first)
+                    if odd:
+                        raise GuardError(f"{odd} is not like that of other sites")
+                    add(total, reply)
+            except SiteFault as error:
+                self._failed(error)
+                continue
+            answered += 1
+            if step.learnt is not None:
+                self.took_part.add(site)
+        return total, answered
+
+    def _piled(
+        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
+    ) -> tuple[dict[str, Any], int]:
+        """What replies come to that are seen together first, and how many they are."""
+        with Pile(step, self._combining) as pile:
+            for site, reply in heard:
+                try:
+                    with blaming(site, step=step.name, round=round):
+                        pile.put(site, asks[site], reply)
+                except SiteFault as error:
+                    self._failed(error)
+            out = pile.leave_out()
+            self._too_far = sum(code == TOO_FAR for code, _ in out.values())
+            for site, (code, why) in out.items():
+                self._failed(refused(why, site=site, step=step.name, round=round, code=code))
+            answered = len(pile.sites)
+            if self._combining.combines(step) and answered < self._combining.needed:
+                raise self._too_few(step, answered, self._combining.needed, round=round)
+            self.took_part.update(pile.sites)
+            return pile.total(), answered
+
+    def _leave_out(
+        self, step: Step, replies: dict[str, Any], asks: dict[str, Any], *, round: int
+    ) -> None:
+        """Leave the replies out that are too far off, where a method looks at each by itself."""
+        if step.learnt is None:
+            return
+        norms = {}
+        for site, reply in list(replies.items()):
+            try:
+                with blaming(site, step=step.name, round=round):
+                    norms[site] = norm_of(step.learnt, asks[site], reply)
+            except SiteFault as error:
+                self._failed(error)
+                del replies[site]
+        out = self._combining.too_far(norms)
+        self._too_far = len(out)
+        for site, why in out.items():
+            self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))
+            del replies[site]
+        self.took_part.update(replies)
 
     def relay(
         self,
@@ -162,10 +242,30 @@ class Federation:
         for site in sites:
             _, asks = self._addressed(ask, [site])
             for name, reply in self._replies(step, asks, round=round, timeout=None):
+                try:
+                    with blaming(name, step=step.name, round=round):
+                        ask = then(ask, reply)
+                except SiteFault as error:
+                    self._failed(error)
+                    continue
+                self.took_part.add(name)
                 replies[name] = reply
-                ask = then(ask, reply)
         self._settle(step, list(sites), len(replies), round=round, at_least=None)
         return replies
+
+    def enough(self, count: int) -> bool:
+        """Whether so many of the sites that the federation began with are enough to go on with."""
+        return count >= (min(self._at_least, self._all) if self._at_least else self._all)
+
+    def leave_out(self, fault: SiteFault) -> None:
+        """Note a fault, and ask its site nothing more."""
+        self._failed(fault)
+        self.go_on_without([fault.site])
+
+    def go_on_without(self, sites: Sequence[str]) -> None:
+        """Ask these sites nothing more: where a step names them, they are passed over."""
+        self._left_out |= set(sites)
+        self.sites = tuple(site for site in self.sites if site not in self._left_out)
 
     def take_faults(self) -> list[SiteFault]:
         """The faults since the last call."""
@@ -173,7 +273,8 @@ class Federation:
         return faults
 
     def _addressed(self, ask: Any, sites: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
-        names = sorted(ask if isinstance(ask, Mapping) else self.sites if sites is None else sites)
+        named = ask if isinstance(ask, Mapping) else self.sites if sites is None else sites
+        names = sorted(set(named) - self._left_out)
         unknown = set(names) - set(self.sites)
         if unknown:
             raise FederationError(f"there is no site {sorted(unknown)[0]!r} in this federation")
@@ -193,11 +294,11 @@ class Federation:
             step.name, round, asks=encoded, timeout=timeout or self._timeout
         )
         with closing(deliveries):  # whoever stops listening must not keep the engine waiting
-            for site, data in _in_order(deliveries, asks) if ordered else _as_they_come(deliveries):
+            for site, data in in_order(deliveries, asks) if ordered else as_they_come(deliveries):
                 self.compute_seconds += data.seconds
                 self.seconds_by_site[site] += data.seconds
                 try:
-                    reply = self._open(step, site, data.reply, asks[site], round=round)
+                    reply = self._open(step, data, asks[site], round=round)
                 except SiteFault as error:
                     self._failed(error)
                     continue
@@ -218,6 +319,7 @@ class Federation:
         for site, ask in asks.items():
             if id(ask) not in done:
                 data = encode(ask)
+                check_size(data, limits_of(step.ask))
                 done[id(ask)] = (data, sizes(ask, len(data)))
             encoded[site], rows = done[id(ask)]
             self._ledger.record(
@@ -226,106 +328,61 @@ class Federation:
             self._watch(Event("ask", round, site=site, step=step.name))
         return encoded
 
-    def _open(self, step: Step, site: str, data: bytes, ask: Any, *, round: int) -> Any:
-        """The reply in `data`, noted in the ledger and checked. Raises SiteFault."""
-        try:
-            failed = peek(data)["message"] == Failure.__name__
-            message: Any = decode(Failure if failed else step.reply, data)
-            if not (failed and message.code in BY_THE_ENGINE):
-                self._ledger.record(
-                    sizes(message, len(data)),
-                    round=round,
-                    step=step.name,
-                    direction="up",
-                    site=site,
-                    seen="sum" if step.summed and not failed else "one by one",
-                )
-            if failed:
-                raise fault(message, site=site, step=step.name, round=round)
+    def _open(self, step: Step, delivery: Delivery, ask: Any, *, round: int) -> Any:
+        """The reply that was delivered, noted in the ledger and checked. Raises SiteFault."""
+        site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
+        with blaming(site, step=step.name, round=round):
+            message = decode_one_of((step.reply, Failure), data, limits=limits)
+        failed = isinstance(message, Failure)
+        if delivery.heard:
+            self._ledger.record(
+                sizes(message, len(data)),
+                round=round,
+                step=step.name,
+                direction="up",
+                site=site,
+                seen="sum" if step.summed and not failed else "one by one",
+            )
+            if failed and message.code in BY_THE_ENGINE:
+                message = replace(message, code="error")  # a site that answers is not lost
+        if failed:
+            raise fault(message, site=site, step=step.name, round=round)
+        with blaming(site, step=step.name, round=round):
             message = restored(step, ask, message)
             check_reply(step, ask, message)
-        except (MessageError, GuardError) as error:
-            raise _refused(error.what, site=site, step=step, round=round) from error
+            check_learnt(step, message)
         return message
 
     def _settle(
         self, step: Step, names: list[str], answered: int, *, round: int, at_least: int | None
     ) -> None:
         need = self._at_least if at_least is None else at_least
-        need = min(need, len(names)) if need else len(names)
+        need = min(need, len(names)) if need else fewest_left(len(names), self._too_far)
+        self._too_far = 0
         if answered < need:
-            faults = tuple(fault for fault in self.faults if fault.round == round)
-            error = QuorumError(
-                f"step {step.name}, round {round}: too few sites answered",
-                expected=f"at least {need} of {len(names)}",
-                got=f"{answered} ({'; '.join(map(str, faults))})",
-                fix="mend the sites that failed and resume, or lower federation.at_least",
+            raise self._too_few(step, answered, need, round=round, of=len(names))
+
+    def _too_few(
+        self, step: Step, answered: int, need: int, *, round: int, of: int = 0
+    ) -> QuorumError:
+        faults = tuple(fault for fault in self.faults if fault.round == round)
+        fix = "mend the sites that failed and resume, or lower federation.at_least"
+        if not of:
+            fix = (
+                "ask more sites (federation.fraction), mend those that failed and resume, or set"
+                ' federation.combine to "clipped" or "mean"'
             )
-            error.faults = faults
-            raise error
-
-
-def _refused(why: str, *, site: str, step: Step, round: int) -> SiteFault:
-    what = f"the server refused the site's reply: {why}"
-    return SiteFault(site=site, step=step.name, round=round, code="refused", what=what)
+        error = QuorumError(
+            f"step {step.name}, round {round}: too few sites answered",
+            expected=f"at least {need}"
+            + (f" of {of}" if of else f", since combine = {self._combining.how!r}"),
+            got=f"{answered} ({'; '.join(map(str, faults))})",
+            fix=fix,
+        )
+        error.faults = faults
+        return error
 
 
 def round_half_up(number: float) -> int:
     """Rounds .5 up, always (Python rounds to even)."""
     return int(number + 0.5)
-
-
-def _as_they_come(deliveries: Iterator[Delivery]) -> Iterator[tuple[str, Delivery]]:
-    for delivery in deliveries:
-        yield delivery.site, delivery
-
-
-def _in_order(
-    deliveries: Iterator[Delivery], asks: dict[str, Any]
-) -> Iterator[tuple[str, Delivery]]:
-    """Deliveries in the order of the sites' names; an early one waits for those before it."""
-    waiting: dict[str, Delivery] = {}
-    order = iter(sorted(asks))
-    turn = next(order, None)
-    for delivery in deliveries:
-        waiting[delivery.site] = delivery
-        while turn is not None and turn in waiting:
-            yield turn, waiting.pop(turn)
-            turn = next(order, None)
-
-
-def _misfit(total: dict[str, Any], reply: Any) -> str | None:
-    """The first field of a reply that cannot be added to those before it."""
-    for name, kind in fields_of(type(reply)).items():
-        if name not in total or kind not in ("array", "arrays"):
-            continue
-        one, other = total[name], getattr(reply, name)
-        if kind == "array":
-            one, other = {"": one}, {"": other}
-        if one.keys() != other.keys() or any(_unlike(one[key], other[key]) for key in one):
-            return name
-    return None
-
-
-def _unlike(total: np.ndarray, array: np.ndarray) -> bool:
-    return total.shape != array.shape or (total.dtype.kind == "f") != (array.dtype.kind == "f")
-
-
-def _add(total: dict[str, Any], reply: Any) -> None:
-    for name, kind in fields_of(type(reply)).items():
-        value = getattr(reply, name)
-        if kind == "array":
-            total[name] = _plus(total.get(name), value)
-        elif kind == "arrays":
-            sums = total.setdefault(name, {})
-            for key, array in value.items():
-                sums[key] = _plus(sums.get(key), array)
-        else:
-            total[name] = total.get(name, 0) + value
-
-
-def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
-    if total is None:
-        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-    total += array
-    return total

@@ -1,14 +1,58 @@
-"""Writing a file so that it is there whole or not at all, or so that only its owner can read it."""
+"""Files and folders: written whole or not at all, read by their owner only, and never elsewhere.
+
+A name that comes from another place (a lead, a site, the engine) becomes a path in one way only:
+`plain_name` looks at the name, and `inside` makes the path.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confide.errors import RunError
+from confide.errors import GuardError, RunError
+
+LONGEST_NAME = 100
+_PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+
+
+def plain_name(name: object, what: str) -> str:
+    """The name, if it can stand for a file or folder and for nothing else.
+
+    `what` is what it names, for the message. Raises GuardError, which never repeats the name.
+    """
+    if type(name) is not str or not _PLAIN.fullmatch(name):
+        raise GuardError(
+            f"this is not the name of {what}",
+            expected=f"a letter or digit, then up to {LONGEST_NAME - 1} letters, digits,"
+            " '.', '_' or '-'",
+            got=f"{len(name)} characters" if isinstance(name, str) else type(name).__name__,
+        )
+    return name
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """The path of plain names below a folder that is ours. Raises GuardError.
+
+    No part of it below the folder may be a link, so it cannot lead out again.
+    """
+    path = folder
+    for name in names:
+        path = path / plain_name(name, "a file or folder")
+        if path.is_symlink():
+            raise GuardError("this is a link, and none is followed here", where=str(path))
+    return path
+
+
+def is_regular(path: Path) -> bool:
+    """Whether this is a file: no link, folder, pipe or device."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def write_of_run(path: Path, data: bytes) -> None:

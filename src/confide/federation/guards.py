@@ -8,19 +8,24 @@ what it says it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.failures import Refusal
+from confide.federation.failures import Failure, Refusal
+from confide.federation.forms import Limits, limits_of, limits_with, widest
 from confide.federation.messages import Arrays, fields_of
 from confide.federation.steps import Step
 
 MOST = 10**12
 """No honest count of sentences, tokens or entities is larger."""
+MOST_NAMES, LONGEST_NAME = 2_000, 200
+"""Of types or relations of one site, and letters of one: no honest site has more."""
+_MARK = re.compile(r"[0-9a-z]{0,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,17 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
     return scaled
 
 
+def reply_limits(step: Step, ask: Any) -> Limits:
+    """The most that a reply to this ask can weigh, a failure included.
+
+    Arrays that must be like those of the ask are as large as these; of others the step says how
+    many numbers they hold (`Step.numbers`), or their field how long they can be.
+    """
+    like = {replied: getattr(ask, asked) for asked, replied in step.like}
+    numbers = step.numbers(ask) if step.numbers is not None else None
+    return widest([limits_with(step.reply, like, numbers=numbers), limits_of(Failure)])
+
+
 def check_reply(step: Step, ask: Any, reply: Any) -> None:
     """Raise GuardError where a reply is not finite, not of its declared shape, or absurd.
 
@@ -115,6 +131,32 @@ def check_reply(step: Step, ask: Any, reply: Any) -> None:
         _check_like(asked, getattr(ask, asked), replied, getattr(reply, replied))
     if step.check is not None:
         step.check(ask, reply)
+
+
+def check_names(field: str, names: Iterable[str]) -> None:
+    """Raise GuardError where these are not distinct names that can be shown and written anywhere.
+
+    A name is of 1 to 200 printable characters, with a letter or a digit among them.
+    """
+    every = list(names)
+    if len(every) > MOST_NAMES:
+        got = str(len(every))
+        raise GuardError(f"{field} are too many", expected=f"at most {MOST_NAMES}", got=got)
+    if len(set(every)) != len(every):
+        raise GuardError(f"{field} are not distinct")
+    if not all(map(_is_name, every)):
+        raise GuardError(f"{field} holds what is no name", expected="printable characters")
+
+
+def _is_name(name: str) -> bool:
+    fits = 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()
+    return fits and any(c.isalnum() for c in name)
+
+
+def check_mark(field: str, mark: str) -> None:
+    """Raise GuardError where this is no digest or check value: hexadecimal digits, or nothing."""
+    if not _MARK.fullmatch(mark):
+        raise GuardError(f"{field} is no digest")
 
 
 def _check_array(name: str, array: np.ndarray) -> None:

@@ -40,6 +40,7 @@ class SiteSpec:
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
+    remote: bool = False
 
     @property
     def weight(self) -> int:
@@ -74,6 +75,7 @@ class Hosting:
             knows=spec.knows,
             test_knows=spec.test_knows,
             guards=spec.guards,
+            remote=spec.remote,
             scratch=scratch,
         )
         return SiteHost(

@@ -1,20 +1,38 @@
 """The secret key that the sites share and the server never sees.
 
-A key file is one line: "confide-key-1 " and 64 hexadecimal digits (32 random bytes).
+A key file is one line: "confide-key-1 " and 64 hexadecimal digits (32 random bytes), or that line
+encrypted (see `passphrase`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import multiprocessing
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
-from confide.errors import KeyFileError
+from confide.errors import KeyFileError, LockedKeyError
+from confide.federation.passphrase import (
+    Kind,
+    in_plain,
+    is_sealed,
+    new_passphrase_for,
+    private_from,
+    read_key_file,
+    save_private,
+    seal,
+    unseal,
+    write_key,
+)
 
 _MARK = "confide-key-1"
 _BYTES = 32
+
+_OPENED: dict[str, bytes] = {}
+"""Keys that this process opened, by the digest of the encrypted file: asked for, opened, once."""
 
 
 def simulated_key(seed: int) -> bytes:
@@ -26,37 +44,123 @@ def simulated_key(seed: int) -> bytes:
     return hashlib.sha256(f"confide simulated key\0{seed}".encode()).digest()
 
 
-def new_key(path: Path, key: bytes | None = None) -> Path:
+def new_key(path: Path, key: bytes | None = None, *, passphrase: bytes | None = None) -> Path:
     """Write a key file, readable by its owner only; a new random key unless one is given.
 
-    Never overwrites a file.
+    With a passphrase it is encrypted. Never overwrites a file. Raises KeyFileError.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise KeyFileError(
-            "there is a file already, and a key is never overwritten",
-            where=str(path),
-            fix="choose another path, or move the old key away",
-        ) from error
-    with os.fdopen(handle, "w") as file:
-        file.write(f"{_MARK} {(key or secrets.token_bytes(_BYTES)).hex()}\n")
+    write_key(path, _content(key or secrets.token_bytes(_BYTES), passphrase))
     return path
 
 
-def read_key(path: Path) -> bytes:
-    """The 32 bytes of a key file. Raises KeyFileError: missing, short, or not a key."""
+def read_key(path: Path, *, ask: bool = True) -> bytes:
+    """The 32 bytes of a key file. Raises KeyFileError: missing, short, or not a key.
+
+    An encrypted one is opened once in the life of a process, and again only when the file changed.
+    Where its passphrase is not in the environment's file it is asked for at the terminal, unless
+    not `ask`, or in a worker process. Raises LockedKeyError.
+    """
     try:
-        words = path.read_text(encoding="ascii").split()
-    except OSError as error:
+        content = read_key_file(path)
+    except KeyFileError as error:
+        if error.__cause__ is None:
+            raise
         raise KeyFileError(
             "there is no key file",
             where=str(path),
             fix="ask another site for the shared key, or make one with `confide key new`",
         ) from error
-    except UnicodeDecodeError:
-        words = []
+    if not is_sealed(content):
+        return _plain(content, path)
+    name = hashlib.sha256(content).hexdigest()
+    if name not in _OPENED:
+        ask = ask and multiprocessing.parent_process() is None
+        opened = unseal(content, path, kind="shared", ask=ask)
+        _OPENED[name] = _plain(opened, path)
+    return _OPENED[name]
+
+
+def unlock(paths: Iterable[Path], *, ask: bool = True) -> None:
+    """Open those of these key files that are encrypted, before work begins that needs them.
+
+    What else may be wrong with a file, or that there is none, is left to whoever reads it. Raises
+    LockedKeyError.
+    """
+    for path in sorted(set(paths)):
+        try:
+            if is_sealed(read_key_file(path)):
+                read_key(path, ask=ask)
+        except LockedKeyError:
+            raise
+        except KeyFileError:
+            continue
+
+
+def protect_key(path: Path) -> Path:
+    """Encrypt the key in a file, the sites' or a private one, with a passphrase that is asked for.
+
+    The file is replaced when the new one is whole and has been opened again. What was on the disk
+    before may still be found there, and in backups. Raises KeyFileError, LockedKeyError.
+    """
+    path = _own(path)
+    content = read_key_file(path)
+    if is_sealed(content):
+        raise KeyFileError(
+            "the key is encrypted already",
+            where=str(path),
+            fix="for another passphrase: `confide key unprotect`, then `confide key protect`",
+        )
+    kind: Kind = "private" if content.lstrip().startswith(b"-----BEGIN ") else "shared"
+    if kind == "private":
+        plain = in_plain(private_from(content, path), "DER")
+    else:
+        plain = _line(_plain(content, path))
+    passphrase = new_passphrase_for(path)
+    sealed = seal(plain, passphrase, kind=kind)
+    if unseal(sealed, path, kind=kind, passphrase=passphrase) != plain:
+        raise KeyFileError("the encrypted key does not open again", where=str(path))
+    write_key(path, sealed, over=True)
+    return path
+
+
+def unprotect_key(path: Path) -> Path:
+    """Write the key in a file in plain again. Raises KeyFileError, LockedKeyError."""
+    path = _own(path)
+    content = read_key_file(path)
+    if not is_sealed(content):
+        raise KeyFileError("the key is not encrypted", where=str(path))
+    if content.split(b" ", 2)[1] == b"private":
+        save_private(path, private_from(content, path), passphrase=None, over=True)
+    else:
+        opened = unseal(content, path, kind="shared")
+        write_key(path, _line(_plain(opened, path)), over=True)
+    return path
+
+
+def _own(path: Path) -> Path:
+    """The file itself, where `path` is a link. Raises KeyFileError where it is another user's."""
+    path = path.resolve()
+    if path.exists() and path.stat().st_uid != os.geteuid():
+        raise KeyFileError(
+            "the key belongs to another user, who could not read it afterwards",
+            where=str(path),
+            fix="give the command as that user",
+        )
+    return path
+
+
+def _content(key: bytes, passphrase: bytes | None) -> bytes:
+    """What a key file holds."""
+    return _line(key) if passphrase is None else seal(_line(key), passphrase, kind="shared")
+
+
+def _line(key: bytes) -> bytes:
+    return f"{_MARK} {key.hex()}\n".encode()
+
+
+def _plain(content: bytes, path: Path) -> bytes:
+    """The key in the line of a plain file."""
+    words = content.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != _MARK:
         raise KeyFileError("this is not a key file", expected=f"'{_MARK} <hex>'", where=str(path))
     try:

@@ -18,7 +18,6 @@ array([1.5, 2. ])
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import types
 import typing
@@ -26,25 +25,41 @@ from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
-from safetensors import SafetensorError
 
 from confide.errors import MessageError
+from confide.federation.forms import (
+    DTYPES,
+    OWN,
+    Arrays,
+    Limits,
+    carries,
+    check_arrays,
+    fields_of,
+    hints_of,
+)
+
+__all__ = [
+    "FORMAT",
+    "MOST_INT",
+    "OWN",
+    "Arrays",
+    "FieldSize",
+    "Limits",
+    "carries",
+    "check_size",
+    "decode",
+    "decode_one_of",
+    "encode",
+    "fields_of",
+    "peek",
+    "sizes",
+]
 
 FORMAT = 2
 MOST_INT = 2**63 - 1
 M = TypeVar("M")
-Arrays = dict[str, np.ndarray]
 
-_FIELDS: dict[type, dict[str, str]] = {}
 _PLAIN = (bool, int, float, str)
-_DTYPES = frozenset(
-    ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
-)
-
-
-def carries(what: str) -> Any:
-    """A message field, with the words that the wire table prints for it."""
-    return dataclasses.field(metadata={"what": what})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,19 +89,30 @@ def encode(message: Any) -> bytes:
     return safetensors.numpy.save(tensors, {"confide": header})
 
 
-def decode(kind: type[M], data: bytes) -> M:
-    """The message of class `kind` in `data`. Raises MessageError on anything else."""
-    header = peek(data)
-    if header["message"] != kind.__name__:
-        raise MessageError("another message", expected=kind.__name__, got=str(header["message"]))
+def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
+    """The message of class `kind` in `data`. Raises MessageError on anything else.
+
+    What is beyond the limits is refused before anything of it is parsed.
+    """
+    found: M = decode_one_of((kind,), data, limits=limits)
+    return found
+
+
+def decode_one_of(kinds: tuple[type, ...], data: bytes, *, limits: Limits = OWN) -> Any:
+    """The same of a message that may be of several classes."""
+    header = _opened(data, limits)
+    kind = next((one for one in kinds if one.__name__ == header.message), None)
+    if kind is None:
+        expected = " or ".join(one.__name__ for one in kinds)
+        raise MessageError("another message", expected=expected, got=header.message[:80])
     try:
-        tensors = safetensors.numpy.load(bytes(data))
-    except (SafetensorError, KeyError, ValueError) as error:
+        tensors: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
+    except Exception as error:  # whatever a library makes of bytes that anybody may have written
         raise MessageError(f"the arrays of a {kind.__name__} cannot be read") from error
-    odd = sorted(key for key, array in tensors.items() if array.dtype.name not in _DTYPES)
+    odd = sorted(key for key, array in tensors.items() if array.dtype.name not in DTYPES)
     if odd:
         raise MessageError(f"{kind.__name__}.{odd[0]} is an array of a type that cannot travel")
-    plain = header["fields"]
+    plain = header.fields
     values: dict[str, Any] = {}
     for name, form in fields_of(kind).items():
         if form == "arrays":
@@ -101,30 +127,65 @@ def decode(kind: type[M], data: bytes) -> M:
             raise MessageError(f"a {kind.__name__} without its field {name!r}")
     if tensors or plain:
         extra = sorted([*tensors, *plain])[0]
-        raise MessageError(f"a {kind.__name__} with an unknown field {extra!r}")
+        raise MessageError(f"a {kind.__name__} with an unknown field {extra[:80]!r}")
+    check_arrays(kind, values)
     return kind(**values)
 
 
-def peek(data: bytes) -> dict[str, Any]:
+def peek(data: bytes, *, limits: Limits = OWN) -> dict[str, Any]:
     """The header of encoded bytes: format, name of the message, plain fields."""
+    header = _opened(data, limits)
+    return {"format": FORMAT, "message": header.message, "fields": header.fields}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Header:
+    """What stands before the arrays: the message's class, its plain fields, how many arrays."""
+
+    message: str
+    fields: dict[str, Any]
+    arrays: int
+
+
+def check_size(data: bytes, limits: Limits) -> int:
+    """How long the header of encoded bytes is. Raises MessageError where they are too many.
+
+    Looks at eight bytes, and parses nothing.
+    """
+    if len(data) > limits.bytes:
+        what = "the message is larger than one of its kind can be"
+        raise MessageError(what, expected=f"at most {limits.bytes} bytes", got=f"{len(data)} bytes")
+    size = int.from_bytes(bytes(data[:8]), "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise MessageError("these bytes are not a confide message")
+    if size > limits.header:
+        what = "the message's header is larger than one of its kind can be"
+        raise MessageError(what, expected=f"at most {limits.header} bytes", got=f"{size} bytes")
+    return size
+
+
+def _opened(data: bytes, limits: Limits) -> _Header:
+    """The header, parsed once. Raises MessageError."""
+    size = check_size(data, limits)
     try:
-        size = int.from_bytes(bytes(data[:8]), "little")
-        if size > len(data) - 8:
-            raise ValueError("cut short")
-        outer = json.loads(bytes(data[8 : 8 + size]))
+        outer = json.loads(str(data[8 : 8 + size], "utf-8"))
+        arrays = len(outer) - 1
+        if arrays > limits.arrays:
+            what = "the message has more arrays than one of its kind can have"
+            raise MessageError(what, expected=f"at most {limits.arrays}", got=str(arrays))
         header = json.loads(outer["__metadata__"]["confide"])
         format = header["format"] if isinstance(header, dict) else header[0]
-        if format != FORMAT:
+        if type(format) is int and format != FORMAT:
             raise MessageError(
                 "a message of another version of confide",
                 expected=f"format {FORMAT}",
-                got=f"format {format}",
+                got=f"format {format}"[:40],
                 fix="use the same version of confide at all places",
             )
-        _, message, fields = header
-        if not isinstance(message, str) or not isinstance(fields, dict):
+        version, message, fields = header
+        if version != FORMAT or not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return {"format": format, "message": message, "fields": fields}
+        return _Header(message, fields, arrays)
     except MessageError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
@@ -151,45 +212,8 @@ def sizes(message: Any, encoded: int) -> list[FieldSize]:
 _json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
 
 
-def fields_of(kind: type) -> dict[str, str]:
-    """Field name -> "array", "arrays", "number", "text", "list" or "table", from annotations."""
-    if kind not in _FIELDS:
-        _FIELDS[kind] = _fields_of(kind)
-    return _FIELDS[kind]
-
-
-def _fields_of(kind: type) -> dict[str, str]:
-    if not dataclasses.is_dataclass(kind):
-        raise MessageError(f"{kind.__name__} is not a dataclass, so it cannot travel")
-    hints = _hints(kind)
-    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(kind)}
-
-
-def _kind(hint: Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is np.ndarray or origin is np.ndarray:
-        return "array"
-    if origin is dict and arguments[0] is str:
-        if arguments[1] is np.ndarray or typing.get_origin(arguments[1]) is np.ndarray:
-            return "arrays"
-        _kind(arguments[1])
-        return "table"
-    if hint is str:
-        return "text"
-    if hint in (int, float, bool):
-        return "number"
-    if origin in (list, tuple):
-        for argument in arguments:
-            if argument is not Ellipsis:
-                _kind(argument)
-        return "list"
-    if origin in (typing.Union, types.UnionType):
-        return _kind(next(a for a in arguments if a is not type(None)))
-    raise MessageError(f"a field of type {hint} cannot travel")
-
-
 def _array(value: Any, message: str, name: str) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES:
+    if not isinstance(value, np.ndarray) or value.dtype.name not in DTYPES:
         got = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
         raise MessageError(f"{message}.{name} cannot travel", expected="an array", got=got)
     return np.asarray(value, order="C")
@@ -212,13 +236,7 @@ def _plain(value: Any, message: str, name: str) -> Any:
 
 
 def _typed(kind: type, name: str, value: Any) -> Any:
-    return _fit(_hints(kind)[name], value, f"{kind.__name__}.{name}")
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The annotations of a message; looking them up takes longer than decoding a small one."""
-    return typing.get_type_hints(kind)
+    return _fit(hints_of(kind)[name], value, f"{kind.__name__}.{name}")
 
 
 def _fit(hint: Any, value: Any, place: str) -> Any:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confide.errors import ConfideError, MessageError
+from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
 from confide.federation.failures import Refusal, failure_from
+from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step, Turn
+from confide.learning.encoder_files import is_encoder_name
 from confide.learning.seeds import derive_seed
 from confide.text.document import Document
 
@@ -27,7 +29,8 @@ class Site:
 
     `vectors` and `context` are where the site has its file of word vectors and its frozen encoder;
     `tag_scheme` is its own choice, where it has one; `knows` are the relations or entity types that
-    it annotates (none: all of them), `test_knows` those of its test text besides. `cache` holds
+    it annotates (none: all of them), `test_knows` those of its test text besides. `remote`: the
+    server is elsewhere, and no path of its choice is opened. `cache` holds
     what can be made again from text and memory (encoded batches); `scratch` is shared by all sites
     of one process (one model instance). Neither is saved, neither travels.
     """
@@ -43,6 +46,7 @@ class Site:
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
+    remote: bool = False
     cache: dict[str, Any] = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)
 
@@ -50,12 +54,25 @@ class Site:
         """The documents of `part`: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[part]
 
+    def model_place(self, name: str) -> str:
+        """Where this site has the model that the server calls so: its own folder, or the name.
+
+        Raises Refusal where a server that is elsewhere names a path.
+        """
+        if self.context:
+            return self.context
+        if self.remote and not is_encoder_name(name):
+            raise Refusal("own-folder")
+        return name
+
     def key(self) -> bytes:
         """The secret key, read from the site's own file. Raises Refusal where there is none."""
         if self.key_file is None:
             raise Refusal("no-key")
         try:
             return read_key(self.key_file)
+        except LockedKeyError as error:
+            raise Refusal("locked-key") from error
         except ConfideError as error:
             raise Refusal("no-key") from error
 
@@ -95,6 +112,8 @@ class SiteHost:
         step = self._steps.get(name)
         if step is None:
             raise Refusal("unknown-step")
+        if round < 0:
+            raise Refusal("bad-ask")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
         bound = bound_of(step, self.site.guards.max_norm)
@@ -117,7 +136,7 @@ class SiteHost:
         if heard is not None and heard[0] is data and type(heard[1]) is step.ask:
             return heard[1]
         try:
-            ask: Any = decode(step.ask, data)
+            ask: Any = decode(step.ask, data, limits=limits_of(step.ask))
         except MessageError as error:
             raise Refusal("bad-ask") from error
         self.site.scratch["heard"] = (data, ask)
@@ -130,6 +149,7 @@ def note_traceback(log: Path, step: str, round: int) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "a", encoding="utf-8") as file:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-            file.write(f"{stamp} round {round} step {step}\n{traceback.format_exc()}\n")
+            asked = f"round {round} step {printable(step, 100)}"
+            file.write(f"{stamp} {asked}\n{traceback.format_exc()}\n")
     except OSError:
         pass  # a full disk must not turn a clear failure into a second one

@@ -7,17 +7,20 @@ the two messages, and so what comes in and what leaves.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from confide.errors import MessageError
+from confide.federation.forms import undeclared
 from confide.federation.messages import fields_of
 
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
 Start = Callable[[Any, Any, str], Any]
+Numbers = Callable[[Any], Mapping[str, int]]
+Has = Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,24 @@ class Turn:
     site: str
     step: str
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Where a reply says what its site learnt, so that the server can weigh one site by the others.
+
+    `field` of the reply holds it, times the reply's number `weight` ("": times 1). The site set out
+    from the ask's field `start` ("": from nothing, so that the reply holds the change itself).
+    `has(reply, name)` is 0 for the numbers of an array of which the site says nothing, and its
+    weight for the others, in a shape that broadcasts; None is all of them. Of a sum of replies it
+    says how heavy they are together. `combined` is False where a method needs the sum itself.
+    """
+
+    field: str
+    weight: str = ""
+    start: str = ""
+    has: Has | None = None
+    combined: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,10 @@ class Step:
     every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
     reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
     other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
+    `numbers(ask)` says of fields of the reply how many numbers their arrays hold at most, where
+    neither `like` nor the field (`carries(most=...)`) does.
+    `learnt` says where a reply holds what a site learnt: such replies are compared with each other
+    and combined (`confide.federation.combining`).
     """
 
     name: str
@@ -53,6 +78,8 @@ class Step:
     check: Check | None = None
     bound: Bound | None = None
     start: Start | None = None
+    numbers: Numbers | None = None
+    learnt: Learnt | None = None
 
     @staticmethod
     def of(
@@ -63,13 +90,25 @@ class Step:
         check: Check | None = None,
         bound: Bound | None = None,
         start: Start | None = None,
+        numbers: Numbers | None = None,
+        learnt: Learnt | None = None,
     ) -> Step:
-        """The step that a function declares by its annotations."""
+        """The step that a function declares by its annotations.
+
+        Raises MessageError where a message cannot travel, or does not declare its arrays.
+        """
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
-        step = Step(name, hints["ask"], reply, answer, summed, like, check, bound, start)
-        fields_of(step.ask)
+        step = Step(
+            name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers, learnt
+        )
+        for message in (step.ask, reply):
+            if undeclared(message):
+                raise MessageError(
+                    f"{message.__name__}.{undeclared(message)[0]} does not say what array it is",
+                    expected="a type of number in its annotation, and its axes in its name",
+                )
         kinds = fields_of(reply)
         if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:
             raise MessageError(f"step {step.name}: only numbers and arrays can be summed")

@@ -1,25 +1,28 @@
 """The embedded engine with n worker processes: spawned once, kept for the run.
 
 Each worker holds some of the sites for good (so their encoded text is kept) and computes with
-`threads` threads. Asks and replies are encoded bytes in shared memory. A worker that dies is
-started again and its ask repeated once; since every answer depends only on memory, ask and seed,
-the numbers do not change. Where memory is not written in every round, the run stops instead, and
-is resumed from its last checkpoint.
+`threads` threads. Asks and replies are encoded bytes in memory that has no name, so nothing of a
+message is left when the processes are killed. A worker that dies is started again and its ask
+repeated once; since every answer depends only on memory, ask and seed, the numbers do not change.
+Where memory is not written in every round, the run stops instead, and is resumed from its last
+checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import multiprocessing
-import secrets
+import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from confide.errors import FederationError
@@ -99,24 +102,23 @@ class WorkerEngine:
 
 
 class _Blocks:
-    """The asks of one delivery in shared memory: equal bytes lie there once."""
+    """The asks of one delivery in memory that processes can share: equal bytes lie there once."""
 
     def __init__(self, asks: Mapping[str, bytes]) -> None:
-        self._blocks: dict[int, SharedMemory] = {}
+        self._blocks: dict[int, int] = {}
         self._asks = asks
         for data in asks.values():
             if id(data) not in self._blocks:
                 self._blocks[id(data)] = _placed(data)
 
-    def place(self, site: str) -> tuple[str, int]:
-        """Name and length of the block that holds a site's ask."""
+    def place(self, site: str) -> tuple[int, int]:
+        """Handle and length of the block that holds a site's ask."""
         data = self._asks[site]
-        return self._blocks[id(data)].name, len(data)
+        return self._blocks[id(data)], len(data)
 
     def free(self) -> None:
-        for block in self._blocks.values():
-            block.close()
-            block.unlink()
+        for handle in self._blocks.values():
+            os.close(handle)
 
 
 class _Worker:
@@ -128,7 +130,6 @@ class _Worker:
         self.pipe: Connection
         self._site = ""
         self._since = 0.0
-        self._reply = ""
         self._again = False
         self._left = self._up = False
         self._spawn()
@@ -156,8 +157,9 @@ class _Worker:
     def _send(self, step: str, round: int, blocks: _Blocks) -> None:
         self._since = time.perf_counter()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._reply = f"confide-{secrets.token_hex(8)}"
-            self.pipe.send((step, round, self._site, *blocks.place(self._site), self._reply))
+            handle, length = blocks.place(self._site)
+            self.pipe.send((step, round, self._site, length))
+            send_handle(self.pipe, handle, self._process.pid)
 
     def overdue(self, timeout: float | None) -> bool:
         """Whether the ask in hand has taken too long, since the process was up."""
@@ -174,8 +176,7 @@ class _Worker:
                     self._up, self._since = True, time.perf_counter()
                     return None
                 length, seconds = said
-                reply = _taken(self._reply, length, unlink=True)
-                self._reply = ""
+                reply = _taken(recv_handle(self.pipe), length)
                 return Delivery(self._site, reply, seconds)
             code = "timeout"
         except (EOFError, ConnectionResetError):
@@ -193,7 +194,7 @@ class _Worker:
             self._send(step, round, blocks)
             return None
         seconds = time.perf_counter() - self._since
-        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds)
+        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds, heard=False)
 
     def interrupt(self) -> None:
         """Kill the process; who waits for it hears that it died."""
@@ -211,9 +212,6 @@ class _Worker:
             self._process.kill()
         self._process.join()
         self.pipe.close()
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            if self._reply:
-                _taken(self._reply, 0, unlink=True)  # that nobody fetched
 
 
 def _leave(workers: Sequence[_Worker]) -> None:
@@ -268,29 +266,37 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(None)
         while True:
-            step, round, site, name, length, place = pipe.recv()
-            ask = _taken(name, length, unlink=False)
+            step, round, site, length = pipe.recv()
+            ask = _taken(recv_handle(pipe), length)
             start = time.perf_counter()
             reply = hosts[site].answer(step, round, ask)
             seconds = time.perf_counter() - start
-            _placed(reply, place).close()
             pipe.send((len(reply), seconds))
+            handle = _placed(reply)
+            send_handle(pipe, handle, os.getppid())
+            os.close(handle)
 
 
-def _placed(data: bytes, name: str | None = None) -> SharedMemory:
-    """A new block of shared memory that holds these bytes."""
-    block = SharedMemory(name, create=True, size=len(data))
-    assert block.buf is not None
-    block.buf[: len(data)] = data
-    return block
+def _placed(data: bytes) -> int:
+    """A handle of new memory without a name that holds these bytes; it ends with its processes."""
+    handle = _nameless()
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+    return handle
 
 
-def _taken(name: str, length: int, *, unlink: bool) -> bytes:
-    """A copy of a block's first bytes; with `unlink` the block is gone after."""
-    block = SharedMemory(name)
-    assert block.buf is not None
-    data = bytes(block.buf[:length])
-    block.close()
-    if unlink:
-        block.unlink()
-    return data
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):  # Linux
+        return os.memfd_create("confide")
+    with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is there
+        return os.dup(file.fileno())
+
+
+def _taken(handle: int, length: int) -> bytes:
+    """A copy of the first bytes of such memory; the handle is closed."""
+    try:
+        with mmap.mmap(handle, length, prot=mmap.PROT_READ) as block:
+            return block[:]
+    finally:
+        os.close(handle)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant, Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -26,10 +25,10 @@ from nvflare.lighter.utils import (
     generate_cert,
     generate_keys,
     serialize_cert,
-    serialize_pri_key,
 )
 
-from confide.errors import KitError
+from confide.errors import KeyFileError, KitError, LockedKeyError
+from confide.federation.passphrase import load_private, save_private
 from confide.flare.naming import organisation
 from confide.flare.policies import write_private
 
@@ -40,8 +39,11 @@ ROOT_KEY, ROOT_CERTIFICATE = "root.key", "root.crt"
 ROOT_DAYS = 3650
 
 
-def found(folder: Path, name: str, *, days: float) -> None:
-    """Make a new root key and its certificate in `folder`. Good for ten years, or `days`."""
+def found(folder: Path, name: str, *, days: float, passphrase: bytes | None = None) -> None:
+    """Make a new root key and its certificate in `folder`. Good for ten years, or `days`.
+
+    With a passphrase the root key is encrypted.
+    """
     folder.mkdir(mode=0o700)
     private, public = generate_keys()
     certificate = generate_cert(
@@ -52,7 +54,7 @@ def found(folder: Path, name: str, *, days: float) -> None:
         valid_days=max(ROOT_DAYS, days),
         ca=True,
     )
-    write_private(folder / ROOT_KEY, serialize_pri_key(private))
+    save_private(folder / ROOT_KEY, private, passphrase=passphrase)
     write_private(folder / ROOT_CERTIFICATE, serialize_cert(certificate))
 
 
@@ -68,13 +70,19 @@ def participants(made: Consortium, *, sites: Sequence[str], user: str) -> list[P
 
 
 def provision(
-    authority: Path, out: Path, *, name: str, participants: Sequence[Participant]
+    authority: Path,
+    out: Path,
+    *,
+    name: str,
+    participants: Sequence[Participant],
+    passphrase: bytes | None = None,
 ) -> dict[str, Path]:
     """Provision startup kits into `out`: the folder of each participant, by its name.
 
-    How long a certificate is good is each participant's property `days`. Raises KitError.
+    How long a certificate is good is each participant's property `days`. The passphrase of an
+    encrypted root key is asked for where it is not given. Raises KitError, LockedKeyError.
     """
-    key, certificate = _root(authority)
+    key, certificate = _root(authority, passphrase)
     project = Project(
         name,
         "a consortium of confide",
@@ -102,12 +110,14 @@ def provision(
     return {participant.name: out / participant.name for participant in participants}
 
 
-def _root(folder: Path) -> tuple[Any, bytes]:
+def _root(folder: Path, passphrase: bytes | None) -> tuple[Any, bytes]:
     try:
         certificate = (folder / ROOT_CERTIFICATE).read_bytes()
-        key = serialization.load_pem_private_key((folder / ROOT_KEY).read_bytes(), password=None)
         public = x509.load_pem_x509_certificate(certificate).public_key()
-    except (OSError, ValueError) as error:
+        key = load_private(folder / ROOT_KEY, passphrase=passphrase)
+    except LockedKeyError:
+        raise
+    except (OSError, ValueError, KeyFileError) as error:
         raise KitError(
             "the consortium's authority is missing or damaged, and no kit can be made without it",
             where=str(folder),

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import KitError
+from confide.errors import GuardError, KitError, printable
+from confide.federation.files import inside
 from confide.flare.kits import Kit
 from confide.flare.policies import STORE
 from confide.flare.processes import lives
@@ -44,7 +45,7 @@ def held(kit: Kit) -> tuple[Held, ...]:
     try:
         submissions = _submissions(kit)
         names = submissions.keys() | {path.name for path in _folders(kit.path / RUNS)}
-        found = [_of(kit.path / RUNS / name, name, submissions[name]) for name in names]
+        found = [_of(_own(kit, name), name, submissions[name]) for name in names]
     except OSError as error:
         raise KitError(
             f"what the server holds cannot be read ({error.strerror})", where=str(kit.path)
@@ -98,14 +99,23 @@ def delete(kit: Kit, those: Iterable[Held]) -> None:
                     ) from error
 
 
-def _of(folder: Path, name: str, submissions: Sequence[tuple[Path, str]]) -> Held:
-    own = [folder] if folder.is_dir() else []
+def _own(kit: Kit, name: str) -> Path | None:
+    """The run's own folder; None where it has none, or a submission's name can be no folder's."""
+    try:
+        folder = inside(kit.path / RUNS, name)
+    except GuardError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]]) -> Held:
+    own = [folder] if folder else []
     folders = (*(path for path, _ in submissions), *own)
     files = [path.lstat() for one in folders for path in (one, *one.rglob("*"))]
     ended = all(status.startswith(_ENDED) for _, status in submissions)
     return Held(
         run=name,
-        over=(folder / _RESULT).is_file() if own else ended,
+        over=(folder / _RESULT).is_file() if folder else ended,
         last=datetime.datetime.fromtimestamp(max(one.st_mtime for one in files), datetime.UTC),
         bytes=sum(one.st_size for one in files),
         folders=folders,
@@ -118,7 +128,7 @@ def _submissions(kit: Kit) -> defaultdict[str, list[tuple[Path, str]]]:
     for path in _folders(kit.path / STORE / RUNS):
         try:
             meta = json.loads((path / _META).read_bytes())
-            found[str(meta["name"])].append((path, str(meta["status"])))
+            found[printable(meta["name"], 200)].append((path, str(meta["status"])))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is none that FLARE knows
     return found

@@ -6,6 +6,7 @@ Knows an engine, not which; the same path from federation to result as on one ma
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,19 @@ from typing import Any
 
 from confide import __version__
 from confide.data.facts import fingerprint
-from confide.errors import FederationError, QuorumError
+from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.checkpoints import as_array
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Engine, Federation
+from confide.federation.files import for_the_owner, inside
+from confide.federation.ledger import CLOSED, Ledger
 from confide.federation.messages import encode
+from confide.flare.agreements import OUTSIDE
 from confide.flare.joining import (
+    CLOSE,
     JOIN,
     LEAVE,
+    Close,
     Join,
     Joined,
     Leave,
@@ -29,6 +35,8 @@ from confide.flare.joining import (
     wire_digest,
     wire_of,
 )
+from confide.flare.orders import packed, settings_for_sites
+from confide.flare.signing import Evidence
 from confide.gathering import public_set
 from confide.methods import method_of
 from confide.outcomes import (
@@ -36,34 +44,49 @@ from confide.outcomes import (
     Plan,
     binding_of,
     federation_of,
+    ledger_path,
     open_ledger,
     outcome_of,
     result_of,
 )
-from confide.runfolder import RunFolder, environment
+from confide.runfolder import ALONE, RunFolder, environment
 from confide.settings import Settings, dump, parse
 from confide.text.document import Document
 
-ALONE = "alone"
-WITHDRAWN = {"no-consent", "other-wire"}
+WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
 """Codes of a site that does not agree, or no longer."""
 
 
 class Conductor:
     """Conducts one run: `name` at every place, `folder` at the server.
 
-    `version` is that of confide at the lead.
+    `version` is that of confide at the lead; `public` the folder of the server's that a public set
+    may be read from, if there is one. With `evidence` every ask and reply is signed; the engine
+    must be one that carries seals; without it, `lead` is who is said to have ordered the run.
     """
 
     def __init__(
-        self, name: str, settings: str, *, version: str, engine: Engine, folder: Path
+        self,
+        name: str,
+        settings: str,
+        *,
+        version: str,
+        engine: Engine,
+        folder: Path,
+        public: Path | None = None,
+        evidence: Evidence | None = None,
+        lead: str = "",
     ) -> None:
         self._name = name
         self._settings = settings
         self._version = version
         self._engine = engine
         self._folder = RunFolder(folder)
+        self._public_folder = public
+        self._evidence = evidence
+        self._lead = lead
 
+    @for_the_owner()
     def conduct(self, watch: Watcher) -> dict[str, Any]:
         """The run, from its last checkpoint on; what result.json says.
 
@@ -78,16 +101,20 @@ class Conductor:
             )
         settings = parse(tomllib.loads(self._settings))
         check_suited(settings)
+        if self._evidence:
+            self._evidence.check()
         folder = self._folder
         folder.check(settings, resume=folder.is_taken())
+        folder.close()
         folder.write("settings.toml", dump(settings))
+        public = self._public(settings)
         watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
         ended = [
-            self._part(settings, name, sites, watch)
+            self._part(settings, name, sites, public=public, watch=watch)
             for name, sites in parts_of(settings, self._engine.sites).items()
         ]
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
-        digest = _together(joined, public_set(settings))
+        digest = _together(joined, public)
         folder.write("environment.json", environment(settings, digest))
         sites = {site: _facts(one) for site, one in joined.items()}
         data = {"fingerprint": digest, "sites": sites}
@@ -98,29 +125,55 @@ class Conductor:
         return result
 
     def _part(
-        self, settings: Settings, name: str, sites: tuple[str, ...], watch: Watcher
+        self,
+        settings: Settings,
+        name: str,
+        sites: tuple[str, ...],
+        *,
+        public: Sequence[Document],
+        watch: Watcher,
     ) -> tuple[Outcome, dict[str, Joined]]:
         """One federation of the run: join, train and score, leave."""
         ledger = open_ledger(self._folder, name)
-        federation = federation_of(settings, self._engine, ledger, sites=sites, watch=watch)
+        engine = self._engine
+        if self._evidence:
+            carrier: Any = engine
+            engine = self._evidence.engine(carrier, ledger, ledger_path(self._folder, name))
+        federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
-        public = public_set(settings)
         binding = binding_of(settings, _together(joined, public))
         method = method_of(settings)(settings, public)
-        plan = Plan(settings, method, self._engine, self._folder, binding, watch)
+        plan = Plan(settings, method, engine, self._folder, binding, watch)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and look at their own errors"))
         self._leave(federation, outcome, sites=sorted(joined))
+        if self._evidence:
+            _close(federation, ledger, outcome, sites=sorted(joined))
         ledger.flush()
         return outcome, joined
+
+    def _public(self, settings: Settings) -> tuple[Document, ...]:
+        """The public set, of files of the server's own folder only."""
+        files = settings.public.files
+        if not files:
+            return ()
+        if self._public_folder is None:
+            raise SettingsError(
+                "this server has no folder of public files", fix="make `public` in its kit"
+            )
+        found = tuple(str(inside(self._public_folder, *Path(path).parts)) for path in files)
+        own = settings.public.model_copy(update={"files": found})
+        return public_set(settings.model_copy(update={"public": own}))
 
     def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
         return Join(
             version=__version__,
             run=self._name,
-            settings=dump(_without_files(settings)),
+            settings=settings_for_sites(settings),
             sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
+            lead=self._evidence.order.lead().name if self._evidence else self._lead,
+            order=packed(self._evidence.order) if self._evidence else "",
         )
 
     def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
@@ -146,10 +199,19 @@ def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str,
     return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
 
 
-def _without_files(settings: Settings) -> Settings:
-    """The settings as sites get them: where the public set lies is the server's business."""
-    public = settings.public.model_copy(update={"files": ()})
-    return settings.model_copy(update={"public": public})
+def _close(
+    federation: Federation, ledger: Ledger, outcome: Outcome, *, sites: Sequence[str]
+) -> None:
+    """Server and sites sign the heads of their ledgers, so that neither can cut its end unseen.
+
+    The run is whole without it: a site that does not answer any more is noted as left out.
+    """
+    progress, last = outcome.trained.progress, outcome.trained.progress.history[-1]["round"]
+    with contextlib.suppress(QuorumError):
+        federation.ask(CLOSE, Close(ledger.lines), round=last, sites=sites, at_least=1)
+    for fault in federation.take_faults():
+        progress.left_out.setdefault(fault.site, fault.code)
+    ledger.note(CLOSED)
 
 
 def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:

@@ -1,13 +1,14 @@
 """The server's component in NVIDIA FLARE: the rounds of a run over real sites.
 
 The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so that a run
-which is submitted again goes on from its last checkpoint. At the end it is copied to where FLARE
-collects what the lead may download.
+which is submitted again continues from its last checkpoint. At the end a fixed list of its files is
+copied to where FLARE collects what the lead may download.
+
+Whatever a lead submits is hostile until `naming.check_order` has looked at it.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,21 @@ from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.signal import Signal
 
 from confide.errors import ConfideError, EngineError, QuorumError
+from confide.federation.files import inside, private_folder
+from confide.flare.collecting import collect
 from confide.flare.conducting import Conductor
 from confide.flare.engine import FlareEngine
 from confide.flare.events import OUTCOME, TOPIC, Bulletin
+from confide.flare.kits import open_kit
+from confide.flare.naming import check_order
+from confide.flare.signing import evidence_of
 
 SILENCE = 45.0
 """Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
 COLLECTED = "confide"
 """The folder in what the lead downloads."""
+RUNS, PUBLIC = "runs", "public"
+"""In the server's kit: its runs, and the files that a run's public set may be of."""
 
 
 class ConfideController(Controller):  # type: ignore[misc]
@@ -36,14 +44,16 @@ class ConfideController(Controller):  # type: ignore[misc]
         settings: of the run, as TOML.
         sites: who takes part.
         version: of confide at the lead.
+        lead: the lead's card and signature of this order (`orders.submitted`).
     """
 
-    def __init__(self, run: str, settings: str, sites: list[str], version: str) -> None:
+    def __init__(
+        self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
+    ) -> None:
         super().__init__(task_check_period=0.02)
-        self._name = run
-        self._settings = settings
-        self._asked = list(sites)
-        self._version = version
+        self._order: dict[str, Any] = {
+            "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
+        }  # fmt: skip
         self._bulletin = Bulletin()
         self._heard: dict[str, float] = {}
 
@@ -67,32 +77,66 @@ class ConfideController(Controller):  # type: ignore[misc]
         fl_ctx.get_engine().register_app_command(TOPIC, self._told)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """The run, from its last checkpoint on; its folder is collected when it is over."""
+        """The run, from its last checkpoint on; what travels of it is collected when it is over."""
         workspace = fl_ctx.get_engine().get_workspace()
-        folder = Path(workspace.get_root_dir()) / "runs" / self._name
-        self._heard = dict.fromkeys(self._asked, time.monotonic())
-        engine = FlareEngine(self, fl_ctx, abort_signal, sites=self._asked, gone=self._is_silent)
-        conductor = Conductor(
-            self._name, self._settings, version=self._version, engine=engine, folder=folder
-        )
+        root = Path(workspace.get_root_dir())
+        collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
+        private_folder(collected)
+        try:
+            check_order(**self._order)
+            folder = inside(root, RUNS, self._order["run"])
+        except ConfideError as error:
+            self._bulletin.fail(error)
+            self._bulletin.write(collected)
+            return
+        if self._conducted(folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
+            self._bulletin.write(folder)
+            collect(folder, collected)
+
+    def _conducted(
+        self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
+    ) -> bool:
+        """Whether the run came to an end, good or bad; otherwise the lead submits it again."""
+        sites = self._order["sites"]
+        self._heard = dict.fromkeys(sites, time.monotonic())
+        engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
-        if not set(self._asked) <= there:
-            return  # a name that no site has, or one that has just gone
+        if not set(sites) <= there:
+            return False  # a name that no site has, or one that has just left
         try:
-            conductor.conduct(self._bulletin)
+            self._conductor(engine, folder, root=root).conduct(self._bulletin)
             self._bulletin.end()
         except EngineError:
-            return  # FLARE ended it; the lead submits it again, and it goes on
+            return False  # FLARE ended it
         except QuorumError as error:
             if any(fault.code == "lost" for fault in error.faults):
-                return  # the same
+                return False
             self._bulletin.fail(error)
         except ConfideError as error:
             self._bulletin.fail(error)
-        self._bulletin.write(folder)
-        collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
-        shutil.copytree(folder, collected, dirs_exist_ok=True)
+        return True
+
+    def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
+        """Of an order that was checked. Raises ConfideError where the lead has not signed it."""
+        run, settings, version = (self._order[key] for key in ("run", "settings", "version"))
+        evidence = evidence_of(
+            open_kit(root, "server"),
+            self._order["lead"],
+            run=run,
+            settings=settings,
+            sites=self._order["sites"],
+            version=version,
+        )
+        return Conductor(
+            run,
+            settings,
+            version=version,
+            engine=engine,
+            folder=folder,
+            public=root / PUBLIC,
+            evidence=evidence,
+        )
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to let go of: checkpoints are whole at all times."""

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from confide.errors import EngineError, RunError
+from confide.errors import EngineError, RunError, printable
 from confide.federation.events import Event, Watcher, unwatched
-from confide.flare.events import OUTCOME
+from confide.federation.files import for_the_owner, is_regular
+from confide.flare.collecting import bring_home
+from confide.flare.events import OUTCOME, heard_event, heard_outcome
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
+from confide.flare.orders import signed_order, submitted
+from confide.flare.peers import Place
 from confide.methods import method_of
-from confide.runfolder import CHECKPOINTS, RunFolder
+from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
@@ -35,7 +38,6 @@ was cut. However long an ask is, its parts are small (`processes.LINK`)."""
 SENT_WITHIN = 60.0
 """Seconds until a site sends again a reply that got lost: enough for the 1 MiB that is on its way
 when the last part was handed over, and for the server to take it."""
-RESULT = "result.json"
 LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.controller.ConfideController"
 EXECUTOR = "confide.flare.executor.ConfideExecutor"
@@ -77,6 +79,7 @@ class Session(Protocol):
         ...
 
 
+@for_the_owner()
 def follow(
     settings: Settings,
     name: str,
@@ -86,6 +89,7 @@ def follow(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
+    place: Place | None = None,
 ) -> dict[str, Any]:
     """Run `settings` over real sites; what result.json says.
 
@@ -97,6 +101,7 @@ def follow(
         sites: who takes part; all that are connected, if none is named.
         resume: go on with the run of that folder.
         on_event: is told what happens.
+        place: who signs the order; a server over real sites takes no other.
 
     Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
     """
@@ -107,11 +112,12 @@ def follow(
     session = connect()
     try:
         if resume:
+            folder.close()
             notes = read(folder)
             unmark(folder)
         else:
             notes = _begin(settings, name, folder, session, sites=sites)
-        return _Following(settings, folder, notes, session, watch).to_its_end()
+        return _Following(settings, folder, notes, session, watch, place).to_its_end()
     finally:
         session.close()
 
@@ -129,21 +135,29 @@ def _begin(
             got=", ".join(there) or "none",
             fix="at the site, `confide site status` says why; `confide site start` starts it",
         )
-    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    plain = plain.lstrip("-_.")[:40] or "run"
     run = f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
     notes = Notes(run, sorted(sites) or there, [])
+    folder.close()
     write(folder, notes)  # the settings come last: with them the folder is taken
     folder.write("settings.toml", dump(settings))
     return notes
 
 
-def write_submission(folder: Path, settings: Settings, notes: Notes) -> Path:
+def write_submission(
+    folder: Path, settings: Settings, notes: Notes, *, place: Place | None = None
+) -> Path:
     """What the engine wants: names of our two classes, and the settings. No code."""
+    signed = place and signed_order(
+        place, run=notes.run, settings=settings, sites=notes.sites, version=notes.version
+    )
     controller = {
         "run": notes.run,
         "settings": dump(settings),
         "sites": notes.sites,
         "version": notes.version,
+        "lead": submitted(signed) if signed else "",
     }
     files: dict[str, dict[str, Any]] = {
         "meta.json": {
@@ -185,12 +199,14 @@ class _Following:
         notes: Notes,
         session: Session,
         watch: Watcher,
+        place: Place | None,
     ) -> None:
         self._settings = settings
         self._folder = folder
         self._notes = notes
         self._session = session
         self._watch = watch
+        self._place = place
         self._round = 0
         self._waiting = False
 
@@ -213,7 +229,7 @@ class _Following:
             if vain == ATTEMPTS:
                 raise EngineError(
                     f"the engine ended the run {ATTEMPTS} times without a whole round between",
-                    got=str(outcome.get("status")),
+                    got=printable(outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
             self._watch(Event("failed", self._round or None, message=LOST))
@@ -257,7 +273,7 @@ class _Following:
         check_not_ended(self._folder)
         with tempfile.TemporaryDirectory() as folder:
             submission = self._session.submit(
-                write_submission(Path(folder), self._settings, self._notes)
+                write_submission(Path(folder), self._settings, self._notes, place=self._place)
             )
         self._note([submission])
         try:
@@ -274,7 +290,7 @@ class _Following:
         while True:
             said = self._session.told(submission, since)
             if said is not None:
-                since = int(said["last"])
+                since = said["last"]
                 for event in said["events"]:
                     self._pass_on(event)
                 if said.get("state") == "failed":
@@ -287,8 +303,10 @@ class _Following:
                     return self._collect(submission) | {"status": status}
             time.sleep(0.3)
 
-    def _pass_on(self, told: dict[str, Any]) -> None:
-        event = Event(**{key: told[key] for key in told if key in Event.__slots__})
+    def _pass_on(self, told: Any) -> None:
+        event = heard_event(told)
+        if event is None:
+            return
         if event.kind == "round":
             self._round = max(self._round, event.round or 0)
         self._watch(event)
@@ -298,26 +316,9 @@ class _Following:
         with tempfile.TemporaryDirectory() as folder:
             left = self._session.download(submission, Path(folder))
             found = sorted(left.rglob(OUTCOME)) if left else []
-            if not found:
+            if not found or not is_regular(found[0]):
                 return {}
-            outcome: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
-            bring_home(found[0].parent, self._folder.path)
+            outcome = heard_outcome(found[0].read_bytes())
+            if outcome.get("state") == "finished" or outcome.get("state") == "failed":
+                bring_home(found[0].parent, self._folder.path)
         return outcome
-
-
-def bring_home(source: Path, target: Path) -> None:
-    """Copy a run's folder, each file whole or not at all, and result.json last of all.
-
-    Checkpoints that came earlier and are no more go: the run keeps its last and its best.
-    """
-    for kept in source.rglob(CHECKPOINTS):
-        for old in (target / kept.relative_to(source)).glob("*"):
-            if old.is_file() and not (kept / old.name).exists():
-                old.unlink()
-    files = sorted(path for path in source.rglob("*") if path.is_file())
-    for path in sorted(files, key=lambda file: file.name == RESULT):
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fresh = place.with_name(f"{place.name}.new")
-        shutil.copyfile(path, fresh)
-        fresh.replace(place)

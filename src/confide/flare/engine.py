@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from confide.errors import EngineError
@@ -54,16 +55,27 @@ class FlareEngine:
         return self._sites
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply, in the order of their coming, or `lost` or `timeout`.
 
-        Raises EngineError where FLARE ended the run.
+        `seals` vouch for the asks (`confide.flare.signing`). Raises EngineError where FLARE ended
+        the run.
         """
         free()
         heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-        open_tasks = {site: self._send(site, step, round, data, heard=heard)
-                      for site, data in sorted(asks.items())}  # fmt: skip
+        open_tasks = {
+            site: self._send(
+                site, step, ask_of(round, data, seal=(seals or {}).get(site, b"")), heard
+            )
+            for site, data in sorted(asks.items())
+        }
         start = time.monotonic()
         try:
             while open_tasks:
@@ -89,7 +101,7 @@ class FlareEngine:
                 self._cancel(task)
 
     def _send(
-        self, site: str, step: str, round: int, data: bytes, *, heard: queue.SimpleQueue[Delivery]
+        self, site: str, step: str, ask: Shareable, heard: queue.SimpleQueue[Delivery]
     ) -> Task:
         start = time.monotonic()
 
@@ -97,9 +109,13 @@ class FlareEngine:
             reply = replied(client_task.result)
             client_task.result = None  # FLARE would keep the bytes
             seconds = time.monotonic() - start
-            heard.put(Delivery(site, *reply) if reply else _failed(site, "lost", seconds))
+            if reply is None:
+                heard.put(_failed(site, "lost", seconds))
+            else:
+                data, worked, seal = reply
+                heard.put(Delivery(site, data, min(worked, seconds), seal))
 
-        task = Task(name=step, data=ask_of(round, data), result_received_cb=received)
+        task = Task(name=step, data=ask, result_received_cb=received)
         self._controller.broadcast(task, self._context, targets=[site], min_responses=1)
         return task
 
@@ -117,4 +133,4 @@ class FlareEngine:
 
 
 def _failed(site: str, code: str, seconds: float) -> Delivery:
-    return Delivery(site, encode(Failure(code, "", "", "")), seconds)
+    return Delivery(site, encode(Failure(code, "", "", "")), seconds, heard=False)

@@ -1,4 +1,4 @@
-"""How an encoded message lies in a `Shareable` of NVIDIA FLARE: bytes and a number each way."""
+"""How a message lies in a `Shareable` of NVIDIA FLARE: bytes, a number and a seal each way."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import math
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
-_DATA, _ROUND, _SECONDS = "confide", "round", "seconds"
+_DATA, _ROUND, _SECONDS, _SEAL = "confide", "round", "seconds", "seal"
 
 
-def ask_of(round: int, data: bytes) -> Shareable:
-    """An ask on its way to a site."""
+def ask_of(round: int, data: bytes, *, seal: bytes = b"") -> Shareable:
+    """An ask on its way to a site, and what vouches for it."""
     shareable = Shareable()
-    shareable[_DATA], shareable[_ROUND] = data, round
+    shareable[_DATA], shareable[_ROUND], shareable[_SEAL] = data, round, seal
     return shareable
 
 
-def opened(shareable: Shareable) -> tuple[int, bytes] | None:
-    """Round and bytes of an ask; None where it is not one of ours."""
-    data, round = shareable.get(_DATA), shareable.get(_ROUND)
-    return (round, data) if type(data) is bytes and type(round) is int else None
+def opened(shareable: Shareable) -> tuple[int, bytes, bytes] | None:
+    """Round, bytes and seal of an ask; None where it is not one of ours."""
+    data, round, seal = shareable.get(_DATA), shareable.get(_ROUND), shareable.get(_SEAL)
+    sound = type(data) is bytes and type(round) is int and type(seal) is bytes
+    return (round, data, seal) if sound else None
 
 
-def reply_of(data: bytes, seconds: float) -> Shareable:
-    """A reply on its way to the server, and how long the site worked on it."""
+def reply_of(data: bytes, seconds: float, *, seal: bytes = b"") -> Shareable:
+    """A reply on its way to the server, how long the site worked on it, and what vouches for it."""
     shareable = Shareable()
-    shareable[_DATA], shareable[_SECONDS] = data, seconds
+    shareable[_DATA], shareable[_SECONDS], shareable[_SEAL] = data, seconds, seal
     shareable.set_return_code(ReturnCode.OK)
     return shareable
 
 
-def replied(shareable: Shareable | None) -> tuple[bytes, float] | None:
-    """Bytes and seconds of a reply; None where the site's engine gave none."""
+def replied(shareable: Shareable | None) -> tuple[bytes, float, bytes] | None:
+    """Bytes, seconds and seal of a reply; None where the site's engine gave none."""
     if shareable is None or shareable.get_return_code() != ReturnCode.OK:
         return None
-    data, seconds = shareable.get(_DATA), shareable.get(_SECONDS)
+    data, seconds, seal = shareable.get(_DATA), shareable.get(_SECONDS), shareable.get(_SEAL)
     sound = type(data) is bytes and type(seconds) is float and math.isfinite(seconds)
-    return (data, max(seconds, 0.0)) if sound else None
+    return (data, max(seconds, 0.0), seal) if sound and type(seal) is bytes else None

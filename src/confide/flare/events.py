@@ -1,18 +1,20 @@
-"""What the server tells the lead of a run that goes on: the events of the run, by number.
+"""What the server tells the lead about a run under way: the events of the run, by number.
 
-The lead asks for those since the last one that it has seen. Numbers and names only.
+The lead asks for those since the last one that it has seen. Numbers and names only. What it hears
+is checked before it is used: a server may not be what it says it is.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from confide.errors import ConfideError
+from confide.errors import ConfideError, printable
 from confide.federation.events import Event
 from confide.federation.files import write_of_run
 
@@ -21,6 +23,11 @@ OUTCOME = "outcome.json"
 _KEPT = 2000
 _AT_ONCE = 500
 _TOLD = ("start", "failed", "round", "scores", "end")
+_WHOLE = ("round", "rounds", "bytes_up", "bytes_down")
+_NUMBERS = ("loss", "dev_f1", "seconds", "seconds_left")
+_WORDS = ("site", "step", "message", "score")
+_STATES = ("running", "finished", "failed")
+_MOST = 10**15
 
 
 class Bulletin:
@@ -64,3 +71,47 @@ class Bulletin:
     def write(self, folder: Path) -> None:
         """Keep how it ended with the run."""
         write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
+
+
+def heard_event(told: Any) -> Event | None:
+    """An event as the server told it; None where it is not one."""
+    if not isinstance(told, dict) or told.get("kind") not in _TOLD:
+        return None
+    kept: dict[str, Any] = {"kind": told["kind"]}
+    for name, value in told.items():
+        if name in _WORDS and isinstance(value, str):
+            kept[name] = printable(value, 500)
+        elif (name in _WHOLE and type(value) is int and abs(value) <= _MOST) or (
+            name in _NUMBERS and type(value) in (int, float) and math.isfinite(value)
+        ):
+            kept[name] = value
+    if kept["kind"] == "round" and not {"round", "rounds", "seconds", "bytes_up"} <= kept.keys():
+        return None
+    return Event(**kept)
+
+
+def heard_told(said: Any, since: int) -> dict[str, Any] | None:
+    """What a run says of itself when asked for the events since one; None where it says nothing."""
+    if not isinstance(said, dict) or not isinstance(said.get("events"), list):
+        return None
+    last = said.get("last")
+    if type(last) is not int or not since <= last <= _MOST:
+        return None
+    return {"events": said["events"][:_AT_ONCE], "last": last, **_state(said)}
+
+
+def heard_outcome(data: bytes) -> dict[str, Any]:
+    """How a run ended, from the file that the server left; empty where it says nothing."""
+    try:
+        said = json.loads(data[:100_000])
+    except (ValueError, RecursionError):
+        return {}
+    return _state(said) if isinstance(said, dict) else {}
+
+
+def _state(said: dict[str, Any]) -> dict[str, Any]:
+    if said.get("state") not in _STATES:
+        return {}
+    return {"state": said["state"]} | {
+        key: printable(said[key], 2000) for key in ("kind", "why") if key in said
+    }

@@ -19,9 +19,13 @@ from nvflare.apis.signal import Signal
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare import quiet
+from confide.flare.agreements import SITE_FILE
+from confide.flare.answering import SignedHome
 from confide.flare.envelope import opened, reply_of
 from confide.flare.freeing import free
-from confide.flare.home import SITE_FILE, SiteHome
+from confide.flare.home import SiteHome
+from confide.flare.kits import open_kit
+from confide.flare.peers import place_of
 
 
 class ConfideExecutor(Executor):  # type: ignore[misc]
@@ -29,7 +33,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._home: SiteHome | None = None
+        self._home: SignedHome | None = None
         self._folder: Path | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -46,14 +50,15 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         asked = opened(shareable)
         if asked is None:
             return make_reply(ReturnCode.BAD_TASK_DATA)
-        round, data = asked
+        round, data, seal = asked
         free()
         start = time.perf_counter()
         try:
             if self._home is None:
                 assert self._folder is not None, "START_RUN comes before the first task"
-                self._home = SiteHome(self._folder / SITE_FILE)
-            reply = self._home.answer(task_name, round, data)
+                home = SiteHome(self._folder / SITE_FILE)
+                self._home = SignedHome(home, place_of(open_kit(self._folder.parent, "site")))
+            reply, sealed = self._home.answer(task_name, round, data, seal=seal)
         except Exception as error:
-            reply = encode(failure_from(error))
-        return reply_of(reply, time.perf_counter() - start)
+            reply, sealed = encode(failure_from(error)), b""
+        return reply_of(reply, time.perf_counter() - start, seal=sealed)

@@ -1,7 +1,8 @@
 """A real site during a run: its own file, its consent, its text, its folder; bytes in, bytes out.
 
-What a run leaves at a site is a run folder of the site's own, `MEMORY/RUN/`: settings, the trained
-state, its memory, its errors, and its ledger, in which every message is noted before it leaves.
+What a run leaves at a site is a run folder of the site's own, `MEMORY/runs/RUN/`: settings, the
+trained state, its memory, its errors, and its ledger, in which every message is noted before it
+leaves.
 """
 
 from __future__ import annotations
@@ -9,60 +10,65 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import ConfideError, MessageError
+from confide.errors import ConfideError, GuardError, MessageError, RunError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
-from confide.federation.federation import round_half_up
-from confide.federation.files import for_the_owner, private_folder, write_of_run
+from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
+from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
-from confide.federation.ledger import Ledger
+from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.site import SiteHost, note_traceback
 from confide.federation.steps import Step
+from confide.flare.agreements import OUTSIDE, Agreements
+from confide.flare.consenting import Asked, fewest
 from confide.flare.joining import (
+    CLOSE,
     JOIN,
     LEAVE,
+    Closed,
     Join,
     Joined,
     Leave,
     Left,
     check_suited,
-    wire_digest,
-    wire_of,
 )
 from confide.gathering import Gathered, gather
 from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
 from confide.scoring import SCORING
-from confide.settings import ConsentTable, Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.sitereport import Home, site_reports
 
-SITE_FILE = "site.toml"
-"""The site's own file, in the `local` folder of its kit."""
+RUNS = "runs"
+LEDGER = "ledger.jsonl"
 
 
 class SiteHome:
-    """The site's side of one run. `path` is that of the site's own file.
+    """The site's side of one run. `path` is that of the site's own file; `today` gives the day.
 
     Whatever goes wrong becomes a `Failure` without text; the traceback goes to the site's own log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
         self._path = path
+        self._agreements = Agreements(path, today=today)
         self._read: SiteFile | None = None
         self._stamp = 0
-        self._steps: dict[str, Step] = {JOIN.name: JOIN, LEAVE.name: LEAVE}
+        self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
         self._run: _Run | None = None
+        self.opening: dict[str, Any] = {}
+        """What the first line of a run's ledger binds; the evidence of a run says it."""
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; in the site's ledger before it is given.
@@ -73,18 +79,55 @@ class SiteHome:
             try:
                 reply = self._answer(step, round, data)
             except Exception as error:
-                self._log(step, round)
-                reply = encode(failure_from(error))
-            try:
-                self._note(step, round, data, reply)
-            except Exception as error:  # what cannot be noted does not leave
-                self._log(step, round)
-                reply = encode(failure_from(error))
+                return self.refuse(step, round, data, error=error)
+            return self._noted(step, round, data, reply)
+
+    def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
+        """The encoded failure that an error makes of an ask; noted and logged as a reply is."""
+        self.complain(step, round, error)
+        return self._noted(step, round, data, encode(failure_from(error)))
+
+    def complain(self, step: str, round: int, error: Exception) -> None:
+        """Put an error into the site's own log."""
+        try:
+            raise error
+        except Exception:
+            note_traceback(self._own / "site.log", step, round)
+
+    @property
+    def book(self) -> Ledger | None:
+        """The ledger of the run; None before it was joined."""
+        return self._run.ledger if self._run else None
+
+    @property
+    def book_path(self) -> Path:
+        """The file of that ledger, or of the refusals."""
+        return self._run.folder.path / LEDGER if self._run else self._own / "refused.jsonl"
+
+    def refusals(self) -> Ledger:
+        """The ledger of what was asked before any run was joined."""
+        self._own.mkdir(parents=True, exist_ok=True)
+        try:
+            return Ledger(self.book_path)
+        except RunError:
+            return Ledger.resumed(self.book_path)  # its last line was torn by a crash
+
+    @property
+    def only_compared(self) -> bool:
+        """Whether the site's own file lets in only peers whose fingerprints people compared."""
+        return self._file.compared
+
+    def _noted(self, step: str, round: int, data: bytes, reply: bytes) -> bytes:
+        try:
+            self._note(step, round, data, reply)
+        except Exception as error:  # what cannot be noted does not leave
+            self.complain(step, round, error)
+            return encode(failure_from(error))
         return reply
 
     @property
     def _file(self) -> SiteFile:
-        """The site's own file, read again whenever it changed: a consent may be withdrawn."""
+        """The site's own file, read again whenever it changed."""
         try:
             stamp = self._path.stat().st_mtime_ns
             if self._read is None or stamp != self._stamp:
@@ -98,11 +141,17 @@ class SiteHome:
             return encode(self._join(_opened(Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
-        agreed = self._consented(self._run.settings.trained_by, None)
+        if name == CLOSE.name:
+            return encode(Closed(self._run.ledger.lines))
+        asked = self._run.asked
+        found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
+        self._agreements.hold(found, asked)
         if name == LEAVE.name:
             return encode(self._leave(self._run, _opened(Leave, data)))
-        if agreed.steps and name not in agreed.steps:
+        if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
+        if round > asked.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
         self._run.count(name, data, most=self._file.guards.max_rounds)
         return self._run.host.answer(name, round, data)
 
@@ -113,33 +162,27 @@ class SiteHome:
             raise Refusal("other-version")
         settings = parse(_plain(ask.settings))
         check_suited(settings)
-        self._consented(settings.trained_by, ask.wire)
-        if _fewest(settings, ask.sites) < file.guards.min_sites:
+        folder = _folder_of(file, ask.run)
+        asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
+        agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
+        if fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
-        os.environ["HF_HUB_OFFLINE"] = "1"  # an encoder is what lies here; nothing is fetched
-        folder = RunFolder(Path(file.memory) / _safe(ask.run))
+        self._agreements.hold(agreed, asked)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
+        folder.close()
+        self._agreements.count(agreed, asked)
         gathered = gather(mine, folder.sites, key_file=None)
-        self._run = _Run(mine, folder, gathered, Guards(**file.guards.model_dump()))
+        guards = Guards(**file.guards.model_dump())
+        self._run = _Run(mine, folder, gathered, guards, asked=asked, opening=self.opening)
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
         check_reply(JOIN, ask, reply)
         return reply
-
-    def _consented(self, method: str, wire: str | None) -> ConsentTable:
-        """Raise Refusal where this site did not agree to what the method lets leave."""
-        agreed = self._file.consent.get(method)
-        if agreed is None:
-            raise Refusal("no-consent", method)
-        ours = wire_digest(wire_of(method))
-        if agreed.wire != ours or wire not in (ours, None):
-            raise Refusal("other-wire", method)
-        return agreed
 
     def _joined(self, gathered: Gathered) -> Joined:
         facts = gathered.facts()["sites"][self._file.name]
@@ -181,8 +224,7 @@ class SiteHome:
         step = self._steps.get(name)
         if step is None:
             return  # an ask of no method that we know, and a reply that says no more than that
-        self._own.mkdir(parents=True, exist_ok=True)
-        ledger = self._run.ledger if self._run else Ledger(self._own / "refused.jsonl")
+        ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
             (data, step.ask, "down"),
@@ -201,9 +243,6 @@ class SiteHome:
             )
         ledger.flush()
 
-    def _log(self, step: str, round: int) -> None:
-        note_traceback(self._own / "site.log", step, round)
-
     @property
     def _own(self) -> Path:
         """The folder of what this site keeps; its kit's, while its own file cannot be read."""
@@ -214,18 +253,28 @@ class _Run:
     """What a site holds of the run that it joined."""
 
     def __init__(
-        self, settings: Settings, folder: RunFolder, gathered: Gathered, guards: Guards
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        gathered: Gathered,
+        guards: Guards,
+        *,
+        opening: Mapping[str, Any],
+        asked: Asked,
     ) -> None:
         import torch
 
         torch.set_num_threads(settings.threads)
         method = method_named(settings.trained_by)
         self.settings = settings
+        self.asked = asked
         self.folder = folder
         self.gathered = gathered
-        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards)
+        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
         self.steps = {step.name: step for step in method.steps}
-        self.ledger = Ledger(folder.path / "ledger.jsonl")
+        self.ledger = Ledger.resumed(folder.path / LEDGER)
+        if opening and not self.ledger.lines:
+            self.ledger.note(OPENED, **opening)
         self._asked = folder.path / "asked.txt"
         self._seen = set(self._asked.read_text().split()) if self._asked.exists() else set()
         self.host: SiteHost = Hosting(
@@ -240,20 +289,24 @@ class _Run:
         """Note an ask. Raises Refusal where a step was asked more than `most` other things.
 
         The same ask again is no other thing: it gets the same reply. Round 0 is a round as well.
+        A run that is resumed may ask a round again with other weights: twice its rounds is enough.
         """
         mark = f"{step}:{hashlib.sha256(data).hexdigest()}"
         if mark in self._seen:
             return
-        if sum(one.startswith(f"{step}:") for one in self._seen) > most:
+        others = sum(one.startswith(f"{step}:") for one in self._seen)
+        if others > most:
             raise Refusal("too-many-rounds")
+        if others > 2 * self.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
         with open(self._asked, "a", encoding="ascii") as file:
             file.write(f"{mark}\n")
         self._seen.add(mark)
 
 
-def _opened(kind: Callable[..., Any], data: bytes) -> Any:
+def _opened(kind: type, data: bytes) -> Any:
     try:
-        return decode(kind, data)  # type: ignore[arg-type]
+        return decode(kind, data, limits=limits_of(kind))
     except MessageError as error:
         raise Refusal("bad-ask") from error
 
@@ -261,7 +314,7 @@ def _opened(kind: Callable[..., Any], data: bytes) -> Any:
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
     """What the fields of a message weigh; of one that cannot be read, what it weighs itself."""
     try:
-        return sizes(decode(kind, message), len(message))
+        return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
     except MessageError:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 
@@ -273,18 +326,12 @@ def _plain(settings: str) -> dict[str, Any]:
         raise Refusal("bad-ask") from error
 
 
-def _fewest(settings: Settings, sites: Sequence[str]) -> int:
-    """Of how few sites a sum of this run may be."""
-    count = len(set(sites))
-    drawn = max(1, round_half_up(settings.federation.fraction * count))
-    return min(drawn, settings.federation.at_least or drawn)
-
-
-def _safe(run: str) -> str:
-    """The name of a run, if it can be the name of a folder."""
-    if not run or run in (".", "..") or not all(c.isalnum() or c in "-_." for c in run):
-        raise Refusal("bad-ask")
-    return run
+def _folder_of(file: SiteFile, run: str) -> RunFolder:
+    """Where this site keeps a run; beside it lies nothing that a run's name could stand for."""
+    try:
+        return RunFolder(inside(Path(file.memory), RUNS, run))
+    except GuardError as error:
+        raise Refusal("bad-ask") from error
 
 
 def _table(file: SiteFile) -> SiteTable:

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import SettingsError
+from confide.errors import GuardError, SettingsError
+from confide.federation.files import plain_name
+from confide.federation.guards import MOST, check_mark, check_names
 from confide.federation.messages import carries
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Check, Step, Turn
 from confide.federation.wire import WireRow, wire_table
+from confide.learning.encoder_files import is_encoder_name
 from confide.methods import method_named
 from confide.settings import Settings
 
@@ -30,9 +33,11 @@ class Join:
 
     version: str = carries("of confide at the server")
     run: str = carries("name of the run")
-    settings: str = carries("of the run, as TOML; no path of anybody's text")
+    settings: str = carries("of the run, as TOML; no path of anybody's text", most=2**20)
     sites: list[str] = carries("names of the sites of this federation")
     wire: str = carries("digest of the method's wire table at the server")
+    lead: str = carries("name of the lead who ordered the run; empty if nobody signed the order")
+    order: str = carries("the sites of the order, the lead's public key, the lead's signature")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Joined:
 class Leave:
     """The run is over: keep the model."""
 
-    state: NDArray[np.uint8] = carries("the trained state: what the server ends with")
+    state: NDArray[np.uint8] = carries("the trained state: what the server ends with", legend="B")
     round: int = carries("its round")
 
 
@@ -60,16 +65,43 @@ class Left:
     kept: bool = carries("whether the state could be kept")
 
 
+@dataclass(frozen=True)
+class Close:
+    """The last ask of a run: its seal acknowledges the site's last reply."""
+
+    lines: int = carries("lines of the server's ledger of the run before this one")
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The last reply of a run: its seal signs the head of the site's ledger."""
+
+    lines: int = carries("lines of the site's ledger of the run before this one")
+
+
+def check_joined(ask: object, reply: Joined) -> None:
+    """Raise GuardError where no site can be like that."""
+    check_mark("fingerprint", reply.fingerprint)
+    if reply.sentences.keys() != {"train", "dev", "test"}:
+        raise GuardError("sentences does not name train, dev and test")
+    for field in ("sentences", "entities", "problems"):
+        counts = getattr(reply, field)
+        check_names(field, counts)
+        if not all(0 <= count <= MOST for count in counts.values()):
+            raise GuardError(f"{field} holds what is not a count")
+
+
 def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
     raise AssertionError("a site's home answers this before there is memory")
 
 
-def _step(name: str, ask: type, reply: type) -> Step:
-    return Step(name, ask, reply, _answered_by_the_home)
+def _step(name: str, ask: type, reply: type, *, check: Check | None = None) -> Step:
+    return Step(name, ask, reply, _answered_by_the_home, check=check)
 
 
-JOIN = _step("join", Join, Joined)
+JOIN = _step("join", Join, Joined, check=check_joined)
 LEAVE = _step("leave", Leave, Left)
+CLOSE = _step("close", Close, Closed)
 
 
 def check_suited(settings: Settings, *, where: str | None = None) -> None:
@@ -95,7 +127,6 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
         "data.encoding": settings.data.encoding is not None,
         "data.mask_common": settings.data.mask_common > 0,
         "data.train_share": settings.data.train_share < 1,
-        "model.context": any(mark in settings.model.context for mark in "/\\~$"),
         "guards": settings.guards != plain.guards,
     }
     wrong = [key for key, is_there in named.items() if is_there]
@@ -105,11 +136,49 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
             where=where,
             fix="leave it out of the settings of the run",
         )
+    _check_names(settings, where=where)
+
+
+def encoders_of(settings: Settings) -> dict[str, str]:
+    """The encoders that settings name, by key."""
+    named = {
+        "model.context": settings.model.context,
+        "classifier.encoder": settings.classifier.encoder,
+        "denoising.encoder": settings.denoising.encoder,
+        "lightner.bart": settings.lightner.bart,
+    }
+    return {key: name for key, name in named.items() if name}
+
+
+def _check_names(settings: Settings, *, where: str | None) -> None:
+    """Raise SettingsError where settings name a path: no place opens what another one points to."""
+    for key, name in encoders_of(settings).items():
+        if not is_encoder_name(name):
+            raise SettingsError(
+                f"{key}: a run over real sites names an encoder, not a folder",
+                expected="'minilm', or the name that a model has at every place",
+                got=repr(name[:100]),
+                where=where,
+                fix="put the model into the server's kit as `models/NAME`; each site names its own"
+                " copy with `context` in its site.toml",
+            )
+    for path in settings.public.files:
+        try:
+            for part in path.split("/"):
+                plain_name(part, "a public file")
+        except GuardError as error:
+            raise SettingsError(
+                "public.files: a run over real sites names files of the server's folder `public`",
+                expected="a path below it, of letters, digits, '.', '_' and '-'",
+                got=repr(path[:100]),
+                where=where,
+                fix="put the files into the server's kit, below `public`, and name them from there",
+            ) from error
 
 
 def steps_of(method: str) -> tuple[Step, ...]:
     """Every step of a run of this method over real sites. Raises SettingsError."""
-    return (JOIN, *method_named(method).steps, LEAVE)
+    return (JOIN, *method_named(method).steps, LEAVE, CLOSE)
 
 
 def wire_of(method: str) -> list[WireRow]:

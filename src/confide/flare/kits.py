@@ -37,6 +37,8 @@ PORT = 8002
 DAYS = 365
 
 _DESCRIPTION, _PROJECT, _AUTHORITY, _KITS = "confide.json", "consortium.toml", "authority", "kits"
+ROOT_KEY = Path(_AUTHORITY, "root.key")
+"""In the consortium's folder."""
 _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
 """FLARE's scripts and their descriptions: they start its processes without what we add."""
 
@@ -108,11 +110,13 @@ def init(
     lead: str = "lead",
     out: Path | None = None,
     days: float = DAYS,
+    passphrase: bytes | None = None,
 ) -> Consortium:
     """Found a consortium in `out` (a folder of its name): the project file and all kits.
 
-    Sites and the lead reach the server at `host`, on this one port. Raises KitError where a name,
-    the host or the port cannot be, or the folder is there already; EngineError without FLARE.
+    Sites and the lead reach the server at `host`, on this one port. With a passphrase the root key
+    is encrypted. Raises KitError where a name, the host or the port cannot be, or the folder is
+    there already; EngineError without FLARE.
     """
     out = Path(name) if out is None else out
     made = Consortium(out, name, host, port, lead, tuple(sites), days)
@@ -128,8 +132,9 @@ def init(
     try:
         beside.mkdir(parents=True, mode=0o700)
         new = dataclasses.replace(made, path=beside)
-        authority.found(new.authority, name, days=days)
-        _provision(authority, new, beside / _KITS, names=(SERVER, *made.sites, made.lead))
+        authority.found(new.authority, name, days=days, passphrase=passphrase)
+        names = (SERVER, *made.sites, made.lead)
+        _provision(authority, new, beside / _KITS, names=names, passphrase=passphrase)
         _write_project(new)
         beside.rename(out)
     except OSError as error:
@@ -208,7 +213,14 @@ def no_engine() -> EngineError:
     )
 
 
-def _provision(authority: ModuleType, made: Consortium, out: Path, *, names: Sequence[str]) -> None:
+def _provision(
+    authority: ModuleType,
+    made: Consortium,
+    out: Path,
+    *,
+    names: Sequence[str],
+    passphrase: bytes | None = None,
+) -> None:
     """Provision the kits of these names (`server`, sites, the lead) into `out`.
 
     FLARE makes no kit without a server: where its kit is not wanted, it is thrown away.
@@ -216,7 +228,9 @@ def _provision(authority: ModuleType, made: Consortium, out: Path, *, names: Seq
     user = f"{made.lead}@confide.lead"
     sites = [name for name in names if name in made.sites]
     people = authority.participants(made, sites=sites, user=user if made.lead in names else "")
-    folders = authority.provision(made.authority, out, name=made.name, participants=people)
+    folders = authority.provision(
+        made.authority, out, name=made.name, participants=people, passphrase=passphrase
+    )
     identity: str = people[0].name  # as FLARE has cut it, where the host's name is long
     owners: dict[str, tuple[Kind, str]] = {site: ("site", site) for site in sites}
     owners |= {identity: ("server", SERVER), user: ("lead", made.lead)}

@@ -12,6 +12,7 @@ from confide.flare.coordinating import follow
 from confide.flare.ending import Ending, end_run
 from confide.flare.joining import check_suited
 from confide.flare.kits import open_kit
+from confide.flare.peers import place_of
 from confide.flare.session import LeadSession
 from confide.recipes import settings_file
 from confide.runfolder import RunFolder
@@ -59,6 +60,7 @@ def coordinate(
         sites=sites,
         resume=resume,
         on_event=on_event,
+        place=place_of(held, make=True),
     )
     return Coordinated(folder, result)
 
@@ -79,12 +81,19 @@ def end(
     return end_run(RunFolder(folder), lambda: LeadSession(held))
 
 
+def _from_the_servers(settings: Settings, folder: Path) -> Settings:
+    """The settings with their public files as they are written: below the server's own folder."""
+    files = tuple(path.removeprefix(f"{folder}/") for path in settings.public.files)
+    public = settings.public.model_copy(update={"files": files})
+    return settings.model_copy(update={"public": public})
+
+
 def _chosen(
     settings: str | Path, overrides: Sequence[str], *, out: Path | None
 ) -> tuple[Settings, str, Path]:
     """The settings of a run, its name, and its folder at the lead."""
     path = settings_file(settings)
-    chosen = load(path, overrides)
+    chosen = _from_the_servers(load(path, overrides), path.parent.resolve())
     check_suited(chosen, where=str(path))
     name = chosen.name or path.stem
     return chosen, name, out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"

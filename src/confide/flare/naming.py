@@ -1,12 +1,14 @@
-"""What a consortium, its sites, its lead and its server may be called."""
+"""What a consortium, its sites, its lead and its server may be called, and a run of theirs."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from confide.errors import KitError
+from confide.errors import EngineError, GuardError, KitError
+from confide.federation.files import plain_name
 
 SERVER = "server"
 RESERVED = (SERVER, "client", "all", "admin")
@@ -47,6 +49,12 @@ def check_site(name: str, *, host: str) -> None:
     _check_form("site", name)
     if name.lower() in (*RESERVED, host.lower()):
         raise KitError("no site is called that", got=repr(name))
+
+
+def check_peer(name: str) -> None:
+    """Raise KitError where no peer can have that name: the server, a site or a lead."""
+    if name != SERVER:
+        _check_form("peer", name)
 
 
 def _check_form(what: str, name: str) -> None:
@@ -98,3 +106,33 @@ def organisation(consortium: str) -> str:
     """The consortium's name as certificates have it: the organisation of all who take part."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", consortium)
     return f"{name}_" if _is_no_text(name) else name
+
+
+MOST_SITES = 1000
+LONGEST_CARD = 20_000
+LONGEST_SETTINGS = 200_000
+"""Characters of a run's settings as TOML; the longest recipe has some 2,000."""
+
+
+def check_order(run: Any, settings: Any, *, sites: Any, version: Any, lead: Any) -> None:
+    """Raise EngineError where what a lead handed in cannot be a run: whatever types came."""
+    try:
+        plain_name(run, "a run")
+        plain_name(version, "a version")
+        if not isinstance(sites, list) or not 0 < len(sites) <= MOST_SITES:
+            raise GuardError("sites are not a list of names", expected=f"1 to {MOST_SITES} names")
+        for site in sites:
+            plain_name(site, "a site")
+        if len(set(sites)) < len(sites):
+            raise GuardError("a site is named twice")
+        if not isinstance(settings, str) or len(settings) > LONGEST_SETTINGS:
+            raise GuardError(
+                "settings are not a text", expected=f"at most {LONGEST_SETTINGS} characters"
+            )
+        if not isinstance(lead, str) or len(lead) > LONGEST_CARD:
+            raise GuardError("the lead's card and signature are not a text")
+    except GuardError as error:
+        raise EngineError(
+            f"the server does not take this submission: {error}",
+            fix="submit runs with `confide coordinate`, of the server's version",
+        ) from error

@@ -17,6 +17,8 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from confide.federation.forms import MOST_BYTES
+
 Kind = Literal["server", "site", "lead"]
 
 CLASSES = ("confide.flare.controller.ConfideController", "confide.flare.executor.ConfideExecutor")
@@ -46,6 +48,9 @@ HEARTBEAT_TIMEOUT = 25
 """Seconds between a site's signs of life, and without one until the server takes it for gone."""
 MESSAGE_TIMEOUT = 10.0
 """Seconds that a site waits for the answer to a sign of life."""
+
+LARGEST = MOST_BYTES + 64 * 2**20
+"""Bytes of one message, at every place: the weights of one model, and what is said besides."""
 
 STORE = Path("store")
 """Where the server keeps what leads submitted and what came of it, inside its kit."""
@@ -126,9 +131,14 @@ def _part(name: str, path: str, *, args: dict[str, Any] | None = None) -> dict[s
 
 
 def connections() -> dict[str, Any]:
-    """`comm_config.json`: no connections but to the server; TLS also between local processes."""
+    """`comm_config.json`: no connections but to the server; TLS also between local processes.
+
+    A message of more than `LARGEST` bytes is refused by its declared size, before there is memory
+    for it.
+    """
     local = {"host": "localhost", "connection_security": "mtls"}
     return {
+        "streaming_max_blob_size": LARGEST,
         "allow_adhoc_conns": False,
         "backbone_conn_gen": 2,
         "internal": {"scheme": "tcp", "resources": local},

@@ -22,13 +22,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from confide.errors import KitError
+from confide.federation.passphrase import VARIABLE as PASSPHRASE
 from confide.flare.kits import Kit, expires, no_engine
 from confide.flare.naming import SERVER
+from confide.flare.peers import place_of
 from confide.flare.policies import HEARTBEAT_TIMEOUT, STORE
 from confide.flare.probe import ended, trouble_with
 from confide.flare.revoking import revoked
 from confide.flare.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
+from confide.flare.unlocking import check_key
 
 try:
     import psutil
@@ -54,6 +57,8 @@ LINK = {
 """How FLARE sends a long message: in parts of 256 KiB, at most 1 MiB of which are on their way, and
 again after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all of it again every 5 s, so that
 a link of some Mbit/s is jammed by copies, and a sign of life waits behind them."""
+MODELS = "models"
+"""In a kit: models by the names that a run's settings give them."""
 KILLED_WITHIN = 10.0
 TURNED_AWAY = (
     "the server answers, but does not let this site in; ask who runs it whether the site was "
@@ -94,7 +99,7 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
     """Start the kit's processes, and tidy the kit up before. False where they ran already.
 
     Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
-    site goes on trying by itself. Raises KitError where it cannot start.
+    site goes on trying by itself. Raises KitError where it cannot start, LockedKeyError.
     """
     if not _prepared(kit):
         return False
@@ -198,8 +203,9 @@ def _prepared(kit: Kit) -> bool:
     if kit.kind == SERVER:
         revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
+    place_of(kit, make=True)
     tidy(kit.path)
-    for name in ("run", "tmp", "store"):
+    for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)
     for old in (NOTES, STATE):
         (kit.path / old).unlink(missing_ok=True)
@@ -228,6 +234,7 @@ def _check(kit: Kit) -> None:
             where=str(kit.path),
             fix="ask the founder of the consortium for a new kit",
         )
+    check_key(kit)
 
 
 def _check_port(kit: Kit) -> None:
@@ -249,10 +256,13 @@ def _environment(kit: Kit) -> dict[str, str]:
     """Ours, with this Python first, the kit's mark, and what keeps FLARE inside the kit."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_PASSED}
     here = str(Path(sys.executable).parent)
+    if named := kept.get(PASSPHRASE):
+        kept[PASSPHRASE] = str(Path(named).absolute())  # the processes have a folder of their own
     own = {
         MARK: str(kit.path),
         "PATH": os.pathsep.join((here, kept.get("PATH", os.defpath))),
         "TMPDIR": str(kit.path / "tmp"),
+        "HF_HUB_OFFLINE": "1",  # a model is what lies here; nothing is fetched
         "NVFL_JOB_STORE_ROOT": str(kit.path / STORE / "runs"),
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
@@ -260,7 +270,8 @@ def _environment(kit: Kit) -> dict[str, str]:
     freeing = {"MALLOC_ARENA_MAX": "4"}  # or freed messages stay in the process
     if kit.kind == SERVER:
         freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
-    return freeing | LINK | kept | own
+    models = {"CONFIDE_MODELS": str(kit.path / MODELS)}
+    return freeing | LINK | models | kept | own
 
 
 # --- the kit's processes ------------------------------------------------------------------

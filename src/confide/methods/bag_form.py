@@ -35,11 +35,14 @@ from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm
 from confide.methods.context import WIDEST, encoder_of, find_encoder
 from confide.methods.relation_form import (
     RelationMemory,
-    check_encoders,
+    check_annotation,
     check_relations_known,
     limit_of,
+    with_encoder,
 )
 from confide.methods.vocabulary import (
+    MOST_COMMON,
+    MOST_WORDS,
     check_digests,
     common_key,
     compare_keys,
@@ -67,9 +70,11 @@ class BagsCounted:
     """What the common model must know. W words."""
 
     word_digests_W16: NDArray[np.uint8] = carries(
-        "keyed digests of the site's words, sorted; none where an encoder reads"
+        "keyed digests of the site's words, sorted; none where an encoder reads", most=MOST_WORDS
     )
-    word_counts_W: NDArray[np.int64] = carries("how often each occurs in the training text")
+    word_counts_W: NDArray[np.int64] = carries(
+        "how often each occurs in the training text", most=MOST_WORDS
+    )
     encoder: str = carries("digest of the encoder's files, the same at all who have it; or empty")
     dim: int = carries("numbers of its state of a piece; 0 without an encoder")
     relations: list[str] = carries("names of the relations of the training text (not text)")
@@ -91,7 +96,9 @@ class BagMemory(RelationMemory):
     activation: str = carries("of the PCNN: tanh or relu")
     nonce: str = carries("the number of this run that sites compared their keys by")
     check: str = carries("what the common key makes of it: tells whether a key is the common one")
-    word_digests_V16: NDArray[np.uint8] = carries("digests of the common words, in order of ids")
+    word_digests_V16: NDArray[np.uint8] = carries(
+        "digests of the common words, in order of ids", most=MOST_COMMON
+    )
 
 
 def count_bags(
@@ -135,10 +142,9 @@ def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
     if (counts < 1).any() or (ask.reader != PCNN and len(counts)):
         raise GuardError("the counts of words are not counts")
     least = 0 if ask.reader == PCNN else 1
-    if not least <= reply.dim <= WIDEST * least or len(reply.encoder) > 64:
+    if not least <= reply.dim <= WIDEST * least:
         raise GuardError("the description of the encoder cannot be")
-    if any(not name for name in (*reply.relations, *reply.types)):
-        raise GuardError("a relation or an entity type has no name")
+    check_annotation(reply)
 
 
 COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
@@ -159,7 +165,9 @@ def agree_on_bags(
     encoder = ""
     if not reads_words:
         encoder = find_encoder(name).digest
-        check_encoders({site: reply.encoder for site, reply in replies.items()}, encoder)
+        digests = {site: reply.encoder for site, reply in replies.items()}
+        same = with_encoder(federation, COUNT_BAGS, digests, ours=encoder)
+        replies = {site: replies[site] for site in same}
     relations = {name for reply in replies.values() for name in reply.relations}
     check_relations_known(relations)
     form = _form(run, replies, relations)

@@ -60,7 +60,7 @@ from confide.methods.evaluation import (
 from confide.methods.relation_averaging import RelationsTrained, TrainRelations
 from confide.methods.relation_form import rules_of
 from confide.methods.relations import optimiser_of
-from confide.methods.taggers import compare_vectors, vectors_check
+from confide.methods.taggers import check_vectors, compare_vectors, vectors_check
 from confide.models.bags import BagModel
 from confide.scoring.bags import BagCounts, count_bags
 from confide.settings import Settings as RunSettings
@@ -257,6 +257,7 @@ def check_form_taken(ask: object, reply: BagFormTaken) -> None:
     """Raise GuardError where the numbers cannot be."""
     if not 0 <= reply.bags <= reply.sentences or (reply.sentences and not reply.bags):
         raise GuardError("bags or sentences is not a count")
+    check_vectors(ask, reply)
 
 
 TAKE_BAG_FORM = Step.of(take_bag_form, check=check_form_taken)
@@ -271,9 +272,9 @@ def start_of_bags(
     """
     form, sites = agree_on_bags(run, federation, denoise=denoise)
     taken = federation.ask(step, form, round=0, sites=sites)
-    compare_vectors({site: reply.vectors for site, reply in taken.items()})
+    same = compare_vectors(federation, step, taken)
     first = modeller_without_key(form).initial(derive_seed(federation.seed, "weights"))
-    idle = sorted(site for site, reply in taken.items() if not reply.sentences)
+    idle = sorted(site for site in same if not taken[site].sentences)
     return BagState(**vars(form), weights=arrays(first), idle=idle)
 
 

@@ -7,7 +7,6 @@ cache (`confide.learning.context`), since they are a function of the text.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from confide.data.corpora import locate
 from confide.data.encoding import Encoded, with_context
 from confide.data.examples import Example
 from confide.errors import ConfideError, FederationError, GuardError
+from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import check_mark
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -55,8 +56,9 @@ def describe_encoder(
 
 def check_described(ask: object, reply: EncoderDescribed) -> None:
     """Raise GuardError where no encoder can be like that."""
-    if not 1 <= reply.dim <= WIDEST or len(reply.check) > 64:
+    if not 1 <= reply.dim <= WIDEST:
         raise GuardError("the description of the encoder cannot be")
+    check_mark("check", reply.check)
 
 
 DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_described)
@@ -65,20 +67,29 @@ DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_described)
 def agree_on_encoder(federation: Federation, name: str) -> int:
     """Numbers of a state of the encoder that all sites have; 0 where the settings name none.
 
-    Raises FederationError where sites have different ones.
+    A site with another one than most is left out. Raises FederationError where too few have one.
     """
     if name == NONE:
         return 0
     replies = federation.ask(DESCRIBE_ENCODER, DescribeEncoder(name), round=0)
-    found = Counter((reply.check, reply.dim) for reply in replies.values())
-    common = found.most_common(1)[0][0]
-    odd = [site for site, reply in replies.items() if (reply.check, reply.dim) != common]
-    if odd:
-        raise FederationError(
-            f"the sites do not have the same encoder: {', '.join(odd)} has another one",
-            fix="give every site the same files, and name them with `context` in its table",
-        )
-    return int(common[1])
+    same = alike(
+        federation,
+        {site: (reply.check, reply.dim) for site, reply in replies.items()},
+        step=DESCRIBE_ENCODER,
+        why="its encoder is not the encoder of the other sites",
+        error=_other_encoders,
+    )
+    return int(replies[same[0]].dim)
+
+
+def _other_encoders(parted: Parted) -> FederationError:
+    who = f"{', '.join(parted.odd)} has another one"
+    if parted.tied:
+        who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
+    return FederationError(
+        f"the sites do not have the same encoder: {who}",
+        fix="give every site the same files, and name them with `context` in its table",
+    )
 
 
 def find_encoder(place: str) -> FrozenEncoder:
@@ -96,7 +107,7 @@ _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDi
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
     """The site's encoder, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     encoders: dict[str, FrozenEncoder] = site.scratch.setdefault("encoders", {})
     if place not in encoders:
         try:

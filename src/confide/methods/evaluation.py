@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
+from confide.federation.guards import MOST_NAMES, check_names
 from confide.federation.messages import carries
 from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
 from confide.scoring.bags import BINS, BagCounts
@@ -29,8 +30,12 @@ class Scored:
     """Counts of one site on one part of its held-out text. Y types; true, predicted, gold."""
 
     types: list[str] = carries("names of the entity types (not text)")
-    strict_Y3: NDArray[np.int64] = carries("exact entities: right, predicted, gold, by type")
-    relaxed_Y3: NDArray[np.int64] = carries("overlapping entities: right, predicted, gold, by type")
+    strict_Y3: NDArray[np.int64] = carries(
+        "exact entities: right, predicted, gold, by type", most=MOST_NAMES
+    )
+    relaxed_Y3: NDArray[np.int64] = carries(
+        "overlapping entities: right, predicted, gold, by type", most=MOST_NAMES
+    )
     sentences: int = carries("number of sentences scored")
     malformed: int = carries("tags that had to be repaired")
 
@@ -56,8 +61,9 @@ def check_scored(ask: object, reply: Scored) -> None:
         true_Y, rest_Y2 = table[:, :1], table[:, 1:]
         if (table < 0).any() or (true_Y > rest_Y2).any():
             raise GuardError(f"{name} holds counts that cannot be")
-    if len(set(reply.types)) != len(reply.types) or reply.sentences < 0 or reply.malformed < 0:
-        raise GuardError("types, sentences or malformed cannot be")
+    if reply.sentences < 0 or reply.malformed < 0:
+        raise GuardError("sentences or malformed cannot be")
+    check_names("types", reply.types)
 
 
 def counts_of(reply: Scored) -> EntityCounts:
@@ -84,8 +90,12 @@ class RelationsScored:
     """Counts of one site on one part of its held-out text. Y labels, no relation among them."""
 
     labels: list[str] = carries("names of the relations (not text)")
-    confusion_YY: NDArray[np.int64] = carries("pairs of entities: by right, then predicted label")
-    missed_Y: NDArray[np.int64] = carries("relations between entities that are not looked at")
+    confusion_YY: NDArray[np.int64] = carries(
+        "pairs of entities: by right, then predicted label", most=MOST_NAMES
+    )
+    missed_Y: NDArray[np.int64] = carries(
+        "relations between entities that are not looked at", most=MOST_NAMES
+    )
 
 
 def relations_scored(counts: RelationCounts) -> RelationsScored:
@@ -110,8 +120,7 @@ def check_relations_scored(ask: object, reply: RelationsScored) -> None:
             raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
         if (table < 0).any():
             raise GuardError(f"{name} holds counts that cannot be")
-    if len(set(reply.labels)) != many:
-        raise GuardError("labels cannot be")
+    check_names("labels", reply.labels)
 
 
 def relation_counts_of(reply: RelationsScored) -> RelationCounts:
@@ -130,12 +139,16 @@ def relation_counts_of(reply: RelationsScored) -> RelationCounts:
 class BagsScored:
     """Counts of one site on one part of its held-out text. B bins of scores, Y relations."""
 
-    candidates_B: NDArray[np.int64] = carries("pairs and relations whose score is in each bin")
-    true_B: NDArray[np.int64] = carries("how many of them are facts")
+    candidates_B: NDArray[np.int64] = carries(
+        "pairs and relations whose score is in each bin", most=BINS
+    )
+    true_B: NDArray[np.int64] = carries("how many of them are facts", most=BINS)
     facts: int = carries("number of facts")
     bags: int = carries("number of bags scored")
     labels: list[str] = carries("names of the relations (not text)")
-    best_Y3: NDArray[np.int64] = carries("bags by best label: right, predicted, gold, by relation")
+    best_Y3: NDArray[np.int64] = carries(
+        "bags by best label: right, predicted, gold, by relation", most=MOST_NAMES
+    )
 
 
 def bags_scored(counts: BagCounts) -> BagsScored:
@@ -167,8 +180,9 @@ def check_bags_scored(ask: object, reply: BagsScored) -> None:
         raise GuardError("true_B holds counts that cannot be")
     if (reply.best_Y3[:, :1] > reply.best_Y3[:, 1:]).any():
         raise GuardError("best_Y3 holds counts that cannot be")
-    if len(set(reply.labels)) != many or reply.bags < 0 or reply.facts < 0:
-        raise GuardError("labels, bags or facts cannot be")
+    check_names("labels", reply.labels)
+    if reply.bags < 0 or reply.facts < 0:
+        raise GuardError("bags or facts cannot be")
 
 
 def bag_counts_of(reply: BagsScored) -> BagCounts:

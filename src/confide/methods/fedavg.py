@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
@@ -43,7 +44,7 @@ from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate
@@ -62,6 +63,7 @@ from confide.methods.taggers import (
     Extractor,
     TaggerMemory,
     TaggerModel,
+    check_vectors,
     compare_vectors,
     encoded_text,
     extractor_of,
@@ -132,8 +134,8 @@ class Trained:
         "trained weights, times the site's weight in the mean; of a table the rows that changed"
     )
     weight: float = carries("the site's weight in the mean")
-    seen: Arrays = carries(
-        "the weight again for each row whose word the site has; rows = seen only"
+    seen: dict[str, NDArray[np.float32]] = carries(
+        "the weight again for each row whose word the site has; rows = seen only", legend="V"
     )
     loss: float = carries("mean training loss per sentence, times the weight")
     sentences: int = carries("sentences trained on, over all epochs")
@@ -219,8 +221,16 @@ def check_trained(ask: Train, reply: Trained) -> None:
         raise GuardError("seen does not name the arrays that have a row per word or character")
     for name, seen_V in reply.seen.items():
         fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
-        if not fits or seen_V.min() < 0 or seen_V.max() > reply.weight:
+        if not fits or not ((seen_V == 0) | (seen_V == np.float32(reply.weight))).all():
             raise GuardError("seen is not a weight for each row")
+        if reply.weights[name][seen_V == 0].any():
+            raise GuardError("weights has numbers in rows that the site has not seen")
+
+
+def numbers_of_trained(ask: Train) -> dict[str, int]:
+    """How many numbers `seen` holds: one for each row of the tables of words and characters."""
+    tables = [ask.weights[name] for name in ("word.weight", *CHARACTER_ROWS) if name in ask.weights]
+    return {"seen": sum(len(table) for table in tables)}
 
 
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
@@ -231,6 +241,11 @@ def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
     if name in reply.seen:
         start = start * _mask(reply.seen[name], len(start))
     return start
+
+
+def rows_had(reply: Trained, name: str) -> np.ndarray | None:
+    """How heavy each row of an array is, where rows = seen."""
+    return reply.seen[name][:, None] if name in reply.seen else None
 
 
 def _mask(seen_V: np.ndarray, count: int) -> np.ndarray:
@@ -262,7 +277,7 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     return mean
 
 
-TAKE_VOCABULARY = Step.of(take_vocabulary)
+TAKE_VOCABULARY = Step.of(take_vocabulary, check=check_vectors)
 TRAIN = Step.of(
     train,
     summed=True,
@@ -270,6 +285,8 @@ TRAIN = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    numbers=numbers_of_trained,
+    learnt=Learnt("weights", "weight", start="weights", has=rows_had),
 )
 SCORE = Step.of(score, check=check_scored)
 
@@ -301,7 +318,7 @@ class FedAvg:
         """Agree on the vocabulary and draw the first weights (Fig. 3)."""
         agreed, common = settle(self._run, federation)
         taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
-        compare_vectors({site: reply.vectors for site, reply in taken.items()})
+        compare_vectors(federation, TAKE_VOCABULARY, taken)
         first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
         return FedAvgState(**vars(common), weights=arrays(first))
 

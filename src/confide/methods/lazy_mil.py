@@ -71,6 +71,7 @@ from confide.methods.bags import (
     trained,
 )
 from confide.methods.relation_averaging import (
+    LEARNT,
     RelationsTrained,
     bounded_trained,
     check_trained,
@@ -80,6 +81,8 @@ from confide.methods.vocabulary import CHECK_KEY, check_digests, one_each
 from confide.settings import Table
 
 Digests = NDArray[np.uint8]
+MOST_BIDS = 10_000_000
+"""Of one site in one round: no honest text has more bags."""
 DENOISE = "none"
 """What a bag is when a pair is predicted: the maximum over its sentences."""
 
@@ -107,10 +110,12 @@ class Bids:
     """A site's triples and their best values. G bags."""
 
     digests_G16: Digests = carries(
-        "keyed digests of the site's triples (two entities and a relation, or none), sorted"
+        "keyed digests of the site's triples (two entities and a relation, or none), sorted",
+        most=MOST_BIDS,
     )
     values_G: NDArray[np.float32] = carries(
-        "of each, how likely the model finds it in the best of the site's sentences"
+        "of each, how likely the model finds it in the best of the site's sentences",
+        most=MOST_BIDS,
     )
 
 
@@ -118,7 +123,9 @@ class Bids:
 class HearWinners:
     """Your best sentences of these triples are the best of all sites'. W triples."""
 
-    digests_W16: Digests = carries("keyed digests of triples that the site bid for and won")
+    digests_W16: Digests = carries(
+        "keyed digests of triples that the site bid for and won", most=MOST_BIDS
+    )
 
 
 @dataclass(frozen=True)
@@ -239,6 +246,7 @@ TRAIN_ON_WINNERS = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    learnt=LEARNT,
 )
 
 

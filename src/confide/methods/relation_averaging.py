@@ -35,7 +35,7 @@ from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays
 from confide.methods.context import find_encoder
@@ -126,6 +126,12 @@ def train_relations_alone(
     return train_relations(site, memory, ask, turn)
 
 
+def check_form_taken(ask: object, reply: FormTaken) -> None:
+    """Raise GuardError where the number of examples is none."""
+    if reply.examples < 0:
+        raise GuardError("examples is not a count")
+
+
 def check_trained(ask: TrainRelations, reply: RelationsTrained) -> None:
     """Raise GuardError where a site's weight in the mean is not what was asked for."""
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
@@ -147,13 +153,16 @@ def bounded_trained(ask: TrainRelations, reply: RelationsTrained, most: float) -
     return reply if kept is reply.weights else replace(reply, weights=kept)
 
 
+LEARNT = Learnt("weights", "weight", start="weights")
+"""Trained weights, times the site's weight in the mean."""
 _HOW: dict[str, Any] = {
     "like": (("weights", "weights"),),
     "check": check_trained,
     "bound": bounded_trained,
     "start": start_of_trained,
+    "learnt": LEARNT,
 }
-TAKE_FORM = Step.of(take_form)
+TAKE_FORM = Step.of(take_form, check=check_form_taken)
 TRAIN_RELATIONS = Step.of(train_relations, summed=True, **_HOW)
 TRAIN_RELATIONS_ALONE = Step.of(train_relations_alone, **_HOW)
 

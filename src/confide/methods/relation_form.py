@@ -12,7 +12,9 @@ from typing import Any
 
 from confide.data.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
+from confide.federation.agreement import Parted, alike
 from confide.federation.federation import Federation
+from confide.federation.guards import check_mark, check_names
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -85,10 +87,17 @@ def describe_relations(
 
 def check_relations(ask: object, reply: RelationsDescribed) -> None:
     """Raise GuardError where no site can be like that."""
-    if not 1 <= reply.dim <= WIDEST or len(reply.encoder) > 64:
+    if not 1 <= reply.dim <= WIDEST:
         raise GuardError("the description of the encoder cannot be")
-    if any(not name for name in (*reply.relations, *reply.types)):
-        raise GuardError("a relation or an entity type has no name")
+    check_annotation(reply)
+
+
+def check_annotation(reply: Any) -> None:
+    """Raise GuardError where encoder, relations, types or pairs are not marks and names."""
+    check_mark("encoder", reply.encoder)
+    check_names("relations", reply.relations)
+    check_names("types", reply.types)
+    check_names("pairs", {name for pair in reply.pairs for name in pair})
 
 
 DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
@@ -103,7 +112,9 @@ def agree_on_relations(
     """
     server = find_encoder(run.classifier.encoder)
     replies = federation.ask(DESCRIBE_RELATIONS, DescribeRelations(run.classifier.encoder), round=0)
-    check_encoders({site: reply.encoder for site, reply in replies.items()}, server.digest)
+    digests = {site: reply.encoder for site, reply in replies.items()}
+    same = with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
+    replies = {site: replies[site] for site in same}
     relations = {name for reply in replies.values() for name in reply.relations}
     relations |= {relation.type for document in public for relation in document.relations}
     relations -= {NO_RELATION}
@@ -115,14 +126,27 @@ def agree_on_relations(
     return _form(run, relations, pairs=run.pairs.types or pairs, types=types, digest=server.digest)
 
 
-def check_encoders(digests: Mapping[str, str], ours: str) -> None:
-    """Raise FederationError where sites have another encoder than the server."""
-    odd = [site for site, digest in digests.items() if digest != ours]
-    if odd:
-        raise FederationError(
-            f"the sites do not have the server's encoder: {', '.join(odd)} has another one",
+def with_encoder(
+    federation: Federation,
+    step: Step,
+    digests: Mapping[str, str],
+    *,
+    ours: str,
+    name: str = "encoder",
+) -> list[str]:
+    """The sites that have the server's encoder (`ours`), by the digests of theirs.
+
+    The others are left out. Raises FederationError where too few have it.
+    """
+
+    def error(parted: Parted) -> FederationError:
+        return FederationError(
+            f"the sites do not have the server's {name}: {', '.join(parted.odd)} has another one",
             fix="give every site the same files, and name them with `context` in its table",
         )
+
+    why = f"its {name} is not the server's"
+    return alike(federation, digests, step=step, why=why, error=error, ours=ours)
 
 
 def check_relations_known(relations: Collection[str]) -> None:

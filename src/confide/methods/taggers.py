@@ -6,7 +6,6 @@ model instance serves all sites of a process.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,10 +17,13 @@ from confide.data.encoding import Encoded, TagSet, encode
 from confide.data.vectors import VectorFile, read_vectors
 from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
 from confide.errors import ConfideError, FederationError, KeyFileError
+from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import check_mark
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
+from confide.federation.steps import Step
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.predict import Prepared, annotate, prepare
 from confide.learning.weights import initial, load
@@ -32,7 +34,14 @@ from confide.methods.context import (
     with_cached,
     with_features,
 )
-from confide.methods.vocabulary import Agreed, agree, common_key, file_check, training_examples
+from confide.methods.vocabulary import (
+    MOST_COMMON,
+    Agreed,
+    agree,
+    common_key,
+    file_check,
+    training_examples,
+)
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -61,8 +70,12 @@ class TaggerMemory(TaggerForm):
 
     nonce: str = carries("the number of this run that sites compared their keys by")
     check: str = carries("what the common key makes of it: tells whether a key is the common one")
-    word_digests_V16: NDArray[np.uint8] = carries("digests of the common words, in order of ids")
-    character_digests_V16: NDArray[np.uint8] = carries("the same for characters")
+    word_digests_V16: NDArray[np.uint8] = carries(
+        "digests of the common words, in order of ids", most=MOST_COMMON
+    )
+    character_digests_V16: NDArray[np.uint8] = carries(
+        "the same for characters", legend="C16", most=MOST_COMMON
+    )
 
 
 class TaggerModel(NamedTuple):
@@ -291,13 +304,30 @@ def vectors_check(site: Site, found: VectorFile | None) -> str:
     return file_check(site.key(), found.digest) if found else ""
 
 
-def compare_vectors(checks: Mapping[str, str]) -> None:
-    """Raise FederationError where sites start from different files of word vectors."""
-    if len(set(checks.values())) <= 1:
-        return
-    common = Counter(checks.values()).most_common(1)[0][0]
-    odd = ", ".join(site for site, check in checks.items() if check != common)
-    raise FederationError(
-        f"the sites do not start from the same file of word vectors: {odd} has another one or none",
+def check_vectors(ask: object, reply: Any) -> None:
+    """Raise GuardError where this is no check value of a file of vectors."""
+    check_mark("vectors", reply.vectors)
+
+
+def compare_vectors(federation: Federation, step: Step, replies: Mapping[str, Any]) -> list[str]:
+    """The sites that start from the file of word vectors that most have, or like most from none.
+
+    The others are left out. Raises FederationError where too few have the same.
+    """
+    return alike(
+        federation,
+        {site: reply.vectors for site, reply in replies.items()},
+        step=step,
+        why="its file of word vectors is not that of the other sites, or it has none",
+        error=_other_vectors,
+    )
+
+
+def _other_vectors(parted: Parted) -> FederationError:
+    who = f"{', '.join(parted.odd)} has another one or none"
+    if parted.tied:
+        who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
+    return FederationError(
+        f"the sites do not start from the same file of word vectors: {who}",
         fix="give every site the same file, or none",
     )

@@ -42,12 +42,13 @@ from confide.learning.texts import MadeBart, fit_texts, made_bart
 from confide.learning.weights import load
 from confide.methods.evaluation import HELD_OUT
 from confide.methods.relation_averaging import (
+    LEARNT,
     RelationsTrained,
     bounded_trained,
     check_trained,
     start_of_trained,
 )
-from confide.methods.relation_form import check_encoders
+from confide.methods.relation_form import with_encoder
 from confide.methods.text_form import (
     TAKE_TEXT_FORM,
     TextMemory,
@@ -182,6 +183,7 @@ TRAIN_TEXT = Step.of(
     check=check_trained,
     bound=bounded_trained,
     start=start_of_trained,
+    learnt=LEARNT,
 )
 SCORE_TEXT = Step.of(score_text, check=check_text_scored)
 
@@ -255,9 +257,10 @@ class FedAvgText:
         folder, digest = find_base(own.encoder)
         form = TextMemory(digest=digest, **own.model_dump())
         replies = federation.ask(TAKE_TEXT_FORM, form, round=0)
-        check_encoders({site: reply.digest for site, reply in replies.items()}, digest)
-        idle = sorted(site for site, reply in replies.items() if not reply.sentences)
-        if len(idle) == len(replies):
+        digests = {site: reply.digest for site, reply in replies.items()}
+        same = with_encoder(federation, TAKE_TEXT_FORM, digests, ours=digest)
+        idle = [site for site in same if not replies[site].sentences]
+        if len(idle) == len(same):
             raise FederationError(
                 "no site has a passage to learn from",
                 fix="name text of whole sentences as `train` files; what also stands in a site's"

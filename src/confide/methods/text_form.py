@@ -17,6 +17,7 @@ from confide.data.noise import Noise
 from confide.data.passages import Passages, passages
 from confide.errors import ConfideError, GuardError
 from confide.federation.failures import Refusal
+from confide.federation.guards import check_mark
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -68,8 +69,9 @@ def take_text_form(
 
 def check_text_taken(ask: object, reply: TextTaken) -> None:
     """Raise GuardError where no site can be like that."""
-    if len(reply.digest) > 64 or reply.sentences < 0:
+    if reply.sentences < 0:
         raise GuardError("the description of the text cannot be")
+    check_mark("digest", reply.digest)
 
 
 TAKE_TEXT_FORM = Step.of(take_text_form, check=check_text_taken)
@@ -86,7 +88,7 @@ def find_base(place: str) -> tuple[Path, str]:
 
 def base_of(site: Site, name: str) -> tuple[Path, str]:
     """The site's own, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     bases: dict[str, tuple[Path, str]] = site.scratch.setdefault("bases", {})
     if place not in bases:
         try:

@@ -30,8 +30,10 @@ from confide.data.vocabulary import (
     digest,
 )
 from confide.errors import DataError, FederationError, GuardError, KeyFileError
+from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import check_mark, check_names
 from confide.federation.keys import key_check
 from confide.federation.messages import carries
 from confide.federation.site import Site
@@ -40,6 +42,11 @@ from confide.learning.seeds import derive_seed
 
 Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Digests (W x 16) and how often each occurs (W)."""
+
+MOST_WORDS, MOST_CHARACTERS = 4_000_000, 300_000
+"""Different ones at one site: no honest text has more."""
+MOST_COMMON = 16_000_000
+"""Words of a common vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,18 @@ class CountVocabulary:
 class VocabularyCounted:
     """Counts of the training text under keyed digests. W words, C characters."""
 
-    word_digests_W16: NDArray[np.uint8] = carries("keyed digests of the site's words, sorted")
-    word_counts_W: NDArray[np.int64] = carries("how often each occurs in the training text")
-    character_digests_C16: NDArray[np.uint8] = carries("keyed digests of its characters, sorted")
-    character_counts_C: NDArray[np.int64] = carries("how often each occurs in the training text")
+    word_digests_W16: NDArray[np.uint8] = carries(
+        "keyed digests of the site's words, sorted", most=MOST_WORDS
+    )
+    word_counts_W: NDArray[np.int64] = carries(
+        "how often each occurs in the training text", most=MOST_WORDS
+    )
+    character_digests_C16: NDArray[np.uint8] = carries(
+        "keyed digests of its characters, sorted", most=MOST_CHARACTERS
+    )
+    character_counts_C: NDArray[np.int64] = carries(
+        "how often each occurs in the training text", most=MOST_CHARACTERS
+    )
     types: list[str] = carries("names of the site's entity types (not text)")
     sentences: int = carries("number of training sentences")
 
@@ -130,7 +145,7 @@ def count_vocabulary(
     return VocabularyCounted(*words, *characters, types, len(examples)), memory
 
 
-def check_counted(ask: object, reply: VocabularyCounted) -> None:
+def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
     """Raise GuardError where digests and counts are not counts of distinct digests."""
     for kind, digests, counts in (
         ("word", reply.word_digests_W16, reply.word_counts_W),
@@ -141,29 +156,48 @@ def check_counted(ask: object, reply: VocabularyCounted) -> None:
             raise GuardError(f"the counts of {kind}s are not counts")
     if reply.sentences < 1:
         raise GuardError("sentences is not a count")
+    check_names("types", reply.types)
+    if ask.types and not set(reply.types) <= set(ask.types):
+        raise GuardError("types holds one that was not declared")
 
 
 def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
-    """Raise GuardError where these are not distinct digests of `kind`s."""
-    if digests.shape != (len(digests), DIGEST_BYTES) or digests.dtype != np.uint8:
+    """Raise GuardError where these are not distinct digests of `kind`s, sorted."""
+    if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
         raise GuardError(f"the digests of {kind}s have another shape", got=str(digests.shape))
-    if len(np.unique(one_each(digests))) != len(digests):
-        raise GuardError(f"the digests of {kind}s are not distinct")
+    high_W, low_W = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
+    rises_W = (high_W[1:] > high_W[:-1]) | ((high_W[1:] == high_W[:-1]) & (low_W[1:] > low_W[:-1]))
+    if not rises_W.all():
+        raise GuardError(f"the digests of {kind}s are not distinct, or not sorted")
 
 
-CHECK_KEY = Step.of(check_key)
+def check_key_checked(ask: object, reply: KeyChecked) -> None:
+    """Raise GuardError where this is no check value."""
+    if not reply.check:
+        raise GuardError("check is empty")
+    check_mark("check", reply.check)
+
+
+CHECK_KEY = Step.of(check_key, check=check_key_checked)
 COUNT_VOCABULARY = Step.of(count_vocabulary, check=check_counted)
 
 
 def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
     """A number of this run, what the common key makes of it, and the sites that hold that key.
 
-    Raises FederationError where keys differ, QuorumError where too few sites have one.
+    A site with another key than most is left out. Raises FederationError where too few share one,
+    QuorumError where too few sites have one.
     """
     nonce = format(derive_seed(federation.seed, "key check"), "x")
     checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
-    check = _common_check({site: reply.check for site, reply in checks.items()})
-    return nonce, check, sorted(checks)
+    holders = alike(
+        federation,
+        {site: reply.check for site, reply in checks.items()},
+        step=CHECK_KEY,
+        why="its key is not the key of the other sites",
+        error=_other_keys,
+    )
+    return nonce, checks[holders[0]].check, holders
 
 
 def agree(
@@ -248,20 +282,12 @@ def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
 
-def _common_check(checks: dict[str, str]) -> str:
-    """The check value that all sites share. Raises FederationError, naming who has another."""
-    groups: dict[str, list[str]] = {}
-    for site, check in checks.items():
-        groups.setdefault(check, []).append(site)
-    if len(groups) == 1:
-        return next(iter(groups))
-    largest = max(groups.values(), key=len)
-    if len(largest) * 2 > len(checks):
-        odd = [site for site in checks if site not in largest]
-        who = f"the key of {', '.join(odd)} is not the key of the other sites"
-    else:
-        who = f"these groups hold different keys: {' | '.join(map(', '.join, groups.values()))}"
-    raise FederationError(
+def _other_keys(parted: Parted) -> FederationError:
+    """The error that names who has another key."""
+    who = f"the key of {', '.join(parted.odd)} is not the key of the other sites"
+    if parted.tied:
+        who = f"these groups hold different keys: {' | '.join(map(', '.join, parted.groups))}"
+    return FederationError(
         f"the sites do not share one key: {who}",
         fix="give every site the same key file",
     )

@@ -102,6 +102,18 @@ class RunFolder:
                 failures[site] = failures.get(site, 0) + 1
         return failures
 
+    @property
+    def refused(self) -> dict[str, dict[str, list[int]]]:
+        """By site, why the server refused its replies, and in which rounds."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for turn in self.history:
+            for fault in turn.get("faults") or []:
+                if fault["code"] in ("refused", "too-far"):
+                    whys = found.setdefault(fault["site"], {})
+                    why = f"{fault['step']}: {fault['why']}"
+                    whys.setdefault(why, []).append(turn["round"])
+        return found
+
 
 def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
     """The runs in the order given, each with a label of its own.

@@ -107,9 +107,23 @@ def _notices(runs: Sequence[RunFolder]) -> list[str]:
                 f"{run.label}: site {site} failed in {rounds} of {len(run.history)} rounds and"
                 " was left out of them."
             )
+        found += [
+            f"{run.label}: site {site}, {_rounds(rounds)}, step {why}."
+            for site, whys in sorted(run.refused.items())
+            for why, rounds in list(whys.items())[:MOST_REASONS]
+        ]
         if wrong := run.overall.get("malformed"):
             found.append(f"{run.label}: {wrong} predicted tag sequences were malformed and mended.")
     return found + _overlooked(runs)
+
+
+MOST_REASONS = 3
+"""Of a site that was refused for many reasons, so many are shown; result.json has all."""
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    shown = ", ".join(map(str, rounds[:5])) + (" and more" if len(rounds) > 5 else "")
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}"
 
 
 def _overlooked(runs: Sequence[RunFolder]) -> list[str]:

@@ -11,7 +11,7 @@ from confide.settings.reading import (
     parse,
     read_tree,
 )
-from confide.settings.sitefile import ConsentTable, SiteFile, dump_site, load_site
+from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
 from confide.settings.tables import (
     OF_THE_KIND,
     OF_THE_TASK,
@@ -36,6 +36,7 @@ __all__ = [
     "PublicTable",
     "Settings",
     "SiteFile",
+    "SiteGuards",
     "SiteTable",
     "SplitTable",
     "Table",

@@ -81,7 +81,7 @@ def parse(
 ) -> Settings:
     """Typed settings from a tree of plain values. Raises SettingsError."""
     plain: dict[str, Any] = _copy(tree)
-    given = [_assignment(text) for text in overrides]
+    given = [parse_assignment(text) for text in overrides]
     method = next((v for k, v in reversed(given) if k == ["method"]), plain.get("method"))
     when = plain.get("when")
     special = when.get(method) if isinstance(when, dict) and isinstance(method, str) else None
@@ -147,7 +147,8 @@ def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[li
     return found
 
 
-def _assignment(text: str) -> tuple[list[str], Any]:
+def parse_assignment(text: str) -> tuple[list[str], Any]:
+    """The keys and the value of `key=value`, which is TOML or plain text. Raises SettingsError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsError("an override has no value", expected="key=value", got=repr(text))

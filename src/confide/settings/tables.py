@@ -169,12 +169,18 @@ class VocabularyTable(Table):
 class FederationTable(Table):
     """Who takes part: `fraction` of the sites is drawn each round; `at_least` must answer.
 
-    `at_least = 0` means every site that was asked.
+    `at_least = 0` means every site that was asked. `timeout`: seconds that a site may take for one
+    answer before it is left out; `inf` waits for ever. `combine` is how what sites learnt becomes
+    one, of which `trimmed` leaves the share `trim` out at each end; an update whose norm is more
+    than `most_norm` times the median of the round's is refused (inf: none is).
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     at_least: Annotated[int, Field(ge=0)] = 0
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0)] = 7200.0
+    combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    most_norm: Annotated[float, Field(gt=1)] = 5.0
 
 
 class SelectTable(Table):

@@ -1,7 +1,7 @@
-"""Only for tests: listens at the last place before TLS, in every process of a kit.
+"""Only for tests: listens at the last place before TLS, and holds runs, in processes of kits.
 
 Python runs this file by itself where its folder is on PYTHONPATH, and it does nothing where
-WIRETAP does not name a folder. There it keeps, for each process:
+neither WIRETAP nor GATES names a folder. In WIRETAP it keeps, for each process:
 
 KIT-PID.up, KIT-PID.down   what FLARE hands to its transport, and what the transport hands to FLARE:
                            a length of eight bytes before each frame
@@ -11,6 +11,9 @@ KIT-PID.connected          one line for each address that the process opens a st
 
 And it fails where it is told to: a file KIT.raise names one of `PLACES` and a text, and the next
 call of it raises that text.
+
+In GATES a file KIT.shut holds a number of a round: the site takes its time with whatever it is
+asked from that round on, for as long as the file is there.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,8 +96,32 @@ def _perhaps(place: str, *_: Any) -> None:
         raise ValueError(text)
 
 
-if "WIRETAP" in os.environ and "CONFIDE_KIT" in os.environ:
-    FOLDER, KIT = Path(os.environ["WIRETAP"]), Path(os.environ["CONFIDE_KIT"]).name
-    _listen()
-    if any("worker_process" in word for word in sys.orig_argv):
-        _fail_when_told()
+def _wait_when_told() -> None:
+    from confide.flare.home import SiteHome
+
+    _before(SiteHome, "answer", _at_the_gate)
+
+
+def _at_the_gate(home: Any, step: str, round: int, *_: Any) -> None:
+    while round >= _shut_from():
+        time.sleep(0.05)
+
+
+def _shut_from() -> float:
+    try:
+        return float((GATES / f"{KIT}.shut").read_text())
+    except FileNotFoundError:
+        return float("inf")
+
+
+if "CONFIDE_KIT" in os.environ:
+    KIT = Path(os.environ["CONFIDE_KIT"]).name
+    job = any("worker_process" in word for word in sys.orig_argv)
+    if "WIRETAP" in os.environ:
+        FOLDER = Path(os.environ["WIRETAP"])
+        _listen()
+        if job:
+            _fail_when_told()
+    if "GATES" in os.environ and job:
+        GATES = Path(os.environ["GATES"])
+        _wait_when_told()

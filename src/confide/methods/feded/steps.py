@@ -23,7 +23,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.relations import probabilities, relation_logits
 from confide.methods.evaluation import RelationsScored, check_relations_scored
 from confide.methods.relation_form import RelationMemory
@@ -37,6 +37,7 @@ from confide.methods.relations import (
 )
 
 Spans = list[tuple[int, int]]
+MIB = 2**20
 NONE_YET = 0
 """The version of a central model that a site does not keep."""
 
@@ -48,11 +49,11 @@ class PublicSet(RelationMemory):
     `digest_of_public` is a number from their content, by which both sides know them.
     """
 
-    texts: list[str] = carries("text of each public example")
-    heads: list[Spans] = carries("where the head is in it")
-    tails: list[Spans] = carries("where the tail is in it")
-    head_types: list[str] = carries("entity type of the head")
-    tail_types: list[str] = carries("entity type of the tail")
+    texts: list[str] = carries("text of each public example", most=8 * MIB)
+    heads: list[Spans] = carries("where the head is in it", most=2 * MIB)
+    tails: list[Spans] = carries("where the tail is in it", most=2 * MIB)
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB)
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
     public: int = carries("a number from the content of the public examples")
 
 
@@ -106,10 +107,12 @@ class TrainAndPredict(RelationTraining):
 class Predicted:
     """What the trained model says of the public examples, and of nothing else."""
 
-    said_SQ: NDArray[np.generic] = carries(
+    said_SQ: NDArray[np.int8 | np.float16 | np.float32] = carries(
         "of each public example, logits of all relations against no relation, or probabilities"
     )
-    knows: Arrays = carries("for each relation whether the site annotates it; average = known only")
+    knows: dict[str, NDArray[np.float32]] = carries(
+        "for each relation whether the site annotates it; average = known only", legend="R"
+    )
     public: int = carries("a number from the content of the public examples")
     sites: int = carries("1, so that the sum says how many sites these are")
     loss: float = carries("mean training loss per example")
@@ -275,6 +278,13 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
         raise GuardError("knows is not a number for each class")
     if any(not np.isin(array, (0.0, 1.0)).all() for array in reply.knows.values()):
         raise GuardError("knows holds what is neither yes nor no")
+    if any(array[0] != 1.0 for array in reply.knows.values()):
+        raise GuardError("knows leaves out the class of pairs without a relation")
+
+
+def numbers_of_predicted(ask: TrainAndPredict) -> dict[str, int]:
+    """How many numbers a reply holds: a prediction for each example and relation."""
+    return {"said_SQ": ask.examples * (ask.classes - 1), "knows": ask.classes}
 
 
 def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:
@@ -282,6 +292,12 @@ def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Pr
     codes_per_number = LEVELS / ask.most if ask.wire_dtype == "int8" else 1.0
     kept = bounded({"": reply.said_SQ}, most, times=codes_per_number)
     return replace(reply, said_SQ=kept[""])
+
+
+def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
+    """Which relations a site, or how many sites, annotate; None where that does not matter."""
+    known_R: NDArray[np.float32] | None = reply.knows.get("R")
+    return None if known_R is None else known_R[None, 1:]
 
 
 def score_model(
@@ -295,6 +311,11 @@ def score_model(
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
 TAKE_MODEL = Step.of(take_model, check=check_taken)
 TRAIN_AND_PREDICT = Step.of(
-    train_and_predict, summed=True, check=check_predicted, bound=bounded_predicted
+    train_and_predict,
+    summed=True,
+    check=check_predicted,
+    bound=bounded_predicted,
+    numbers=numbers_of_predicted,
+    learnt=Learnt("said_SQ", "sites", has=columns_known),
 )
 SCORE_MODEL = Step.of(score_model, check=check_relations_scored)

@@ -42,6 +42,7 @@ import numpy as np
 from pydantic import Field
 
 from confide.errors import FederationError, SettingsError
+from confide.federation.agreement import alike
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
@@ -73,7 +74,7 @@ from confide.methods.taggers import (
     settle,
     tagger_sizes,
 )
-from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY, Agreed
+from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY
 from confide.scoring import EntityCounts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, Task, own_settings
@@ -137,7 +138,7 @@ class FedNER:
         run, private = self._run, [str(part) for part in self._own.private]
         agreed, common = settle(run, federation)
         if "crf" not in private and self._own.types == "own":
-            compare_types(agreed)
+            compare_types(federation, agreed.types_by_site)
         first = arrays(initial(tagger_sizes(common), derive_seed(federation.seed, "weights")))
         shared = {n: value for n, value in first.items() if not is_of(n, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
@@ -155,7 +156,7 @@ class FedNER:
             for site, sentences in agreed.sentences.items()
         }
         taken = federation.ask(ENROL, asks, round=0)
-        compare_vectors({site: reply.vectors for site, reply in taken.items()})
+        compare_vectors(federation, ENROL, taken)
         return FedNERState(**vars(common), weights=shared, steps=0, means={}, squares={})
 
     def round(
@@ -243,13 +244,20 @@ def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, 
     return {site: max(1, share) for site, share in shares.items()}
 
 
-def compare_types(agreed: Agreed) -> None:
-    """Raise FederationError where a CRF cannot be shared, since tag sets differ."""
-    if len({tuple(types) for types in agreed.types_by_site.values()}) <= 1:
-        return
-    sets = "; ".join(f"{s} has {', '.join(t)}" for s, t in agreed.types_by_site.items())
-    raise FederationError(
-        f"the CRF depends on the tag set, and the sites' tag sets differ: {sets}",
-        fix="put crf into options.private, map the sites' tags to common ones, or give every site"
-        ' all tags with options.types = "common"',
+def compare_types(federation: Federation, types_by_site: Mapping[str, list[str]]) -> None:
+    """Leave out sites that have not the tag set that most have: a CRF is of one tag set.
+
+    Raises FederationError where too few have the same.
+    """
+    sets = "; ".join(f"{site} has {', '.join(types)}" for site, types in types_by_site.items())
+    alike(
+        federation,
+        {site: tuple(types) for site, types in types_by_site.items()},
+        step=COUNT_VOCABULARY,
+        why="its tag set is not that of the other sites, and the CRF is shared",
+        error=lambda _: FederationError(
+            f"the CRF depends on the tag set, and the sites' tag sets differ: {sets}",
+            fix="put crf into options.private, map the sites' tags to common ones, or give every"
+            ' site all tags with options.types = "common"',
+        ),
     )

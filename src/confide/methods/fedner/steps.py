@@ -16,7 +16,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.adam import Moments, adam
 from confide.learning.gradients import gradients
 from confide.learning.predict import annotate
@@ -25,6 +25,7 @@ from confide.learning.weights import arrays, initial
 from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.methods.taggers import (
     TaggerMemory,
+    check_vectors,
     encoded_text,
     forget_text,
     keep_private,
@@ -229,7 +230,7 @@ def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
     return replace(reply, update={name: _sent(kept[name], reply.update[name]) for name in kept})
 
 
-ENROL = Step.of(enrol)
+ENROL = Step.of(enrol, check=check_vectors)
 IMPROVE = Step.of(
     improve,
     summed=True,
@@ -237,6 +238,7 @@ IMPROVE = Step.of(
     check=check_improved,
     bound=bounded_improved,
     start=start_of_improved,
+    learnt=Learnt("update", "share"),
 )
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)

@@ -82,6 +82,12 @@ class ScoreTypes:
     part: str = carries("dev or test")
 
 
+def check_taken(ask: object, reply: ShapeTaken) -> None:
+    """Raise GuardError where the number of sentences is none."""
+    if reply.sentences < 0:
+        raise GuardError("sentences is not a count")
+
+
 def check_weighed(ask: Weigh, reply: Weighed) -> None:
     """Raise GuardError where the gradient is not one of the shared parameter."""
     want = ask.weights[ask.shared].size if ask.shared in ask.weights else -1
@@ -90,6 +96,11 @@ def check_weighed(ask: Weigh, reply: Weighed) -> None:
         raise GuardError("slope_G has another shape", expected=f"({want},)", got=got)
     if want and np.abs(reply.slope_G).max() > MOST:
         raise GuardError("slope_G is absurdly large")
+
+
+def numbers_of_weighed(ask: Weigh) -> dict[str, int]:
+    """How many numbers a reply holds: those of the shared parameter."""
+    return {"slope_G": ask.weights[ask.shared].size}
 
 
 def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.corpora import locate
-from confide.errors import ConfideError, DataError, FederationError, GuardError, SettingsError
+from confide.errors import ConfideError, DataError, GuardError, SettingsError
+from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import check_mark, check_names
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -31,6 +33,7 @@ from confide.learning.lightner import LightnerForm, LightnerModeller
 from confide.learning.modelling import EntityModeller
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.methods.context import NONE, encoder_of, find_encoder
+from confide.methods.relation_form import with_encoder
 from confide.methods.taggers import (
     TaggerMemory,
     tag_set,
@@ -136,10 +139,10 @@ def describe_types(
 
 def check_described(ask: object, reply: TypesDescribed) -> None:
     """Raise GuardError where no site can be like that."""
-    if reply.sentences < 1 or len(reply.digest) > 64:
-        raise GuardError("sentences or digest cannot be")
-    if any(not name for name in reply.types) or len(set(reply.types)) != len(reply.types):
-        raise GuardError("types are not names")
+    if reply.sentences < 1:
+        raise GuardError("sentences is not a count")
+    check_mark("digest", reply.digest)
+    check_names("types", reply.types)
 
 
 DESCRIBE_TYPES = Step.of(describe_types, check=check_described)
@@ -164,34 +167,55 @@ def agree_on_types(
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
     """T: the union of what the sites annotate, or what the settings declare; and their replies.
 
-    Raises FederationError where a site has another encoder than the server, DataError where nobody
-    annotates a type.
+    A site with another encoder than the server, or with a type that is not declared, is left out.
+    Raises FederationError and DataError where too few are left, DataError where nobody annotates a
+    type.
     """
     ask = DescribeTypes(run.model.kind, name)
     replies: dict[str, TypesDescribed] = federation.ask(DESCRIBE_TYPES, ask, round=0)
-    odd = [site for site, reply in replies.items() if reply.digest != digest]
-    if odd:
-        raise FederationError(
-            f"the sites do not have the server's {run.model.kind}: {', '.join(odd)} has another",
-            fix="give every site the same files, and name them with `context` in its table",
-        )
-    seen = {kind for reply in replies.values() for kind in reply.types}
+    digests = {site: reply.digest for site, reply in replies.items()}
+    same = with_encoder(federation, DESCRIBE_TYPES, digests, ours=digest, name=run.model.kind)
+    replies = {site: replies[site] for site in same}
     declared = list(run.data.types)
-    strange, unknown = sorted(seen - set(declared)), sorted(set(declared) - seen)
-    if declared and (strange or unknown):
-        what = f"a site annotates {strange[0]!r}" if strange else f"nobody annotates {unknown[0]!r}"
-        raise DataError(
-            f"{what}: data.types are not the types of the sites",
-            expected=", ".join(sorted(declared)),
-            got=", ".join(sorted(seen)) or "no type",
-            fix="map the names in the sites' `tags`, or mend data.types",
-        )
+    if declared:
+        replies = _of_these_types(declared, federation, replies)
+    seen = {kind for reply in replies.values() for kind in reply.types}
     if not seen:
         raise DataError(
             "no site has a single annotated entity in its training text",
             fix="check the tag maps and formats with `confide data check`",
         )
     return declared or sorted(seen), replies
+
+
+def _of_these_types(
+    declared: list[str], federation: Federation, replies: dict[str, TypesDescribed]
+) -> dict[str, TypesDescribed]:
+    """The replies of the sites that annotate nothing else; the others are left out.
+
+    Raises DataError where they are too few, or where nobody annotates one of the types.
+    """
+
+    def error(what: str) -> DataError:
+        seen = {kind for reply in replies.values() for kind in reply.types}
+        return DataError(
+            f"{what}: data.types are not the types of the sites",
+            expected=", ".join(sorted(declared)),
+            got=", ".join(sorted(seen)) or "no type",
+            fix="map the names in the sites' `tags`, or mend data.types",
+        )
+
+    def strange(parted: Parted) -> DataError:
+        seen = {kind for site in parted.odd for kind in replies[site].types}
+        return error(f"a site annotates {min(seen - set(declared))!r}")
+
+    fits = {site: set(reply.types) <= set(declared) for site, reply in replies.items()}
+    why = "it annotates a type that data.types does not name"
+    same = alike(federation, fits, step=DESCRIBE_TYPES, why=why, error=strange, ours=True)
+    unknown = sorted(set(declared) - {kind for site in same for kind in replies[site].types})
+    if unknown:
+        raise error(f"nobody annotates {unknown[0]!r}")
+    return {site: replies[site] for site in same}
 
 
 def token_shape(run: RunSettings, types: Sequence[str], digest: str) -> TokenShape:
@@ -264,7 +288,7 @@ def _check_digest(digest: str, memory: TokenShape | BartShape) -> None:
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
     """The site's BART, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.context or name
+    place = site.model_place(name)
     found: dict[str, PretrainedBart] = site.scratch.setdefault("barts", {})
     if place not in found:
         try:

@@ -21,7 +21,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Step, Turn
 from confide.learning.modelling import Slopes, annotate_with, read
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import load, trained
@@ -37,7 +37,9 @@ from confide.methods.pseudo_complete.asks import (
     bounded_completed,
     bounded_weighed,
     check_completed,
+    check_taken,
     check_weighed,
+    numbers_of_weighed,
     start_of_completed,
 )
 from confide.methods.pseudo_complete.extractor import among
@@ -317,10 +319,18 @@ def score_types(
     return score_documents(gold, among(predicted, gold, annotated)), mine
 
 
-TAKE_TAGGER = Step.of(take_tagger)
-TAKE_TOKEN_SHAPE = Step.of(take_token_shape)
-TAKE_BART_SHAPE = Step.of(take_bart_shape)
-WEIGH = Step.of(weigh, summed=True, check=check_weighed, bound=bounded_weighed)
+TAKE_TAGGER = Step.of(take_tagger, check=check_taken)
+TAKE_TOKEN_SHAPE = Step.of(take_token_shape, check=check_taken)
+TAKE_BART_SHAPE = Step.of(take_bart_shape, check=check_taken)
+WEIGH = Step.of(
+    weigh,
+    summed=True,
+    check=check_weighed,
+    bound=bounded_weighed,
+    numbers=numbers_of_weighed,
+    # each site takes its own part out of the sum again, so it must be one
+    learnt=Learnt("slope_G", combined=False),
+)
 COMPLETE = Step.of(
     complete,
     summed=True,
@@ -328,5 +338,6 @@ COMPLETE = Step.of(
     check=check_completed,
     bound=bounded_completed,
     start=start_of_completed,
+    learnt=Learnt("weights", "weight", start="weights"),
 )
 SCORE_TYPES = Step.of(score_types, check=check_scored)

@@ -1,0 +1,55 @@
+"""Adding replies up, field by field: floats in float64, integers in int64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from confide.errors import GuardError
+from confide.federation.messages import fields_of
+
+Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
+"""Of each field of arrays, by name: the shape, and whether it holds floats."""
+
+
+def form_of(reply: Any) -> Form:
+    """What a reply must have in common with others that it is added to.
+
+    Raises GuardError where a number is missing.
+    """
+    found: Form = {}
+    for name, kind in fields_of(type(reply)).items():
+        value = getattr(reply, name)
+        if kind in ("array", "arrays"):
+            arrays = {"": value} if kind == "array" else value
+            found[name] = {key: (one.shape, one.dtype.kind == "f") for key, one in arrays.items()}
+        elif value is None:
+            raise GuardError(f"{name} is missing")
+    return found
+
+
+def odd_field(form: Form, first: Form) -> str | None:
+    """The first field of a reply that cannot be added to those before it."""
+    return next((name for name in form if form[name] != first[name]), None)
+
+
+def add(total: dict[str, Any], reply: Any) -> None:
+    """Add a reply to what `total` has by field; the first one makes it."""
+    for name, kind in fields_of(type(reply)).items():
+        value = getattr(reply, name)
+        if kind == "array":
+            total[name] = _plus(total.get(name), value)
+        elif kind == "arrays":
+            sums = total.setdefault(name, {})
+            for key, array in value.items():
+                sums[key] = _plus(sums.get(key), array)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    if total is None:
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    total += array
+    return total

@@ -1,0 +1,315 @@
+"""What the server makes of the replies to one ask, so that no site can break it.
+
+What is combined is the *change* of each site: what it learnt, without its weight in the mean, less
+what it set out from (`Step.learnt`). Two walls stand one behind the other:
+
+- **too far**: an update whose L2 norm is more than `most_norm` times the median of the round's
+  norms is left out of the round, by name. Of fewer than three updates nobody can say which is odd.
+- **how** the others become one: their weighted `mean`; of each number the `median`, or the mean
+  without the lowest and highest (`trimmed`): Yin, Chen, Ramchandran & Bartlett, "Byzantine-Robust
+  Distributed Learning", ICML 2018, Definitions 1 and 2; or the mean of the changes, each scaled to
+  at most the median norm (`clipped`): Sun, Kairouz, Suresh & McMahan, "Can You Really Backdoor
+  Federated Learning?", arXiv 1911.07963, section 3 (norm thresholding).
+
+What we decide: under `trimmed`, `median` and `clipped` every site counts the same, since a site's
+weight is its own word. Of a row that some sites do not have (`options.rows = "seen"`) the changes
+of those that have it are combined; of fewer than three, their mean is taken. Scalars are added.
+
+Replies are put aside as they come (`confide.federation.spool`), their norms are kept, and what is
+combined is read again block by block: memory of a few models, however many sites there are.
+
+Shapes: K sites, B numbers of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import GuardError
+from confide.federation.adding import Form, add, form_of, odd_field
+from confide.federation.messages import Arrays, decode, encode
+from confide.federation.spool import Spool
+from confide.federation.steps import Learnt, Step
+
+How = Literal["mean", "trimmed", "median", "clipped"]
+TOO_FAR = "too-far"
+"""The code of a reply that came and was left out. Such a site answered: where every site has to
+(`at_least = 0`), the round has enough without it."""
+ORDERED = ("trimmed", "median")
+"""Ways to combine that look at which of several numbers is in the middle."""
+NEEDED = 3
+"""Of fewer updates there is no median that one site cannot move."""
+BLOCK = 2**21
+"""Numbers that are looked at together, over all sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How replies become one, and which are too far off.
+
+    `trim` is the share that `trimmed` leaves out at each end, at least one site. `most_norm` is the
+    largest norm of an update, in medians of the round's norms.
+    """
+
+    how: How = "mean"
+    trim: float = 0.2
+    most_norm: float = math.inf
+
+    @property
+    def needed(self) -> int:
+        """How many sites a round must have, whatever `at_least` says."""
+        return NEEDED if self.how in ORDERED else 1
+
+    def looks_at(self, step: Step, sites: int) -> bool:
+        """Whether the replies of so many sites must be seen together before they are added."""
+        if step.learnt is None:
+            return False
+        by_others = self.most_norm < math.inf and sites >= NEEDED
+        return by_others or self.combines(step)
+
+    def combines(self, step: Step) -> bool:
+        """Whether something else than the mean is made of the replies to this step."""
+        return self.how != "mean" and step.learnt is not None and step.learnt.combined
+
+    def too_far(self, norms: Mapping[str, float]) -> dict[str, str]:
+        """The sites whose update is larger than those of the others allow, and why, in words.
+
+        Updates that say nothing (norm 0) are not among those that a median is taken of.
+        """
+        said = {site: norm for site, norm in norms.items() if norm > 0}
+        if len(said) < NEEDED or self.most_norm == math.inf:
+            return {}
+        middle = float(np.median(list(said.values())))
+        return {
+            site: f"what it learnt is {norm / middle:.3g} times as large as the median of this"
+            f" round's sites, and at most {self.most_norm:g} times is taken"
+            for site, norm in said.items()
+            if not norm <= self.most_norm * middle
+        }
+
+
+PLAIN = Combining()
+"""The mean of all replies, however far off they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a reply was put aside, and what is known of it."""
+
+    form: Form
+    norm: float
+    reply: tuple[int, int]
+    changes: tuple[int, int] = (0, 0)
+
+
+def fewest_left(sites: int, too_far: int) -> int:
+    """Of how many sites a round must be where all have to answer and some are too far off.
+
+    >>> [fewest_left(sites, 1) for sites in (2, 3, 4, 9)]
+    [2, 3, 3, 8]
+    """
+    return max(min(NEEDED, sites), sites - too_far)
+
+
+class Pile:
+    """The replies to one summed step, put aside until all are there.
+
+    Raises RunError where the disk does not take them.
+    """
+
+    def __init__(self, step: Step, combining: Combining, *, spool: Spool | None = None) -> None:
+        assert step.learnt is not None
+        self._step = step
+        self._learnt: Learnt = step.learnt
+        self._combining = combining
+        self._spool = spool or Spool()
+        self._kept: dict[str, _Kept] = {}
+        self._start: Arrays = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spool.close()
+
+    @property
+    def sites(self) -> list[str]:
+        """Those whose replies count, sorted."""
+        return sorted(self._kept)
+
+    def put(self, site: str, ask: Any, reply: Any) -> None:
+        """Put a reply aside."""
+        squares = 0.0
+        if not self._combining.combines(self._step):
+            for change in changes(self._learnt, ask, reply):
+                squares += float(np.nansum(np.square(change)))
+            place = self._spool.put(encode(reply))
+            self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), place)
+            return
+        self._start = _named(getattr(ask, self._learnt.start)) if self._learnt.start else {}
+        first, count = -1, 0
+        for change in changes(self._learnt, ask, reply):
+            squares += float(np.nansum(np.square(change)))
+            place = self._spool.put(change.astype(np.float32).tobytes())
+            first, count = place[0] if first < 0 else first, count + place[1]
+        field = self._learnt.field
+        bare: Any = {} if isinstance(getattr(reply, field), dict) else np.zeros(0)
+        rest = self._spool.put(encode(replace(reply, **{field: bare})))
+        self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), rest, (first, count))
+
+    def leave_out(self) -> dict[str, tuple[str, str]]:
+        """Leave out replies that are not like the others: by site the code, and why, in words."""
+        out: dict[str, tuple[str, str]] = {}
+        for site in self.sites:
+            first = self._kept[self.sites[0]].form
+            odd = odd_field(self._kept[site].form, first)
+            if odd:
+                out[site] = ("refused", f"{odd} is not like that of other sites")
+                del self._kept[site]
+        norms = {site: kept.norm for site, kept in self._kept.items()}
+        for site, why in sorted(self._combining.too_far(norms).items()):
+            out[site] = (TOO_FAR, why)
+            del self._kept[site]
+        return out
+
+    def total(self) -> dict[str, Any]:
+        """What the replies come to, by field: a sum, or what looks like one of combined replies."""
+        total: dict[str, Any] = {}
+        for site in self.sites:
+            add(total, decode(self._step.reply, self._spool.get(*self._kept[site].reply)))
+        if self._kept and self._combining.combines(self._step):
+            total[self._learnt.field] = self._combined(total)
+        return total
+
+    def _combined(self, total: dict[str, Any]) -> Any:
+        """The field as the sum of the sites' would be, had all learnt what they did combined."""
+        learnt, rest = self._learnt, self._step.reply(**total)
+        form = self._kept[self.sites[0]].form[learnt.field]
+        weight = getattr(rest, learnt.weight) if learnt.weight else len(self._kept)
+        found: Arrays = {}
+        done = 0
+        for name in sorted(form):
+            shape = form[name][0]
+            size = math.prod(shape)
+            change = self._change(done, size).reshape(shape)
+            done += size
+            if name in self._start:
+                change += self._start[name]
+            has = learnt.has(rest, name) if learnt.has else None
+            change *= weight if has is None else has
+            found[name] = change
+        return found if isinstance(total[learnt.field], dict) else found[""]
+
+    def _change(self, first: int, size: int) -> NDArray[np.float64]:
+        """So many numbers of the combined change."""
+        kept = [self._kept[site] for site in self.sites]
+        factors_K = shrinking([one.norm for one in kept])
+        change = np.empty(size)
+        block = max(1, BLOCK // len(kept))
+        for place in range(0, size, block):
+            count = min(block, size - place)
+            said_KB = np.empty((len(kept), count), np.float32)
+            for row_B, one in zip(said_KB, kept, strict=True):
+                data = self._spool.get(one.changes[0] + 4 * (first + place), 4 * count)
+                row_B[:] = np.frombuffer(data, np.float32)
+            change[place : place + count] = combined(said_KB, self._combining, factors_K=factors_K)
+        return change
+
+
+def changes(learnt: Learnt, ask: Any, reply: Any) -> Iterator[NDArray[np.float64]]:
+    """What a site learnt, array by array in the order of their names, in flat blocks.
+
+    NaN stands for what the site says nothing of. Raises GuardError where its weight is none.
+    """
+    weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
+    if not weight > 0:
+        raise GuardError(f"{learnt.weight} is not a weight")
+    start = _named(getattr(ask, learnt.start)) if learnt.start else {}
+    for name, array in sorted(_named(getattr(reply, learnt.field)).items()):
+        has = learnt.has(reply, name) if learnt.has else None
+        rows = np.atleast_1d(array)
+        has = None if has is None else np.broadcast_to(has, rows.shape)
+        count = max(1, BLOCK // max(1, rows[:1].size))
+        for first in range(0, len(rows), count):
+            part = slice(first, first + count)
+            change = rows[part].astype(np.float64)
+            change /= weight
+            if name in start:
+                change -= np.atleast_1d(start[name])[part]
+            if has is not None:
+                change[~(has[part] > 0)] = np.nan
+            yield change.ravel()
+
+
+def norm_of(learnt: Learnt, ask: Any, reply: Any) -> float:
+    """The L2 norm of all that a site learnt."""
+    squares = (float(np.nansum(np.square(one))) for one in changes(learnt, ask, reply))
+    return math.sqrt(sum(squares))
+
+
+def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
+    """What each change is multiplied by, so that none is larger than their median is.
+
+    >>> shrinking([1.0, 2.0, 8.0]).tolist()
+    [1.0, 1.0, 0.25]
+    """
+    said = [norm for norm in norms_K if norm > 0]
+    most = float(np.median(said)) if said else 0.0
+    return np.array([most / norm if norm > most else 1.0 for norm in norms_K])
+
+
+def combined(
+    said_KB: NDArray[np.float32], combining: Combining, *, factors_K: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """One number of each column, of those of its numbers that are there; 0 where none is.
+
+    >>> said = np.float32([[1, 0], [2, np.nan], [90, np.nan]])
+    >>> combined(said, Combining("median"), factors_K=np.ones(3)).tolist()
+    [2.0, 0.0]
+    """
+    missing_KB = np.isnan(said_KB)
+    whole = not missing_KB.any()
+    if combining.how in ("mean", "clipped"):
+        factors = factors_K[:, None] if combining.how == "clipped" else 1.0
+        sums_B = np.where(missing_KB, 0.0, said_KB * factors).sum(0)
+        mean_B: NDArray[np.float64] = sums_B / np.maximum((~missing_KB).sum(0), 1)
+        return mean_B
+    sorted_KB = np.sort(said_KB, axis=0)  # NaN last
+    count = len(said_KB)
+    if whole:
+        cut = _cut(np.array(count), combining)
+        middle_B: NDArray[np.float64] = sorted_KB[cut : count - cut].mean(0, dtype=np.float64)
+        return middle_B
+    there_B = (~missing_KB).sum(0)
+    cut_B = _cut(there_B, combining)
+    place_K1 = np.arange(count)[:, None]
+    inside_KB = (place_K1 >= cut_B) & (place_K1 < there_B - cut_B)
+    sums_B = np.where(inside_KB, sorted_KB, 0).sum(0, dtype=np.float64)
+    return np.asarray(sums_B / np.maximum(inside_KB.sum(0), 1))
+
+
+def _cut(there: NDArray[np.int_], combining: Combining) -> Any:
+    """How many of so many numbers are left out at each end: none of fewer than three."""
+    if combining.how == "median":
+        cut = (there - 1) // 2
+    else:
+        cut = np.maximum(1, np.floor(combining.trim * there + 1e-9)).astype(int)
+        cut = np.minimum(cut, (there - 1) // 2)
+    return np.where(there < NEEDED, 0, cut)
+
+
+def _named(found: Any) -> Arrays:
+    """Arrays by name; a single one has none."""
+    return found if isinstance(found, dict) else {"": found}

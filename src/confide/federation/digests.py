@@ -1,0 +1,39 @@
+"""Digests of several parts, and the form of what an identity key signs.
+
+A signed statement begins with a byte that no UTF-8 text has, and with what it is used for: no
+signature of ours can be taken for one over a text, or over a statement of another use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+EMPTY = ""
+"""In place of a digest where there is nothing yet."""
+
+
+def digest(*parts: bytes) -> bytes:
+    """SHA-256 over each part preceded by its length, 8 bytes little-endian: 32 bytes."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.digest()
+
+
+def statement(use: str, *parts: bytes) -> bytes:
+    """What is signed: 0xFF, "confide/USE/1", and the digest of the parts."""
+    return b"\xff" + f"confide/{use}/1".encode("ascii") + digest(*parts)
+
+
+def number(value: int) -> bytes:
+    """A number as a part: 8 bytes, little-endian."""
+    return value.to_bytes(8, "little")
+
+
+def is_digest(value: object) -> bool:
+    """Whether this is a digest as text: 64 hexadecimal digits in lower case."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
+
+
+_HEX = frozenset("0123456789abcdef")

@@ -1,0 +1,209 @@
+"""How far a site's agreement goes, and whether a run stays within it. Nothing here reads a disk."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from confide.errors import SettingsError
+from confide.settings import Settings, dump, nearest
+from confide.settings.consentfile import ANYONE, BOUNDS, Agreement
+from confide.settings.reading import explained, parse_assignment
+from confide.settings.tables import DEFAULTS
+
+ALONE = "alone"
+DAYS = 365
+"""How long an agreement holds where its end is not named."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run as a site is asked to join it: what its agreement is held against."""
+
+    settings: Settings
+    sites: tuple[str, ...]
+    lead: str
+    run: str
+
+    @property
+    def key(self) -> str:
+        """The same for a run that is resumed; another for the same name with other settings."""
+        digest = hashlib.sha256(dump(self.settings).encode()).hexdigest()[:16]
+        return f"{self.run} {digest}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of an agreement: what it bounds, what is agreed, what is asked, and does it fit."""
+
+    name: str
+    says: str
+    agreed: Any
+    asked: Any
+    outside: bool
+
+
+def fewest(settings: Settings, sites: Sequence[str]) -> int:
+    """Of how few sites a sum of this run may be; whoever trains alone is one.
+
+    Less than half of those that are drawn can be too far off to be in it (`most_norm`).
+    """
+    from confide.federation.combining import fewest_left
+    from confide.federation.federation import round_half_up  # torch, which takes its time
+
+    if settings.method == ALONE:
+        return 1
+    count = len(set(sites))
+    drawn = max(1, round_half_up(settings.federation.fraction * count))
+    left = fewest_left(
+        drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.most_norm) else 0
+    )
+    return min(drawn, settings.federation.at_least or left)
+
+
+def combine_of(settings: Settings) -> str:
+    """How the server combines what sites send."""
+    return settings.federation.combine
+
+
+def outside(
+    agreement: Agreement,
+    settings: Settings,
+    *,
+    sites: Sequence[str],
+    lead: str,
+    runs: int,
+    today: date,
+) -> list[str]:
+    """The fields of a run that are outside an agreement; none: the run is within it.
+
+    Args:
+        agreement: of the method that runs.
+        settings: of the run.
+        sites: the names of all who take part.
+        lead: the name of whoever started the run.
+        runs: how many runs under this agreement there are, with this one.
+        today: the day at the site.
+    """
+    named, known = set(sites), set(agreement.sites)
+    strangers = () if agreement.others else named - known
+    is_outside = {
+        "rounds": settings.rounds > agreement.rounds,
+        "training.local_epochs": settings.training.local_epochs > agreement.local_epochs,
+        "training.batch_size": settings.training.batch_size < agreement.batch_size,
+        "federation.fraction": settings.federation.fraction < agreement.fraction,
+        "federation.at_least": fewest(settings, sites) < agreement.at_least,
+        "federation.combine": combine_of(settings) not in agreement.combine,
+        "lead": ANYONE not in agreement.lead and lead not in agreement.lead,
+        "sites": bool(known - named or strangers),
+        "runs": runs > agreement.runs,
+        "until": today > agreement.until,
+    }
+    return [field for field, it_is in is_outside.items() if it_is]
+
+
+def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
+    """The lines in which one agreement would allow what another does not."""
+    leads = ANYONE not in agreed.lead and set(asked.lead) - set(agreed.lead)
+    strangers = asked.others or set(asked.sites) - set(agreed.sites)
+    is_beyond = {
+        "rounds": asked.rounds > agreed.rounds,
+        "local_epochs": asked.local_epochs > agreed.local_epochs,
+        "batch_size": asked.batch_size < agreed.batch_size,
+        "fraction": asked.fraction < agreed.fraction,
+        "at_least": asked.at_least < agreed.at_least,
+        "combine": bool(set(asked.combine) - set(agreed.combine)),
+        "lead": bool(leads),
+        "sites": bool(set(agreed.sites) - set(asked.sites)),
+        "others": bool(not agreed.others and strangers),
+        "runs": asked.runs > agreed.runs,
+        "until": asked.until > agreed.until,
+    }
+    return [name for name, it_is in is_beyond.items() if it_is]
+
+
+def lines(agreed: Agreement | None, asked: Agreement) -> list[Line]:
+    """An agreement line by line, beside what is asked."""
+    wrong = beyond(agreed, asked) if agreed else ()
+    return [
+        Line(name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong)
+        for name, says in BOUNDS.items()
+    ]
+
+
+def usual(
+    method: str, wire: str, *, at_least: int, now: datetime, steps: Sequence[str] = ()
+) -> Agreement:
+    """The bounds of an agreement that names none: `method` as its defaults run it, for a year.
+
+    Any lead and any sites, in sums of `at_least`; ten runs; twice the method's usual rounds, and at
+    least a hundred.
+    """
+    rounds = DEFAULTS.get(method, {}).get("rounds", Settings().rounds)
+    return Agreement(
+        wire=wire,
+        steps=tuple(steps),
+        rounds=max(100, 2 * rounds),
+        local_epochs=10,
+        batch_size=4,
+        fraction=0.1,
+        at_least=at_least,
+        combine=("mean", "clipped"),
+        lead=(ANYONE,),
+        sites=(),
+        others=True,
+        runs=10,
+        until=now.date() + timedelta(days=DAYS),
+        agreed=now,
+    )
+
+
+def proposed(settings: Settings, base: Agreement) -> Agreement:
+    """What a run of these settings needs; what they do not say is that of `base`.
+
+    Raises SettingsError.
+    """
+    known = base.sites or settings.method == ALONE
+    at_least = settings.federation.at_least or base.at_least
+    return _valid(
+        base.model_dump()
+        | {
+            "rounds": settings.rounds,
+            "local_epochs": settings.training.local_epochs,
+            "batch_size": settings.training.batch_size,
+            "fraction": settings.federation.fraction,
+            "at_least": fewest(settings, base.sites) if known else at_least,
+            "combine": (combine_of(settings),),
+        }
+    )
+
+
+def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
+    """The same with other bounds: texts like `runs=3`, `until=2027-01-31`, `lead=["ada"]`.
+
+    Where sites are named, no others take part unless that is said too. Raises SettingsError.
+    """
+    plain = agreement.model_dump()
+    given = [parse_assignment(text) for text in bounds]
+    for key, value in given:
+        name = ".".join(key)
+        if name not in BOUNDS:
+            raise SettingsError(f"an agreement has no line {name!r}", fix=nearest(name, [*BOUNDS]))
+        plain[name] = value
+    said = {key[0] for key, _ in given}
+    if "sites" in said and "others" not in said:
+        plain["others"] = not plain["sites"]
+    return _valid(plain)
+
+
+def _valid(plain: dict[str, Any]) -> Agreement:
+    try:
+        return Agreement.model_validate(plain)
+    except ValidationError as error:
+        raise explained(error, Agreement, tables={}) from error

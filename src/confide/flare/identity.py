@@ -1,0 +1,122 @@
+"""Identity keys: each place makes an Ed25519 key of its own, which never leaves it.
+
+The keys of the kits come from whoever founded the consortium, so they prove nothing against that
+person, and they change whenever a kit is renewed. Identity keys do neither. Peers pin them, and two
+people compare them by telephone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from confide.errors import KeyFileError
+from confide.federation.passphrase import load_private, save_private
+
+ARCHIVE = "archive"
+"""Beside an identity key: the keys that were replaced. Nothing new is signed with them."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An identity key. `public` are its 32 bytes that others may know."""
+
+    key: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, raw: 32 bytes."""
+        return self.key.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        """What peers pin: 64 hexadecimal digits."""
+        return fingerprint_of(self.public)
+
+    def sign(self, said: bytes) -> str:
+        """The signature over a statement (`digests.statement`), as text."""
+        return self.key.sign(said).hex()
+
+
+def make_identity(path: Path) -> Identity:
+    """Make a new identity key, in a PEM file that only its owner can read.
+
+    `confide key protect` encrypts it.
+
+    A key that is there is moved to `ARCHIVE` beside it, by its fingerprint. Raises KeyFileError
+    where the disk does not take it.
+    """
+    identity = Identity(Ed25519PrivateKey.generate())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.exists():
+            archive(path)
+    except OSError as error:
+        raise KeyFileError(
+            f"the identity key could not be written ({error.strerror})", where=str(path)
+        ) from error
+    save_private(path, identity.key, passphrase=None)
+    return identity
+
+
+def read_identity(path: Path) -> Identity:
+    """The identity key in a file.
+
+    Raises KeyFileError: missing, readable by others, or no key; LockedKeyError: encrypted, and its
+    passphrase is not at hand.
+    """
+    try:
+        open_to = path.stat().st_mode & 0o077
+    except OSError as error:
+        raise KeyFileError(
+            "there is no identity key",
+            where=str(path),
+            fix="it is made by `confide site setup`, `confide server start` or the first `confide"
+            " coordinate`; after a renewal, move the folder `identity` to the new kit",
+        ) from error
+    if open_to:
+        raise KeyFileError(
+            "others can read the identity key",
+            where=str(path),
+            fix="close it with `chmod 600`; if others may have read it, make a new one with"
+            " `confide peers KIT --renew`",
+        )
+    key = load_private(path)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KeyFileError("this is not an identity key", expected="Ed25519", where=str(path))
+    return Identity(key)
+
+
+def archive(path: Path) -> Path:
+    """Move a key, or another file of an identity, to the archive beside it; where it is now."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    kept = path.parent / ARCHIVE / f"{path.stem}-{digest}{path.suffix}"
+    kept.parent.mkdir(exist_ok=True, mode=0o700)
+    path.replace(kept)
+    return kept
+
+
+def fingerprint_of(public: bytes) -> str:
+    """The fingerprint of a public key: SHA-256 of its 32 bytes, 64 hexadecimal digits."""
+    return hashlib.sha256(public).hexdigest()
+
+
+def shown(fingerprint: str) -> str:
+    """A fingerprint as two people compare it by telephone: sixteen groups of four digits."""
+    return " ".join(fingerprint[at : at + 4] for at in range(0, len(fingerprint), 4))
+
+
+def read_fingerprint(text: str) -> str:
+    """The fingerprint that somebody typed or pasted, in groups or not. Raises KeyFileError."""
+    digits = re.sub(r"[\s:-]", "", text).lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digits):
+        raise KeyFileError(
+            "this is not a fingerprint",
+            expected="64 hexadecimal digits, as `confide peers KIT` shows them",
+            got=repr(text[:100]),
+        )
+    return digits

@@ -1,0 +1,180 @@
+"""What a site agreed to: one small file beside its own, to be read, printed and signed.
+
+It stays at the site. `confide site consent` writes it, with a word of explanation on every line:
+
+[method.fedavg]
+wire = "0f3a..."
+rounds = 12
+until = 2027-11-23
+...
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, date
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
+
+from confide.errors import MissingDataError, SettingsError
+from confide.settings.base import Positive, Table
+from confide.settings.reading import explained
+
+SCHEMA = 1
+ANYONE = "*"
+"""Among the leads of an agreement: whoever leads."""
+
+Combine = Literal["mean", "trimmed", "median", "clipped"]
+Name = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}|\*)$")]
+Site = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+
+
+def _several(value: Any) -> Any:
+    """A list; in text, what stands between commas."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class Agreement(Table):
+    """What one method may do at a site, and how far its settings may go.
+
+    `wire` is the digest of the method's wire table; without `steps` it is all of them. A run may
+    have up to `rounds` rounds of up to `local_epochs` passes over the text, in batches of
+    `batch_size` sentences or more. In each round takes part a `fraction` of the sites or more, and
+    a sum is of `at_least` sites. All of `sites` take part and, unless `others`, nobody else.
+    `runs` runs are counted from `agreed` on, until the end of the day `until`.
+    """
+
+    wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    steps: tuple[Word, ...] = ()
+    rounds: Positive
+    local_epochs: Positive
+    batch_size: Positive
+    fraction: Annotated[float, Field(gt=0, le=1)]
+    at_least: Positive
+    combine: Annotated[tuple[Combine, ...], BeforeValidator(_several), Field(min_length=1)]
+    lead: Annotated[tuple[Name, ...], BeforeValidator(_several), Field(min_length=1)]
+    sites: Annotated[tuple[Site, ...], BeforeValidator(_several)]
+    others: bool
+    runs: Positive
+    until: date
+    agreed: AwareDatetime
+
+    @model_validator(mode="after")
+    def _fits(self) -> Agreement:
+        if not self.sites and not self.others:
+            raise ValueError("without sites that must take part, others is true")
+        return self
+
+
+class ConsentFile(Table):
+    """All agreements of a site, by the full names of their methods."""
+
+    schema_: Annotated[int, Field(alias="schema")] = SCHEMA
+    site: Site
+    method: dict[Word, Agreement] = {}
+
+    @model_validator(mode="after")
+    def _is_among_them(self) -> ConsentFile:
+        for method, agreement in self.method.items():
+            if not agreement.others and self.site not in agreement.sites:
+                raise ValueError(f"{method}: {self.site!r} itself is not among its sites")
+        return self
+
+
+BOUNDS = {
+    "rounds": "rounds of a run, at most",
+    "local_epochs": "passes over the site's text in a round, at most",
+    "batch_size": "sentences in a batch, at least",
+    "fraction": "share of the sites that take part in a round, at least",
+    "at_least": "sites in the sum of a round, at least",
+    "combine": "how the server may combine what sites send",
+    "lead": f'who may lead; "{ANYONE}" is anyone with a kit of the lead',
+    "sites": "who must take part",
+    "others": "whether further sites may take part",
+    "runs": "how many runs; one that is resumed counts once",
+    "until": "the last day",
+}
+"""The lines of an agreement that a site may choose, and what each says."""
+
+_TOLD = {
+    "wire": "the number of the table of everything that leaves the site",
+    "steps": "the steps of that table that are agreed to",
+    **BOUNDS,
+    "agreed": "when; runs are counted from here on",
+}
+_HEAD = """\
+# What the site {site} agrees to. This page stays at the site.
+# confide holds every run against it before any text is read, and again at every ask. What is
+# outside is refused; the lead hears the name of the line, and not what it says.
+# `confide site consent KIT` shows it as a table. To sign it on paper, print it:
+#
+# for the site: ........................................   date: ..................
+# for the lead: ........................................   date: ..................
+
+"""
+
+
+def load_consent(path: Path) -> ConsentFile:
+    """Read a site's agreements. Raises MissingDataError, SettingsError."""
+    try:
+        return parse_consent(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise MissingDataError("there is no such file", where=str(path)) from error
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(
+            "the site's agreements cannot be read",
+            expected="TOML, as `confide site consent` writes it",
+            got=type(error).__name__,
+            where=str(path),
+            fix="bring the file back from a backup, or move it away and agree again",
+        ) from error
+    except SettingsError as error:
+        raise SettingsError(
+            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
+        ) from error.__cause__
+
+
+def parse_consent(tree: Mapping[str, Any]) -> ConsentFile:
+    """Agreements from plain values. Raises SettingsError."""
+    try:
+        held = ConsentFile.model_validate(dict(tree))
+    except ValidationError as error:
+        raise explained(error, ConsentFile, tables={"method": Agreement}) from error
+    if held.schema_ > SCHEMA:
+        raise SettingsError(
+            "the agreements were written by a newer confide",
+            expected=f"schema {SCHEMA} or older",
+            got=f"schema {held.schema_}",
+        )
+    return held
+
+
+def dump_consent(held: ConsentFile) -> str:
+    """The file: TOML, with what each line means beside it, and room to sign."""
+    lines = [_HEAD.format(site=held.site), f"schema = {held.schema_}\n", f'site = "{held.site}"\n']
+    for method, agreement in sorted(held.method.items()):
+        lines.append(f"\n[method.{method}]\n")
+        for name, told in _TOLD.items():
+            if name != "steps" or agreement.steps:
+                line = f"{name} = {_toml(getattr(agreement, name))}"
+                lines.append(f"{line:<34} # {told}\n")
+    return "".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """A value of an agreement as TOML. Names have neither quotes nor backslashes in them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(one) for one in value)}]"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if hasattr(value, "astimezone"):
+        return str(value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return value.isoformat() if isinstance(value, date) else repr(value)

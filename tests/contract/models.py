@@ -1,0 +1,29 @@
+"""Tiny models that tests name as a run over real sites does: by name, from one folder of models."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from confide.learning.encoder_files import MODELS
+
+
+def folder_of(name: str) -> Path:
+    """Where a model of that name lies."""
+    return Path(_shelf().name) / name
+
+
+@functools.cache
+def _shelf() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="confide-tests-")
+
+
+def named(name: str, make: Callable[[Path], Path]) -> str:
+    """The name, of a model that is made once for all tests of this process."""
+    os.environ[MODELS] = _shelf().name
+    if not folder_of(name).exists():
+        make(folder_of(name))
+    return name

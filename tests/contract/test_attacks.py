@@ -1,0 +1,220 @@
+"""One site of five lies, under every method: it loses its round, by name, and nobody else does.
+
+The methods are those of the dict, so that a new one is attacked too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import FederationError, QuorumError, SettingsError
+from confide.federation.bounds import LARGEST, odd_part
+from confide.federation.changes import restored
+from confide.federation.federation import Delivery
+from confide.federation.inprocess import SequentialEngine
+from confide.federation.messages import decode, encode, fields_of, peek
+from confide.federation.steps import Step
+from confide.methods import METHODS
+from confide.run import run
+from contract.corpus import tiny
+from contract.entries import ENTRIES
+from contract.runs import same_run, states, stopping_at, use_engine
+
+LIAR = "site-1"
+Lie = Callable[[np.ndarray, np.ndarray], np.ndarray]
+LIES: dict[str, Lie] = {
+    "1e30": lambda before, after: np.full_like(after, _most(after, 1e30)),
+    "change times -1000": lambda before, after: _fit(before + -1000.0 * (after - before), after),
+    "random": lambda before, after: _fit(
+        np.random.default_rng(1).normal(0, 1000, after.shape), after
+    ),
+}
+ROBUST = ("trimmed", "median", "clipped")
+AVERAGING = [
+    name
+    for name, kind in METHODS.items()
+    if any(step.summed and step.learnt and step.learnt.combined for step in kind.steps)
+]
+every_method = pytest.mark.parametrize("method", METHODS)
+averaging = pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.slow] * ENTRIES[name].slow) for name in AVERAGING],
+)
+
+
+def _most(array: np.ndarray, number: float) -> float:
+    info: Any = (np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype)
+    return min(number, float(info.max))
+
+
+def _fit(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+    most = _most(like, np.inf)
+    return np.clip(array, -most, most).astype(like.dtype)
+
+
+def lied(step: Step, ask: bytes, data: bytes, lie: Lie) -> bytes:
+    """The reply with something else than what the site learnt."""
+    assert step.learnt is not None
+    asked = decode(step.ask, ask)
+    reply = restored(step, asked, decode(step.reply, data))
+    found = getattr(reply, step.learnt.field)
+    named = found if isinstance(found, dict) else {"": found}
+    told = {}
+    for name, array in named.items():
+        start = step.start(asked, reply, name) if step.learnt.start and step.start else None
+        told[name] = lie(np.zeros_like(array) if start is None else start, array)
+    spoilt: Any = told if isinstance(found, dict) else told[""]
+    return encode(dataclasses.replace(reply, **{step.learnt.field: spoilt}))
+
+
+def let_lie(patch: pytest.MonkeyPatch, method: str, lie: Lie, liar: str = LIAR) -> None:
+    """Let one site lie at every step at which it says what it learnt."""
+    steps = {step.name: step for step in METHODS[method].steps if step.learnt}
+
+    def deliver(
+        self: Any, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Iterator[Delivery]:
+        answered = SequentialEngine.deliver(self, step, round, asks=asks, timeout=timeout)
+        for one in answered:
+            reply = one.reply
+            if one.site == liar and step in steps and peek(reply)["message"] != "Failure":
+                reply = lied(steps[step], asks[one.site], reply, lie)
+            yield Delivery(one.site, reply, one.seconds)
+
+    use_engine(patch, SequentialEngine, deliver=deliver)
+
+
+def test_every_sum_of_arrays_says_what_was_learnt() -> None:
+    """Or one site's reply could be as large as it likes."""
+    for method, kind in METHODS.items():
+        for step in kind.steps:
+            arrays = {"array", "arrays"} & set(fields_of(step.reply).values())
+            if step.summed and arrays:
+                assert step.learnt is not None, f"{method}: step {step.name} has no `learnt`"
+            if step.learnt is not None:
+                assert step.learnt.field in fields_of(step.reply)
+
+
+@every_method
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
+    method: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_lie(monkeypatch, method, LIES[lie])
+    settings = tiny(tmp_path, f"method={method}", "federation.at_least=2", sites=5)
+    try:
+        done = run(settings, out=tmp_path / "run").result
+    except FederationError as error:  # a chain has no other sites to compare a site with
+        assert method == "chain"
+        assert "a state that no site could train from" in str(error)
+        assert LIAR in str(error)
+        return
+    blamed = [fault for turn in done["history"] for fault in turn["faults"]]
+    assert {fault["site"] for fault in blamed} <= {LIAR}
+    if method != "chain" or lie == "1e30":
+        codes = {turn["failed"].get(LIAR) for turn in done["history"]}
+        assert codes <= {"refused", "too-far"}
+        assert all("the server refused the site's reply" in fault["why"] for fault in blamed)
+    for data in states(tmp_path / "run").values():
+        assert odd_part(decode(METHODS[method].State, data)) is None
+
+
+@every_method
+def test_of_two_sites_no_lie_is_ever_saved(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As large as is taken at all: the honest site is never blamed for what came of it."""
+    let_lie(monkeypatch, method, lambda _, after: np.full_like(after, _most(after, LARGEST)))
+    events: list[Any] = []
+    settings = tiny(tmp_path, f"method={method}", "federation.at_least=1", "rounds=3", sites=2)
+    try:
+        run(settings, out=tmp_path / "run", on_event=events.append)
+    except QuorumError as error:
+        assert {fault.site for fault in error.faults} <= {LIAR}
+    except FederationError as error:
+        assert "a state that no site could train from" in str(error)
+        assert "site-1" in str(error)
+    if method != "chain":  # there the next site trains from the lie itself, before any sum
+        assert {event.site for event in events if event.kind == "failed"} <= {LIAR}
+    for data in states(tmp_path / "run").values():
+        assert odd_part(decode(METHODS[method].State, data)) is None
+
+
+@averaging
+@pytest.mark.parametrize("how", ROBUST)
+def test_without_a_refusal_a_lie_is_outvoted(
+    method: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is nearly as near the honest one as single sites are."""
+    most = ["federation.most_norm=inf", f"federation.combine={how}", "rounds=1"]
+    if method == "feded":
+        most.append("options.wire_dtype=float32")
+    settings = tiny(tmp_path, f"method={method}", *most, sites=5)
+    honest = run(settings, out=tmp_path / "honest").folder
+    let_lie(monkeypatch, method, lambda _, after: np.full_like(after, 9))
+    attacked = run(settings, out=tmp_path / "attacked").folder
+    one, other = (
+        decode(METHODS[method].State, states(folder).popitem()[1]).weights
+        for folder in (honest, attacked)
+    )
+    away = max(float(np.abs(one[name] - other[name]).max()) for name in one)
+    assert 0 < away < (10 if how == "clipped" else 2)
+
+
+@averaging
+@pytest.mark.parametrize("how", ROBUST)
+def test_both_engines_agree_and_a_resumed_run_is_the_same(
+    method: str, how: str, tmp_path: Path
+) -> None:
+    chosen = [f"method={method}", f"federation.combine={how}"]
+    events: list[Any] = []
+    settings = tiny(tmp_path, *chosen, sites=4)
+    straight = run(settings, out=tmp_path / "one", on_event=events.append).folder
+    two = run(tiny(tmp_path, *chosen, "workers=2", sites=4), out=tmp_path / "two").folder
+    same_run(straight, two)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=tmp_path / "stopped", on_event=stopping_at(2 * len(events) // 3))
+    same_run(straight, run(settings, out=tmp_path / "stopped", resume=True).folder)
+
+
+@pytest.mark.parametrize("method", ["chain", "fedatt-re"])
+def test_a_method_without_a_mean_has_nothing_to_combine(method: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="takes no mean of what its sites learnt"):
+        run(tiny(tmp_path, f"method={method}", "federation.combine=median"), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("how", ["trimmed", "median"])
+@pytest.mark.parametrize(("sites", "fraction"), [(2, 1.0), (5, 0.4)])
+def test_rounds_too_small_for_a_median_are_said_at_the_start(
+    how: str, sites: int, fraction: float, tmp_path: Path
+) -> None:
+    chosen = (f"federation.combine={how}", f"federation.fraction={fraction}")
+    with pytest.raises(SettingsError) as caught:
+        run(tiny(tmp_path, *chosen, sites=sites), out=tmp_path / "run")
+    assert "needs 3 sites in every round" in str(caught.value)
+    assert f"2 of {sites}" in str(caught.value)
+    assert '"clipped"' in str(caught.value)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("reference", ["pooled", "alone"])
+def test_a_reference_of_one_site_combines_nothing(reference: str, tmp_path: Path) -> None:
+    plain = run(tiny(tmp_path, f"method={reference}"), out=tmp_path / "a").folder
+    chosen = tiny(tmp_path, f"method={reference}", "federation.combine=median")
+    assert states(plain) == states(run(chosen, out=tmp_path / "b").folder)
+
+
+def test_the_largest_number_is_one_that_sites_can_train_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state at the edge is saved, and no honest site's guard trips over it."""
+    let_lie(monkeypatch, "fedavg", lambda _, after: np.full_like(after, LARGEST))
+    settings = tiny(tmp_path, "method=fedavg", "rounds=3", sites=2)
+    done = run(settings, out=tmp_path / "run").result
+    assert [turn["faults"] for turn in done["history"]] == [[], [], []]

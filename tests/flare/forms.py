@@ -1,0 +1,66 @@
+"""Every method in every form that sends other things: what has to be seen over real processes.
+
+Made from the dict of methods and from what settings allow, so that none can be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from confide.methods import METHODS
+from confide.settings.models import BagsTable
+from contract.entries import ENTRIES, OPTIONAL
+
+READERS: tuple[str, ...] = get_args(BagsTable.model_fields["reader"].annotation)
+CONTEXT = "tiny-bert"
+"""The name of a frozen encoder in settings; a site says where it lies."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A method as it is run: `method` is its full name, `asks` the steps that it asks of sites.
+
+    `homes` names the sites' files: of the same ones there is one set. `context`: words have the
+    states of a frozen encoder.
+    """
+
+    method: str
+    homes: str
+    overrides: tuple[str, ...]
+    asks: frozenset[str]
+    context: bool = False
+
+
+def _form(name: str, *overrides: str, context: bool = False, homes: str = "") -> Form:
+    entry, kind = ENTRIES[name], METHODS[name]
+    others = {step for step, asked in entry.asked.items() if not set(asked) <= set(overrides)}
+    others |= OPTIONAL if not context else set()
+    lacking = name.startswith("pseudo-complete")  # some sites do not annotate all entity types
+    return Form(
+        name,
+        homes or ("lacking" if lacking else kind.task),
+        overrides,
+        frozenset(step.name for step in kind.steps) - others,
+        context,
+    )
+
+
+def _forms() -> dict[str, Form]:
+    found = {}
+    for name, kind in METHODS.items():
+        readers = READERS if kind.task == "bags" else ("",)
+        for reader in readers:
+            more = (f"bags.reader={reader}",) if reader else ()
+            found["-".join(filter(None, (kind.task, name, reader)))] = _form(name, *more)
+        for step, asked in ENTRIES[name].asked.items():
+            found[f"{kind.task}-{name}-{step}"] = _form(name, *asked)
+    found["ner-fedavg-context"] = _form(
+        "fedavg", f"model.context={CONTEXT}", context=True, homes="context"
+    )
+    order = list(dict.fromkeys(form.homes for form in found.values()))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].homes)))
+
+
+FORMS = _forms()
+"""By name, those with the same sites side by side."""
