@@ -205,7 +205,7 @@ def test_every_recipe_reads_back_the_same(tmp_path: Path, name: str, method: str
 
 
 def test_a_wrong_path_is_said(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.toml", tmp_path, write(tmp_path, "") / "deeper.toml"):
+    for path in (tmp_path / "none.toml", write(tmp_path, "") / "deeper.toml"):
         with pytest.raises(MissingDataError, match="no such settings file"):
             load(path)
 

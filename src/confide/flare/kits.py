@@ -15,7 +15,6 @@ import dataclasses
 import datetime
 import json
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import tomli_w
 
 from confide import __version__
-from confide.errors import EngineError, KitError
+from confide.errors import EngineError, KitError, MissingDataError, SettingsError
 from confide.flare import policies
+from confide.flare.describing import check_schema, parts_of
 from confide.flare.naming import SERVER, check_host, check_names
 from confide.flare.policies import Kind, write_private
+from confide.settings.tomlfile import read_toml
+from confide.userfiles import json_of, text_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -303,20 +305,20 @@ def open_consortium(path: Path) -> Consortium:
     """Read a consortium's project file. Raises KitError: missing, damaged, or newer than us."""
     file = path / _PROJECT
     try:
-        held = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        held = read_toml(file)
+    except MissingDataError as error:
         raise KitError(
             "this is not a consortium's folder",
             expected=f"a file {_PROJECT} in it",
             where=str(path),
             fix="make one with `confide consortium init`",
         ) from error
-    except ValueError as error:
-        raise KitError(f"this is not a project file ({error})", where=str(file)) from error
-    _check_schema(held, file)
+    except SettingsError as error:
+        raise KitError(f"this is not a project file ({error.what})", where=str(file)) from error
+    check_schema(held, file, SCHEMA)
     try:
         held["sites"] = tuple(held["sites"])
-        return Consortium(path, **{name: held[name] for name in _names(Consortium)})
+        return Consortium(path, **parts_of(Consortium, held, file))
     except (KeyError, TypeError) as error:
         raise KitError(f"the project file lacks {error}", where=str(file)) from error
 
@@ -325,18 +327,18 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
     """Open a startup kit, and see that it is of this `kind`. Raises KitError."""
     file = path / "local" / _DESCRIPTION
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        held = json_of(text_of(file))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise KitError(
             "there is no startup kit" if path.exists() else "there is no such folder",
             expected="the folder of a kit that `confide consortium init` made",
             where=str(path),
         ) from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise KitError("the kit's description is damaged", where=str(file)) from error
-    _check_schema(held, file)
+    check_schema(held, file, SCHEMA)
     try:
-        kit = Kit(path.resolve(), **{name: held[name] for name in _names(Kit)})
+        kit = Kit(path.resolve(), **parts_of(Kit, held, file))
     except KeyError as error:
         raise KitError(f"the kit's description lacks {error}", where=str(file)) from error
     if kit.kind not in get_args(Kind):
@@ -364,24 +366,6 @@ def _verb(kit: Kit) -> str:
         if kit.kind == "lead"
         else f"`confide {kit.kind} start|stop|status`"
     )
-
-
-def _names(kind: type[Kit] | type[Consortium]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind) if field.name != "path"]
-
-
-def _check_schema(held: Any, file: Path) -> None:
-    schema = held.get("schema") if isinstance(held, dict) else None
-    if not isinstance(schema, int):
-        raise KitError("it does not say its schema", expected=f"schema {SCHEMA}", where=str(file))
-    if schema > SCHEMA:
-        raise KitError(
-            "a newer confide wrote this",
-            expected=f"schema {SCHEMA}",
-            got=str(schema),
-            where=str(file),
-            fix="upgrade confide",
-        )
 
 
 def expires(kit: Kit) -> datetime.datetime:

@@ -11,7 +11,6 @@ until = 2027-11-23
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, date
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
-from confide.errors import MissingDataError, SettingsError
+from confide.errors import SettingsError
 from confide.settings.base import Positive, Table
 from confide.settings.reading import explained
+from confide.settings.tomlfile import read_toml
 
 SCHEMA = 1
 ANYONE = "*"
@@ -123,17 +123,16 @@ _HEAD = """\
 def load_consent(path: Path) -> ConsentFile:
     """Read a site's agreements. Raises MissingDataError, SettingsError."""
     try:
-        return parse_consent(tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise MissingDataError("there is no such file", where=str(path)) from error
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        tree = read_toml(path)
+    except SettingsError as error:
         raise SettingsError(
-            "the site's agreements cannot be read",
+            f"the site's agreements cannot be read: {error.what}",
             expected="TOML, as `confide site consent` writes it",
-            got=type(error).__name__,
             where=str(path),
             fix="bring the file back from a backup, or move it away and agree again",
         ) from error
+    try:
+        return parse_consent(tree)
     except SettingsError as error:
         raise SettingsError(
             error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix

@@ -8,7 +8,7 @@ confide.errors.SettingsError: unknown key 'rouns'; to fix it, did you mean 'roun
 from __future__ import annotations
 
 import difflib
-import tomllib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from confide.errors import MissingDataError, SettingsError
+from confide.errors import MissingDataError, SettingsError, printable
 from confide.settings.base import Table
 from confide.settings.tables import (
     DEFAULTS,
@@ -26,9 +26,12 @@ from confide.settings.tables import (
     Settings,
     trained_by,
 )
+from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, parse_toml, read_toml
 
 T = TypeVar("T", bound=Table)
 D = TypeVar("D", bound=Table)
+_MOST_EXTENDED = 4
+"""How many files may stand one upon the other."""
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
@@ -46,34 +49,50 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
         ) from error.__cause__
 
 
-def read_tree(path: Path, *, depth: int = 0) -> dict[str, Any]:
+def read_tree(path: Path, *, above: Sequence[str] = ()) -> dict[str, Any]:
     """The plain values of a settings file, over those of the file that it `extends`.
 
-    Raises MissingDataError, SettingsError.
+    `above` are the files that lead to this one. Raises MissingDataError, SettingsError.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        tree = read_toml(path)
+    except MissingDataError as error:
         raise MissingDataError(
             "there is no such settings file",
-            where=str(path),
+            where=error.where,
             fix="check the path, or list the built-in ones with `confide recipes`",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"this is not TOML: {error}", where=str(path)) from error
     below = tree.pop("extends", None)
     if below is None:
         return tree
-    if not isinstance(below, str) or depth > 4:
+    above = (*above, os.path.realpath(path))
+    if not isinstance(below, str) or not below:
+        raise _extends("extends is not a file's name", path, below)
+    if os.path.realpath(path.parent / below) in above:
+        raise _extends("extends goes round in circles", path, below)
+    if len(above) > _MOST_EXTENDED:
+        raise _extends(f"more than {_MOST_EXTENDED} files extend each other", path, below)
+    merged = read_tree(path.parent / below, above=above)
+    try:
+        for key, value in leaves(tree):
+            _put(merged, key, value)
+    except SettingsError as error:
         raise SettingsError(
-            "extends goes round in circles" if depth > 4 else "extends is not a file's name",
+            f"it does not fit the file that it extends: {error.what}",
             where=str(path),
-            got=repr(below),
-        )
-    merged = read_tree(path.parent / below, depth=depth + 1)
-    for key, value in leaves(tree):
-        _put(merged, key, value)
+            fix="use the same tables and lists in both",
+        ) from error
     return merged
+
+
+def _extends(what: str, path: Path, below: object) -> SettingsError:
+    return SettingsError(
+        what,
+        expected="the name of one settings file beside this one",
+        got=printable(repr(below)),
+        where=str(path),
+        fix="name another file, or take the line out",
+    )
 
 
 def parse(
@@ -153,10 +172,17 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
     if not equals or not key.strip():
         raise SettingsError("an override has no value", expected="key=value", got=repr(text))
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {value}")["value"]
+    except SettingsError:
         parsed = value.strip()
-    return key.strip().split("."), parsed
+    keys = key.strip().split(".")
+    if len(keys) > DEEPEST or max(map(len, keys)) > LONGEST_KEY:
+        raise SettingsError(
+            "an override goes too deep, or names a key that is too long",
+            expected=f"at most {DEEPEST} keys of {LONGEST_KEY} characters",
+            got=printable(repr(key)),
+        )
+    return keys, parsed
 
 
 def _put(
@@ -164,7 +190,7 @@ def _put(
 ) -> None:
     node: Any = tree
     for part in key[:-1]:
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        if isinstance(node, list) and part.isdecimal() and len(part) < 9 and int(part) < len(node):
             node = node[int(part)]
         elif isinstance(node, dict):
             node = node.setdefault(part, {})
@@ -192,7 +218,7 @@ def explained(
     message = first["msg"].removeprefix("Value error, ")
     if not place:
         return SettingsError(message)
-    return SettingsError(f"{place} is wrong: {message}", got=repr(first.get("input")))
+    return SettingsError(f"{place} is wrong: {message}", got=printable(repr(first.get("input"))))
 
 
 def anchored(settings: Settings, folder: Path) -> Settings:
@@ -238,4 +264,11 @@ def _anchor(text: str, folder: Path) -> str:
 def _encoder(text: str, folder: Path) -> str:
     """A folder's path, unless it is a name that no folder here has."""
     path = _anchor(text, folder)
-    return path if text[0] in "./~$" or Path(path).is_dir() else text
+    return path if text[:1] in "./~$" or _is_folder(path) else text
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # a name that is too long for a file
+        return False

@@ -68,7 +68,7 @@ class _Draft:
 
     def __post_init__(self) -> None:
         # of blocks that begin at one place the first of the file is the last here: looked at first
-        self.by_offset = sorted(self.blocks[::-1], key=lambda block: block.offset)
+        self.by_offset = sorted(self.blocks, key=lambda block: block.offset, reverse=True)[::-1]
         self.offsets = [block.offset for block in self.by_offset]
 
 

@@ -204,7 +204,7 @@ def _letters(text: str) -> list[tuple[str, int]]:
 
 
 def _touches(span: Span, others: Sequence[Span]) -> bool:
-    """Whether a stretch shares a character with one of others, which are of one length, in order."""
+    """Whether a stretch shares a character with one of others: all of one length, in order."""
     place = bisect_right(others, span[0], key=lambda other: other[1])
     return place < len(others) and others[place][0] < span[1]
 
