@@ -72,7 +72,16 @@ def read_tree(path: Path, *, above: Sequence[str] = ()) -> dict[str, Any]:
         raise _extends("extends goes round in circles", path, below)
     if len(above) > _MOST_EXTENDED:
         raise _extends(f"more than {_MOST_EXTENDED} files extend each other", path, below)
-    merged = read_tree(path.parent / below, above=above)
+    try:
+        merged = read_tree(path.parent / below, above=above)
+    except (SettingsError, MissingDataError) as error:
+        raise type(error)(
+            error.what,
+            expected=error.expected,
+            got=error.got,
+            where=f"{error.where}, which {path} extends",
+            fix=error.fix,
+        ) from error
     try:
         for key, value in leaves(tree):
             _put(merged, key, value)
@@ -170,7 +179,9 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
     """The keys and the value of `key=value`, which is TOML or plain text. Raises SettingsError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingsError("an override has no value", expected="key=value", got=repr(text))
+        raise SettingsError(
+            "an override has no value", expected="key=value", got=printable(repr(text))
+        )
     try:
         parsed = parse_toml(f"value = {value}")["value"]
     except SettingsError:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from confide.errors import ConfideError, DataError, FormatError, MissingDataError
+from confide.errors import ConfideError, DataError, FormatError, MissingDataError, printable
 from confide.text.unpacking import BROKEN, Meter, unpacked
 from confide.userfiles import NotAFileError, TooLargeError, bytes_of
 
@@ -49,11 +49,34 @@ def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
     return None
 
 
+def _on_disk(path: Path) -> bool:
+    """Whether there is something; not where a name is too long for a file."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def must_be_a_path(path: Path) -> None:
+    """Raise DataError for a path that the system does not take: too long, a circle of links.
+
+    A path that leads nowhere is one.
+    """
+    try:
+        path.exists()
+    except OSError as error:
+        raise DataError(
+            f"the path cannot be used ({error.strerror})",
+            where=printable(path),
+            fix="check the path",
+        ) from error
+
+
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder, on disk or in an archive."""
     place = inside(path)
-    if place is None or path.exists():
-        return path.is_dir()
+    if place is None or _on_disk(path):
+        return _on_disk(path) and path.is_dir()
     archive, way = place
     return any(way in file.parents for file in _files(archive))
 
@@ -61,8 +84,8 @@ def is_folder(path: Path) -> bool:
 def exists(path: Path) -> bool:
     """Whether there is such a file or folder, on disk or in an archive."""
     place = inside(path)
-    if place is None or path.exists():
-        return path.exists()
+    if place is None or _on_disk(path):
+        return _on_disk(path)
     archive, way = place
     return archive.is_file() and (is_folder(path) or way in _files(archive))
 
@@ -87,7 +110,7 @@ def read_member(path: Path) -> bytes | None:
         DataError: the system does not let us read it.
     """
     place = inside(path)
-    if place is None or path.exists():
+    if place is None or _on_disk(path):
         return None
     archive, way = place
     files = _files(archive)

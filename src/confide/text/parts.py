@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confide.errors import DataError, MissingDataError
+from confide.text.archives import must_be_a_path
 from confide.text.formats.sniff import BRAT, files_in, one_corpus
 
 __all__ = ["BRAT", "PARTS", "grouped"]
@@ -58,6 +59,7 @@ def _leaves(path: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
 
     `above` are the folders that lead to this one: a link back to one of them is not followed.
     """
+    must_be_a_path(path)
     if not path.is_dir():
         yield path
         return

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from confide.errors import MissingDataError, SettingsError
+from confide.text.archives import must_be_a_path
 from confide.text.document import Document, Problem
 from confide.text.files import must_be_known
 from confide.text.formats import (
@@ -105,6 +106,7 @@ def read(
         SettingsError: an argument names nothing that exists.
     """
     path = Path(path)
+    must_be_a_path(path)
     must_be_known(encoding)
     options = Options(
         scheme, encoding, columns, bare_type, None if types is None else frozenset(types)

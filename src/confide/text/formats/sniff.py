@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
-from confide.text.archives import is_folder
+from confide.text.archives import is_folder, must_be_a_path
 from confide.text.files import decode, lines_of, read_bytes
 from confide.text.formats import bioc, ddi, i2b2
 from confide.text.formats.ade import corpus_file, is_ade
@@ -41,6 +41,7 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
         FormatError: it is none of the formats, or a folder of several formats.
     """
     path = Path(path)
+    must_be_a_path(path)
     if is_folder(path):
         return _of_folder(path, encoding)
     if path.suffix.lower() in BRAT:
