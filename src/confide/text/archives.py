@@ -139,7 +139,7 @@ def _files(archive: Path) -> Mapping[PurePosixPath, bytes]:
 @lru_cache(maxsize=1)
 def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPath, bytes]:
     """The files of an archive that has not changed since it was last read."""
-    reader = _zipped if archive.suffix.lower() == ".zip" else _tarred
+    reader = zipped_files if archive.suffix.lower() == ".zip" else _tarred
     files: dict[PurePosixPath, bytes] = {}
     try:
         for name, raw in reader(bytes_of(archive, MOST_PACKED), str(archive)):
@@ -171,7 +171,8 @@ class _Item(tarfile.TarInfo):
         return super()._proc_pax(tarfile)  # type: ignore[misc]
 
 
-def _zipped(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+def zipped_files(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
+    """The files of a zip. Raises FormatError at the limit, and what damage raises in zipfile."""
     meter = Meter(where, len(raw))
     with zipfile.ZipFile(io.BytesIO(raw)) as opened:
         for item in opened.infolist():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import DataError, FormatError, SettingsError
+from confide.text.archives import zipped_files
 from confide.text.document import Document, Entity, Problem, Span
 from confide.text.files import read_bytes
 from confide.text.formats.base import Options, Reading, shown
@@ -27,6 +28,9 @@ from confide.text.formats.sentences import joined
 ZIP = b"PK\x03\x04"
 """How every .xlsx file begins."""
 SENTENCES = "Sentence_Labeling"
+MOST_CELLS = 250_000
+"""Cells of all sheets that are read; the published workbook has half as many."""
+_SHEETS = "xl/worksheets/"
 TYPES = ("ADR", "WD", "DI", "SSI")
 """Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It stands first,
 so that where a tagger can keep one of the two it keeps the narrower one."""
@@ -107,20 +111,47 @@ def _workbook(path: Path) -> dict[str, list[list[str]]]:
         ) from error
     wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
     try:
+        _must_be_small(raw, path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             book = openpyxl.load_workbook(BytesIO(raw), read_only=True, data_only=True)
             found = [name for name in wanted if name in book.sheetnames]
             for name in found:
                 book[name].reset_dimensions()  # a sheet may state fewer rows than it has
-            return {
-                name: [[_string(cell) for cell in row] for row in book[name].values]
-                for name in found
-            }
+            left = MOST_CELLS
+            cells: dict[str, list[list[str]]] = {name: [] for name in found}
+            for name in found:
+                for row in book[name].values:  # as wide and as long as the last cell is far away
+                    left -= len(row) + 1
+                    if left < 0:
+                        raise _too_large(path, f"more than {MOST_CELLS:,} cells")
+                    cells[name].append([_string(cell) for cell in row])
+            return cells
+    except FormatError:
+        raise
     except Exception as error:  # a damaged file fails anywhere in openpyxl, zipfile or expat
         raise FormatError(
             f"the workbook is damaged ({type(error).__name__})", where=str(path)
         ) from error
+
+
+def _must_be_small(raw: bytes, path: Path) -> None:
+    """Raise FormatError for parts that openpyxl would take long to read: it counts nothing."""
+    at_once = 0
+    for name, part in zipped_files(raw, str(path)):
+        tags = part.count(b"<")
+        at_once += 0 if name.startswith(_SHEETS) else tags
+        if max(tags // 2, at_once) > MOST_CELLS:
+            raise _too_large(path, f"more than {MOST_CELLS:,} tags in {shown(name)}")
+
+
+def _too_large(path: Path, what: str) -> FormatError:
+    return FormatError(
+        f"the workbook has {what}",
+        expected="the sheets of PsyTAR as they are published, some 120,000 cells",
+        where=str(path),
+        fix="delete the rows and columns behind the last one with text in it, and save it again",
+    )
 
 
 def _string(cell: object) -> str:
