@@ -69,7 +69,8 @@ def attack(count: int, seed: int) -> Tally:
 def _use(path: Path, format: str | None, *, encoding: str | None = None) -> None:
     """What `confide data check` and `convert` do with a file."""
     report = check(path, format=format, encoding=encoding)
-    if sum(len(document.text) for document in report.documents) < 5000:
+    several = sum(len(one.text) + len(one.relations) for one in report.documents)
+    if several + len(report.problems) < 5000:
         for name, kind in FORMATS.items():
             if kind.write is not None:
                 write(report.documents, path.parent / f"out-{name}", name)

@@ -135,11 +135,13 @@ class _Reader:
                 concepts=tuple(self.concepts.get(name, ())),
                 attributes=(*entity.attributes, *self.said.get(name, ())),
             )
+            if name in self.said or name in self.concepts
+            else entity
             for name, entity in self.entities.items()
         )
         relations = (
             relation
-            if name in self.entities  # what is said of the name is said of the entity
+            if name in self.entities or name not in self.said  # an entity comes before a relation
             else replace(relation, attributes=(*relation.attributes, *self.said.get(name, ())))
             for name, relation in self.relations.items()
         )
@@ -230,6 +232,7 @@ class _Reader:
     def _equivalence(self, where: str, words: list[str]) -> None:
         """Equiv T1 T2 T3: a chain of relations that share the attribute "equivalence"."""
         members = [self.triggers.get(word, word) for word in words[1:]]
+        members = list(dict.fromkeys(members))
         known = [member for member in members if member in self.entities]
         if len(known) < len(members):
             self.note("dangling-relation", where, f"{words[0]}: a member is missing")
