@@ -317,9 +317,10 @@ def open_consortium(path: Path) -> Consortium:
         raise KitError(f"this is not a project file ({error.what})", where=str(file)) from error
     check_schema(held, file, SCHEMA)
     try:
-        held["sites"] = tuple(held["sites"])
+        sites = held["sites"]
+        held["sites"] = tuple(sites) if isinstance(sites, list) else sites
         return Consortium(path, **parts_of(Consortium, held, file))
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise KitError(f"the project file lacks {error}", where=str(file)) from error
 
 

@@ -128,7 +128,7 @@ def load_consent(path: Path) -> ConsentFile:
         raise SettingsError(
             f"the site's agreements cannot be read: {error.what}",
             expected="TOML, as `confide site consent` writes it",
-            where=str(path),
+            where=error.where,
             fix="bring the file back from a backup, or move it away and agree again",
         ) from error
     try:

@@ -73,8 +73,9 @@ def load_site(path: Path) -> SiteFile:
 
     Raises MissingDataError, SettingsError.
     """
+    tree = read_tree(path)
     try:
-        return anchored_table(parse_site(read_tree(path)), path.parent.resolve())
+        return anchored_table(parse_site(tree), path.parent.resolve())
     except SettingsError as error:
         raise SettingsError(
             error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
