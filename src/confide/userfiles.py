@@ -14,8 +14,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_SMALL = 1 << 20
 """Bytes of a file that a person writes or that describes others: settings, keys, kits."""
@@ -49,7 +50,7 @@ class TooLargeError(OSError):
     """A file holds more than is read of its kind; `strerror` says how much that is."""
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> BufferedReader:
     """A regular file, open for reading.
 
     It is looked at before it is opened, so that no device hears of it, and again once it is open.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +24,10 @@ from numpy.typing import NDArray
 from confide.errors import DataError, FormatError
 from confide.text.archives import inside
 from confide.text.document import Document, Problem
-from confide.text.files import lines_of, read_text, write_text
+from confide.text.files import LONGEST_LINE, lines_of, read_text, write_text
 from confide.text.formats.biobert import is_negative
+from confide.text.unpacking import GZIP, Meter, Metered
+from confide.userfiles import opened
 
 By = Literal["concept", "letters"]
 Triple = tuple[str, str, str]
@@ -117,7 +120,8 @@ def read_knowledge(path: Path | str, *, by: By = "concept") -> KnowledgeBase:
 
     Raises:
         MissingDataError: there is no such file.
-        FormatError: a row has other columns than the first, or an empty name.
+        FormatError: a row has other columns than the first, or an empty name; it is no regular
+            file; or it is packed and holds far more than it weighs.
         DataError: there is no triple.
     """
     return _collected(_rows(Path(path)), by, str(path))
@@ -213,14 +217,17 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _streamed(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+    with opened(path) as raw:
+        packed = raw.read(2) == GZIP
         raw.seek(0)
-        stream = gzip.GzipFile(fileobj=raw) if packed else raw
+        size = os.fstat(raw.fileno()).st_size
+        stream: Any = raw
+        if packed:
+            stream = Metered(gzip.GzipFile(fileobj=raw), Meter(str(path), size))
         with io.TextIOWrapper(stream, "utf-8-sig") as text:
-            for number, line in enumerate(text, 1):
-                if "\0" in line:
-                    raise ValueError("a NUL character")
+            for number, line in enumerate(iter(lambda: text.readline(LONGEST_LINE + 1), ""), 1):
+                if "\0" in line or len(line) > LONGEST_LINE:
+                    raise ValueError("a NUL character, or a line without an end")
                 if line.strip():
                     yield number, line.rstrip("\n")
 

@@ -18,9 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.vocabulary import UNK, How, Vocabulary, normalise
-from confide.errors import FormatError, MissingDataError
+from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Problem
+from confide.userfiles import NotAFileError, opened
 
+LONGEST_LINE = 1 << 20
+"""Bytes of a line: a word and its numbers."""
+MOST_DIMS = 1 << 16
+"""Numbers of a vector."""
 _CHUNK = 4096  # lines that are looked up at once
 _NAMED = 20  # skipped lines that are named one by one
 
@@ -57,11 +62,10 @@ def read_vectors(path: Path | str, words: Vocabulary, *, how: How = "none") -> V
 
     Reads word2vec's and GloVe's text form, with or without a "rows dims" line. A file that is not
     UTF-8 is read as Windows-1252. Raises `MissingDataError` where there is no file, `FormatError`
-    where no line of it is a word and its numbers.
+    where it is a folder, a named pipe or a device, where a line is longer than `LONGEST_LINE`, and
+    where none is a word and its numbers; `DataError` where the system does not let us read it.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingDataError("there is no file of word vectors", where=str(path))
     digest, encoding = _survey(path)
     gathered = _Gathered()
     dims, first_line = _shape(path)
@@ -132,15 +136,14 @@ def _survey(path: Path) -> tuple[str, str]:
     """The file's SHA-256, and its encoding by a vote of the lines that are not plain ASCII."""
     digest = hashlib.sha256()
     utf8 = other = 0
-    with path.open("rb") as file:
-        for line in file:
-            digest.update(line)
-            if not line.isascii():
-                try:
-                    line.decode("utf-8")
-                    utf8 += 1
-                except UnicodeDecodeError:
-                    other += 1
+    for _, line in _raw_lines(path):
+        digest.update(line)
+        if not line.isascii():
+            try:
+                line.decode("utf-8")
+                utf8 += 1
+            except UnicodeDecodeError:
+                other += 1
     return digest.hexdigest(), "cp1252" if other > utf8 else "utf-8"
 
 
@@ -148,7 +151,15 @@ def _shape(path: Path) -> tuple[int, int]:
     """How many numbers a vector has, and the number of the first line that holds one."""
     first = next(_lines(path), (1, b""))[1].split()
     if len(first) == 2 and all(part.isdigit() for part in first):
-        return int(first[1]), 2
+        dims = int(first[1]) if len(first[1]) < 9 else 0
+        if not 0 < dims <= MOST_DIMS:
+            raise FormatError(
+                "the first line states vectors of another size than there are",
+                expected=f"1 to {MOST_DIMS:,} numbers",
+                got=first[1][:20].decode("ascii"),
+                where=f"{path}:1",
+            )
+        return dims, 2
     if len(first) < 2:
         raise FormatError(
             "the first line is neither `rows dims` nor a word and its vector", where=f"{path}:1"
@@ -158,11 +169,30 @@ def _shape(path: Path) -> tuple[int, int]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that hold something; only a line feed ends a line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            stripped = line.rstrip(b" \t\r\n")
-            if stripped:
-                yield number, stripped
+    for number, line in _raw_lines(path):
+        stripped = line.rstrip(b" \t\r\n")
+        if stripped:
+            yield number, stripped
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line, and its number; not more of the file than a line is held."""
+    try:
+        with opened(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise FormatError(
+                        f"a line of more than {LONGEST_LINE:,} bytes",
+                        expected="a word and its vector on each line, as text",
+                        where=f"{path}:{number}",
+                    )
+                yield number, line
+    except NotAFileError as error:
+        raise FormatError(f"{error.strerror}", where=str(path), fix="name a file") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingDataError("there is no file of word vectors", where=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
 
 
 def _problem(path: Path, number: int, what: str) -> Problem:

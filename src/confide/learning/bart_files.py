@@ -7,7 +7,6 @@ pickle and no code that lies beside them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,8 @@ from confide.learning.encoder_files import (
     find_folder,
     first_line,
     no_transformers,
+    parts_of,
+    read_json,
 )
 from confide.models.bart import Bart, BartSizes
 
@@ -134,7 +135,7 @@ def _config(folder: Path) -> dict[str, Any]:
             expected="config.json, model.safetensors and a tokenizer, as `save_pretrained` writes",
             where=str(folder),
         )
-    config = _json(path)
+    config = read_json(path)
     if config.get("model_type") != "bart":
         raise SettingsError(
             "this is no BART",
@@ -163,10 +164,18 @@ def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
                 got=str(number),
                 where=str(folder),
             )
+    epsilon = config.get("layer_norm_eps", 1e-5)
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:
+        raise DataError(
+            "config.json has no usable layer_norm_eps",
+            expected="a number between 0 and 1",
+            got=str(epsilon)[:40],
+            where=str(folder),
+        )
     sizes = BartSizes(
         **{name: int(number) for name, number in numbers.items() if number is not None},
         scaled=bool(config.get("scale_embedding", False)),
-        epsilon=float(config.get("layer_norm_eps", 1e-5)),
+        epsilon=float(epsilon),
     )
     for heads in (sizes.encoder_heads, sizes.decoder_heads):
         if sizes.dim % heads:
@@ -177,16 +186,6 @@ def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
                 where=str(folder),
             )
     return sizes
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} is damaged", where=str(path.parent)) from error
-    if not isinstance(tree, dict):
-        raise DataError(f"{path.name} is damaged", expected="an object", where=str(path.parent))
-    return tree
 
 
 # --- weights --------------------------------------------------------------------------------
@@ -219,9 +218,7 @@ def _stored(folder: Path) -> dict[str, Tensor]:
     """All tensors of the folder's files, without the prefix that a model with a head puts."""
     files = [folder / "model.safetensors"]
     if not files[0].is_file():
-        places = _json(folder / "model.safetensors.index.json").get("weight_map")
-        names = places.values() if isinstance(places, dict) else ()
-        files = [folder / name for name in sorted({str(name) for name in names})]
+        files = parts_of(folder / "model.safetensors.index.json")
     found: dict[str, Tensor] = {}
     for file in files:
         try:

@@ -35,8 +35,10 @@ from confide.learning.encoder_files import (
     digest_of,
     first_line,
     no_transformers,
+    read_json,
     width,
 )
+from confide.userfiles import MOST_JSON, bytes_of, json_of, text_of
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -87,7 +89,7 @@ def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
     than the decoder shall have; MissingDataError or DataError where files lack or are damaged.
     """
     width(folder)
-    bert = _checked(folder, json.loads((folder / "config.json").read_text("utf-8")))
+    bert = _checked(folder, read_json(folder / "config.json"))
     layers = int(bert["num_hidden_layers"])
     if not 1 <= decoder_layers <= layers:
         raise SettingsError(
@@ -203,7 +205,7 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
         from torch import float32, nn
     except ImportError as error:
         raise no_transformers(error) from error
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     reports: Any = import_module("transformers.utils.logging")
     with ONE_AT_A_TIME:
         bars = reports.is_progress_bar_enabled()
@@ -270,10 +272,10 @@ def _vocabulary(folder: Path) -> dict[str, int]:
     """The number of each piece, of `tokenizer.json` or else of `vocab.txt`."""
     try:
         if (folder / "tokenizer.json").is_file():
-            tree = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+            tree = json_of(bytes_of(folder / "tokenizer.json", MOST_JSON))
             vocabulary = dict(tree["model"]["vocab"])
             return vocabulary | {one["content"]: one["id"] for one in tree.get("added_tokens", ())}
-        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
+        lines = text_of(folder / "vocab.txt", MOST_JSON).splitlines()
         return {piece: number for number, piece in enumerate(lines)}
     except FileNotFoundError as error:
         raise MissingDataError(

@@ -18,7 +18,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
+from confide.errors import ConfideError, DataError, MissingDataError, SettingsError, printable
+from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files, opened
 
 MINILM = "minilm"
 """The name of all-MiniLM-L6-v2 from the extra `confide[minilm]`: 6 layers, 384 numbers a word."""
@@ -85,7 +86,7 @@ def width(folder: Path) -> int:
             expected=f"config.json, {_WEIGHTS} and a tokenizer, as `save_pretrained` writes them",
             where=str(folder),
         )
-    config = _json(folder / "config.json")
+    config = read_json(folder / "config.json")
     kind, classes = str(config.get("model_type")), config.get("architectures")
     name = str(classes[0]) if isinstance(classes, list) and classes else kind
     if kind.startswith("gpt") or name.endswith("ForCausalLM") or config.get("is_decoder"):
@@ -105,6 +106,16 @@ def check_files(folder: Path) -> None:
 
     Raises MissingDataError, DataError for damage, SettingsError for a pickle.
     """
+    try:
+        must_be_files(path for pattern in _READ for path in folder.glob(pattern))
+    except OSError as error:
+        raise DataError(
+            f"the encoder has something that is no file: {error.strerror}",
+            expected="regular files",
+            got=Path(str(error.filename)).name,
+            where=str(folder),
+            fix="copy or download the encoder anew",
+        ) from error
     _check_weights(folder)
     if not any(list(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise MissingDataError(
@@ -117,7 +128,7 @@ def digest_of(folder: Path, how: Mapping[str, object]) -> str:
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
     try:
         for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
-            with path.open("rb") as file:
+            with opened(path) as file:
                 content = hashlib.file_digest(file, "sha256").digest()
             digest.update(json.dumps(path.name).encode() + content)
     except OSError as error:
@@ -180,9 +191,7 @@ def _check_weights(folder: Path) -> None:
     files = [folder / _WEIGHTS]
     if not files[0].is_file():
         if (folder / _INDEX).is_file():
-            places = _json(folder / _INDEX).get("weight_map")
-            names = places.values() if isinstance(places, dict) else ()
-            files = [folder / name for name in sorted({str(name) for name in names})] or files
+            files = parts_of(folder / _INDEX) or files
         elif pickles := [path.name for path in folder.iterdir() if path.suffix in _PICKLES]:
             raise SettingsError(
                 "the encoder's weights are a pickle, which could run code when it is read",
@@ -209,11 +218,34 @@ def _check_weights(folder: Path) -> None:
             ) from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def parts_of(index: Path) -> list[Path]:
+    """The files of weights that an index names, all of them in its own folder.
+
+    Raises DataError where it names one elsewhere, or is damaged.
+    """
+    places = read_json(index).get("weight_map")
+    names = sorted({str(name) for name in places.values()} if isinstance(places, dict) else ())
+    for name in names:
+        if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
+            raise DataError(
+                f"{index.name} names a file that is not beside it",
+                expected="names of files, as `save_pretrained` writes them",
+                got=printable(repr(name)),
+                where=str(index.parent),
+                fix="copy or download the encoder anew",
+            )
+    return [index.parent / name for name in names]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model. Raises DataError where it is damaged."""
     try:
-        tree = json.loads(path.read_text("utf-8"))
+        tree = json_of(bytes_of(path, MOST_JSON))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} is damaged", where=str(path.parent)) from error
+        reason = getattr(error, "strerror", None)
+        raise DataError(
+            f"{path.name} is damaged" + (f" ({reason})" if reason else ""), where=str(path.parent)
+        ) from error
     if not isinstance(tree, dict):
         raise DataError(f"{path.name} is damaged", expected="an object", where=str(path.parent))
     return tree

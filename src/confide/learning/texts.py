@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from confide.data.noise import Noise
 from confide.data.passages import Cutter, Passages
 from confide.learning.bart_making import make_bart, transformers_bart
 from confide.learning.denoising import Denoiser
+from confide.learning.encoder_files import read_json
 from confide.learning.fit import FitReport
 from confide.learning.seeds import derive_seed
 from confide.learning.text_pieces import Pieces, load_pieces
@@ -32,7 +32,7 @@ def made_bart(base: Path, *, decoder_layers: int, dropout: float = 0.0) -> MadeB
     """The BART of that encoder. Raises what `make_bart` and `transformers_bart` raise."""
     with TemporaryDirectory() as nowhere:
         made = make_bart(base, Path(nowhere), decoder_layers=decoder_layers)
-        config = json.loads((made / "config.json").read_text("utf-8"))
+        config = read_json(made / "config.json")
         model = transformers_bart(made, dropout=dropout)
         return MadeBart(model, config, load_pieces(made), base)
 

@@ -30,6 +30,7 @@ from confide.learning.bart_making import (
 )
 from confide.learning.encoder_files import find_folder, first_line
 from confide.pretrain.keeping import FACTS
+from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files
 
 WEIGHTS, TOLD, README = "delta.safetensors", "delta.json", "README.md"
 _SCHEMA = 1
@@ -59,6 +60,7 @@ def export_delta(folder: str | Path, *, out: str | Path, base: str | None = None
     _check_base(found, facts, where=str(folder))
     made = bart_arrays(found, bart_config(found, facts["settings"]["decoder_layers"]))
     try:
+        must_be_files([folder / "model.safetensors"])
         trained = load_file(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise DataError(
@@ -89,6 +91,7 @@ def import_delta(delta: str | Path, *, out: str | Path, base: str | None = None)
     config = bart_config(found, told["settings"]["decoder_layers"])
     arrays = bart_arrays(found, config)
     try:
+        must_be_files([folder / WEIGHTS])
         with safe_open(folder / WEIGHTS, "numpy") as file:
             changed = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
@@ -138,7 +141,7 @@ Sentences of these files were left out: {without}.
 def _told(path: Path, lacking: str) -> dict[str, Any]:
     """The facts of a training, with the parts that are used here."""
     try:
-        told = json.loads(path.read_text("utf-8"))
+        told = json_of(bytes_of(path, MOST_JSON))
     except FileNotFoundError as error:
         raise MissingDataError(lacking, expected=path.name, where=str(path.parent)) from error
     except (OSError, ValueError) as error:

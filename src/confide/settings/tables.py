@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from confide.settings.base import (
+    Encoding,
+    Limit,
     Most,
     Norm,
     Paths,
@@ -58,7 +60,7 @@ class DataTable(Table):
 
     format: str | None = None
     scheme: str | None = None
-    encoding: str | None = None
+    encoding: Encoding | None = None
     types: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
@@ -82,7 +84,7 @@ class SiteTable(Table):
     test: Paths = ()
     format: str | None = None
     scheme: str | None = None
-    encoding: str | None = None
+    encoding: Encoding | None = None
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
@@ -139,7 +141,7 @@ class PublicTable(Table):
     labelled: bool = True
     format: str | None = None
     scheme: str | None = None
-    encoding: str | None = None
+    encoding: Encoding | None = None
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
 
@@ -151,7 +153,7 @@ class TrainingTable(Table):
     learning_rate: Annotated[float, Field(gt=0)] = 0.015
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95
-    clip: Annotated[float, Field(gt=0)] = 5.0
+    clip: Limit = 5.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     batch_size: Positive = 10
@@ -177,10 +179,10 @@ class FederationTable(Table):
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     at_least: Annotated[int, Field(ge=0)] = 0
-    timeout: Annotated[float, Field(gt=0)] = 7200.0
+    timeout: Limit = 7200.0
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
-    most_norm: Annotated[float, Field(gt=1)] = 5.0
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
 
 
 class SelectTable(Table):

@@ -44,9 +44,9 @@ class Meter:
         self._packed = packed
         self._left = self._most
 
-    def chunks(self, stream: IO[bytes]) -> Iterator[bytes]:
+    def chunks(self, stream: IO[bytes], most: int = _CHUNK) -> Iterator[bytes]:
         """What a stream gives, piece by piece. Raises FormatError at the limit."""
-        while raw := stream.read(min(_CHUNK, self._left + 1)):
+        while raw := stream.read(min(most, self._left + 1)):
             self._left -= len(raw)
             if self._left < 0:
                 raise FormatError(
@@ -59,9 +59,33 @@ class Meter:
                 )
             yield raw
 
+    def some(self, stream: IO[bytes], most: int) -> bytes:
+        """The next bytes of a stream, `most` at most. Raises FormatError at the limit."""
+        return next(self.chunks(stream, most), b"")
+
     def read(self, stream: IO[bytes]) -> bytes:
         """All that a stream gives. Raises FormatError at the limit."""
         return b"".join(self.chunks(stream))
+
+
+class Metered(io.BufferedIOBase):
+    """A stream that unpacks, under a limit. Reading from it raises FormatError there."""
+
+    def __init__(self, stream: Any, meter: Meter) -> None:
+        super().__init__()
+        self._stream, self._meter = stream, meter
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        """The next bytes."""
+        return self._meter.some(self._stream, size if size and size > 0 else _CHUNK)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """The next bytes; fewer than `size` now and then, none at the end only."""
+        return self.read1(size)
 
 
 def unpacked(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
