@@ -238,7 +238,7 @@ def filling_up(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
     ("name", "after", "kind", "words"),
     [
         (".ckpt", 0, CheckpointError, "checkpoint of round 1 could not be written"),
-        (".ckpt", 2, CheckpointError, "checkpoint of round 3 .*one before it is safe.*--resume"),
+        (".ckpt", 2, CheckpointError, "checkpoint of round 3 .*that of round 2 is safe.*--resume"),
         (".memory", 1, QuorumError, "site-2.*no space left on its disk"),
         ("result.json", 0, ConfideError, r"result\.json could not be written.*--resume"),
         ("errors.json", 1, ConfideError, r"errors\.json could not be written"),

@@ -16,6 +16,11 @@ def folder_of(name: str) -> Path:
     return Path(_shelf().name) / name
 
 
+def on_the_shelf() -> None:
+    """From now on this process, and those that it starts, look models up where these tests do."""
+    os.environ[MODELS] = _shelf().name
+
+
 @functools.cache
 def _shelf() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="confide-tests-")
@@ -23,7 +28,7 @@ def _shelf() -> tempfile.TemporaryDirectory[str]:
 
 def named(name: str, make: Callable[[Path], Path]) -> str:
     """The name, of a model that is made once for all tests of this process."""
-    os.environ[MODELS] = _shelf().name
+    on_the_shelf()
     if not folder_of(name).exists():
         make(folder_of(name))
     return name

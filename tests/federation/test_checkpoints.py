@@ -98,13 +98,25 @@ def test_a_full_disk_leaves_the_last_good_one(
     with monkeypatch.context() as patch:
         patch.setattr(os if call == "fsync" else Path, call, full)
         for round in (1, 2):
-            with pytest.raises(CheckpointError, match=r"No space left.*one before it is safe"):
+            with pytest.raises(CheckpointError, match=r"No space left.*that of round 1 is safe"):
                 store.save(checkpoint(round), best=1)
     assert store.rounds() == [1]
     assert store.path(1).read_bytes() == before
     assert [path.name for path in store.folder.iterdir()] == ["round-000001.ckpt"]
     store.save(checkpoint(2), best=1)
     assert store.rounds() == [1, 2]
+
+
+def test_nothing_is_called_safe_that_is_not_there(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left") as raised:
+        store.save(checkpoint(1), best=1)
+    assert "is safe" not in str(raised.value)
 
 
 _LIMITED = """
@@ -133,4 +145,4 @@ def test_a_disk_that_really_takes_no_more(tmp_path: Path) -> None:
         timeout=600,
     )
     assert done.stdout.startswith("[1] 1 ['round-000001.ckpt']"), done.stderr
-    assert "the one before it is safe" in done.stdout
+    assert "that of round 1 is safe" in done.stdout

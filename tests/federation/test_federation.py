@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.errors import FederationError, GuardError, QuorumError
+from confide.federation.adding import form_of, odd_field
 from confide.federation.events import Event
-from confide.federation.federation import Federation, _add, round_half_up
+from confide.federation.federation import Federation, round_half_up
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from federation.toys import (
@@ -314,11 +315,9 @@ def test_what_is_not_like_the_others_is_not_added(tmp_path: Path, vector: np.nda
 
 def test_what_no_field_declares_is_still_like_that_of_the_sites_before() -> None:
     one = Reply({"a": np.ones(2)}, np.ones(3), 1, 0.5)
-    total: dict[str, Any] = {}
-    _add(total, one)
     for weights in ({"a": np.ones(3)}, {"b": np.ones(2)}, {"a": np.ones(2, np.int64)}):
-        with pytest.raises(GuardError, match="weights is not like that of other sites"):
-            _add(total, dataclasses.replace(one, count=7, weights=weights))
-    with pytest.raises(GuardError, match="loss is not like"):
-        _add(total, dataclasses.replace(one, count=7, loss=None))
-    assert (total["count"], total["weights"]["a"].tolist()) == (1, [1, 1])  # nothing was added
+        other = dataclasses.replace(one, count=7, weights=weights)
+        assert odd_field(form_of(other), form_of(one)) == "weights"
+    assert odd_field(form_of(one), form_of(one)) is None
+    with pytest.raises(GuardError, match="loss is missing"):
+        form_of(dataclasses.replace(one, count=7, loss=None))

@@ -7,6 +7,7 @@ it takes, so that no test hopes to be quicker than a run.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from confide.flare.sitekit import agree, setup
 from confide.methods import METHODS
 from confide.runfolder import RunFolder
 from confide.settings import Settings
+from contract.models import on_the_shelf
 from flare.homes import as_toml, write_site_files
 from flare.ports import free_port
 from flare.waiting import PATIENCE, until
@@ -66,6 +68,7 @@ class Real:
 
     def start(self) -> None:
         """Start the server, then all sites at once, and wait until it sees every one."""
+        on_the_shelf()
         self.start_one("server")
         for name in self.names:
             processes.start(self.kit(name), wait=0.0)
@@ -108,7 +111,10 @@ class Real:
     ) -> Coordinated:
         """A run of the lead, in the folder of that name; of all sites where none is named."""
         file = self.folder / f"{name}.toml"
-        file.write_text(as_toml(settings or self.settings))
+        chosen = settings or self.settings
+        file.write_text(as_toml(chosen))
+        for public in chosen.public.files:
+            shutil.copy(public, self.kit("server").path / "public")
         if not {"sites", "resume"} & given.keys():
             self.wait_for_sites()
         return coordinate(

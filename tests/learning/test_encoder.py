@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.learning.encoder import FrozenEncoder, load_encoder
+from confide.learning.encoder_files import MODELS
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
@@ -394,6 +395,21 @@ def test_a_file_is_no_folder(bert: Path) -> None:
 
 def test_a_relative_folder(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bert.parent)
+    monkeypatch.delenv(MODELS, raising=False)
+    assert load_encoder("encoder").digest == load_encoder(str(bert)).digest
+
+
+def test_a_name_is_looked_up_on_the_shelf_of_models_alone(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of a kit never takes a folder for a model because it happens to run there."""
+    monkeypatch.chdir(bert.parent)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv(MODELS, str(tmp_path))
+    with pytest.raises(MissingDataError, match="'encoder'"):
+        load_encoder("encoder")
+    monkeypatch.setenv(MODELS, str(bert.parent))
+    monkeypatch.chdir(tmp_path)
     assert load_encoder("encoder").digest == load_encoder(str(bert)).digest
 
 

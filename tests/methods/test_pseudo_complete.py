@@ -29,6 +29,7 @@ from confide.settings import Settings, parse
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
 from contract.corpus import sentences, tiny, write_conll
+from contract.models import folder_of
 from contract.relations import encoder
 from contract.runs import Asking, use_engine
 
@@ -367,7 +368,7 @@ def test_a_site_with_another_bart_is_named(tmp_path: Path) -> None:
 
     settings = tiny(tmp_path, "method=pseudo-complete")
     other = tmp_path / "other-bart"
-    shutil.copytree(settings.lightner.bart, other)
+    shutil.copytree(folder_of(settings.lightner.bart), other)
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"note": "another"}))
     sites = [site.model_dump() for site in settings.site]

@@ -50,8 +50,8 @@ class CheckpointStore:
         try:
             write_atomically(path, _MARK + digest + b"\n" + data)
         except OSError as error:
-            older = [round for round in self.rounds() if round != checkpoint.round]
-            kept = f"; that of round {older[-1]} is safe" if older else ""
+            there = self.rounds()
+            kept = f"; that of round {there[-1]} is safe" if there else ""
             raise CheckpointError(
                 f"the checkpoint of round {checkpoint.round} could not be written"
                 f" ({error.strerror}){kept}",

@@ -78,20 +78,22 @@ class Combining:
         """Whether something else than the mean is made of the replies to this step."""
         return self.how != "mean" and step.learnt is not None and step.learnt.combined
 
-    def too_far(self, norms: Mapping[str, float]) -> dict[str, str]:
+    def too_far(self, norms: Mapping[str, float], *, slack: float = 1.0) -> dict[str, str]:
         """The sites whose update is larger than those of the others allow, and why, in words.
 
-        Updates that say nothing (norm 0) are not among those that a median is taken of.
+        Updates that say nothing (norm 0) are not among those that a median is taken of. `slack` is
+        that of the step (`Learnt`).
         """
+        most = self.most_norm * slack
         said = {site: norm for site, norm in norms.items() if norm > 0}
-        if len(said) < NEEDED or self.most_norm == math.inf:
+        if len(said) < NEEDED or most == math.inf:
             return {}
         middle = float(np.median(list(said.values())))
         return {
             site: f"what it learnt is {norm / middle:.3g} times as large as the median of this"
-            f" round's sites, and at most {self.most_norm:g} times is taken"
+            f" round's sites, and at most {most:g} times is taken"
             for site, norm in said.items()
-            if not norm <= self.most_norm * middle
+            if not norm <= most * middle
         }
 
 
@@ -165,7 +167,8 @@ class Pile:
             place = self._spool.put(change.astype(np.float32).tobytes())
             first, count = place[0] if first < 0 else first, count + place[1]
         field = self._learnt.field
-        bare: Any = {} if isinstance(getattr(reply, field), dict) else np.zeros(0)
+        said = getattr(reply, field)
+        bare = {} if isinstance(said, dict) else said[:0]
         rest = self._spool.put(encode(replace(reply, **{field: bare})))
         self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), rest, (first, count))
 
@@ -179,7 +182,7 @@ class Pile:
                 out[site] = ("refused", f"{odd} is not like that of other sites")
                 del self._kept[site]
         norms = {site: kept.norm for site, kept in self._kept.items()}
-        for site, why in sorted(self._combining.too_far(norms).items()):
+        for site, why in sorted(self._combining.too_far(norms, slack=self._learnt.slack).items()):
             out[site] = (TOO_FAR, why)
             del self._kept[site]
         return out

@@ -215,7 +215,7 @@ class Federation:
             except SiteFault as error:
                 self._failed(error)
                 del replies[site]
-        out = self._combining.too_far(norms)
+        out = self._combining.too_far(norms, slack=step.learnt.slack)
         self._too_far = len(out)
         for site, why in out.items():
             self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))

@@ -42,6 +42,7 @@ class Learnt:
     `has(reply, name)` is 0 for the numbers of an array of which the site says nothing, and its
     weight for the others, in a shape that broadcasts; None is all of them. Of a sum of replies it
     says how heavy they are together. `combined` is False where a method needs the sum itself.
+    `slack`: how many times more than `most_norm` honest replies may differ in norm.
     """
 
     field: str
@@ -49,6 +50,7 @@ class Learnt:
     start: str = ""
     has: Has | None = None
     combined: bool = True
+    slack: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,7 +239,9 @@ IMPROVE = Step.of(
     check=check_improved,
     bound=bounded_improved,
     start=start_of_improved,
-    learnt=Learnt("update", "share"),
+    # gradients of one small batch each, of sites with tasks of their own: an honest one was seen to
+    # be 32 times as large as the median, so no ratio tells a lie from a hard batch
+    learnt=Learnt("update", "share", slack=math.inf),
 )
 SCORE = Step.of(score, check=check_scored)
 TEST = Step.of(test, check=check_scored)

@@ -329,7 +329,7 @@ WEIGH = Step.of(
     bound=bounded_weighed,
     numbers=numbers_of_weighed,
     # each site takes its own part out of the sum again, so it must be one
-    learnt=Learnt("slope_G", combined=False),
+    learnt=Learnt("slope_G", combined=False, slack=4.0),
 )
 COMPLETE = Step.of(
     complete,
