@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
+from confide.federation.failures import Refusal
+from confide.flare import home
 from confide.flare.kits import open_consortium, open_kit
 from confide.settings import load, load_site, parse
 from confide.settings.consentfile import load_consent
@@ -114,6 +116,14 @@ def test_overrides() -> None:
     refused(lambda: parse({}, ["site.\u00b2.name=x"]))
     deep = "[" * 5000
     assert parse_assignment(f"name={deep}") == (["name"], deep)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "#" * MOST_BYTES * 2])
+def test_settings_that_a_lead_sends_to_a_site(text: str) -> None:
+    """They ended in another error than a refusal."""
+    with pytest.raises(Refusal) as caught:
+        home._plain(text)
+    assert caught.value.code == "bad-ask"
 
 
 def test_what_settings_say_stays() -> None:

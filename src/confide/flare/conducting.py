@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,7 @@ from confide.outcomes import (
 )
 from confide.runfolder import ALONE, RunFolder, environment
 from confide.settings import Settings, dump, parse
+from confide.settings.tomlfile import parse_toml
 from confide.text.document import Document
 
 WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
@@ -99,7 +99,7 @@ class Conductor:
                 got=self._version,
                 fix="install the same version at all places",
             )
-        settings = parse(tomllib.loads(self._settings))
+        settings = parse(parse_toml(self._settings))
         check_suited(settings)
         if self._evidence:
             self._evidence.check()

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
-from confide.errors import ConfideError, GuardError, MessageError, RunError
+from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
@@ -48,6 +47,7 @@ from confide.methods import method_named
 from confide.runfolder import SCHEMA, RunFolder, memory_of
 from confide.scoring import SCORING
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.settings.tomlfile import parse_toml
 from confide.sitereport import Home, site_reports
 
 RUNS = "runs"
@@ -321,8 +321,8 @@ def _weighed(kind: type, message: bytes) -> list[FieldSize]:
 
 def _plain(settings: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(settings)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(settings)
+    except SettingsError as error:
         raise Refusal("bad-ask") from error
 
 

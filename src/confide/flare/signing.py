@@ -7,7 +7,6 @@ What a seal says is in `confide.federation.seals`.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from confide.errors import ConfideError, FederationError, MessageError
+from confide.errors import ConfideError, FederationError, MessageError, SettingsError
 from confide.federation.digests import EMPTY
 from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Delivery
@@ -39,6 +38,7 @@ from confide.flare.naming import SERVER
 from confide.flare.orders import Order, card_and_signature, settings_for_sites
 from confide.flare.peers import Card, Place, place_of
 from confide.settings import parse
+from confide.settings.tomlfile import parse_toml
 
 
 class Carrier(Protocol):
@@ -109,9 +109,10 @@ def evidence_of(
             fix="install the same version of confide at all places, and submit the run again",
         ) from error
     try:
-        plain = settings_for_sites(parse(tomllib.loads(settings)))
-    except tomllib.TOMLDecodeError as error:
-        raise FederationError("the settings of the run are no TOML") from error
+        tree = parse_toml(settings)
+    except SettingsError as error:
+        raise FederationError(f"the settings of the run cannot be read: {error.what}") from error
+    plain = settings_for_sites(parse(tree))
     order = Order(run, plain, tuple(sorted(sites)), version, card, signature)
     return Evidence(place_of(kit), order)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from typing import Any
 from confide.data.noise import Noise
 from confide.errors import RunError, SettingsError
 from confide.learning.denoising import Denoising
+from confide.settings.tomlfile import parse_toml
 
 _LEAST, _MOST = 16, 512  # pieces of a passage
 
@@ -161,6 +161,6 @@ def _homes(part: str, values: Any) -> dict[str, tuple[str, Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except SettingsError:
         return text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import MissingDataError, SettingsError, printable
-from confide.userfiles import NotAFileError, TooLargeError, bytes_of
+from confide.userfiles import NotAFileError, TooLargeError, bytes_of, size_in_words
 
 MOST_BYTES = 1 << 19
 """How large a file of settings may be."""
@@ -64,9 +64,14 @@ def _refused(path: Path, what: str, fix: str | None) -> SettingsError:
 def parse_toml(text: str) -> dict[str, Any]:
     """The plain values of a TOML text.
 
-    Raises SettingsError: it is not TOML, nested deeper than `DEEPEST`, has a part of a key of more
-    than `LONGEST_KEY` characters, a whole number of more than 64 bits, or a control character.
+    Raises SettingsError: it is longer than `MOST_BYTES`, not TOML, nested deeper than `DEEPEST`,
+    has a part of a key of more than `LONGEST_KEY` characters, a whole number of more than 64 bits,
+    or a control character.
     """
+    if len(text) > MOST_BYTES:
+        raise SettingsError(
+            f"TOML of more than {size_in_words(MOST_BYTES)}", fix="say it in fewer lines"
+        )
     if _LONG.search(text):
         raise _too_deep()
     try:
