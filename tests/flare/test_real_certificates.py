@@ -60,13 +60,15 @@ def ended_now(real: Real, name: str) -> Kit:
 
 
 def renewed(real: Real, name: str) -> Kit:
-    """The site has a new kit, with its own file from the old one, and runs."""
+    """The site has a new kit, with its own files from the old one, and runs."""
     old = real.kit(name)
     processes.stop(old)
     away = real.folder / f"old-{name}"
     shutil.move(old.path, away)
     kit = renew(real.consortium.path, name)
-    shutil.copy(away / "local" / "site.toml", kit.path / "local" / "site.toml")
+    for file in ("site.toml", "consent.toml", "consent-runs.jsonl"):  # as docs/deployment.md says
+        shutil.copy(away / "local" / file, kit.path / "local" / file)
+    shutil.copytree(away / "identity", kit.path / "identity")
     return real.start_one(name)
 
 

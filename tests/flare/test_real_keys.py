@@ -53,7 +53,7 @@ def test_a_run_with_encrypted_keys_gives_the_numbers_of_one_machine(real: Real) 
     run(real.settings, out=real.folder / "whole")
     done = real.run("real")
     same(real.folder / "whole", done.folder)
-    (own,) = (path for path in real.memory("site-1").iterdir() if path.is_dir())
+    own = real.run_of("site-1", "real")
     text = real.settings.site[0].test[0]
     assert predict(own, [text], site="site-1")
     held = [path for path in real.folder.rglob("*") if path.is_file()]

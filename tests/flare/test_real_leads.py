@@ -42,9 +42,9 @@ import shutil
 shutil.move = lambda *given: kill()  # FLARE has the run in the kit, and moves it
 """,
     "copied": """
-from confide.flare import coordinating
-copy, left = coordinating.shutil.copyfile, [None] * 4
-coordinating.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
+from confide.flare import collecting
+copy, left = collecting.shutil.copyfile, [None] * 3
+collecting.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
 """,
 }
 """How the lead's process is made to kill itself, and where."""
