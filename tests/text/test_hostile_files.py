@@ -170,3 +170,29 @@ def test_a_tar_whose_header_has_an_endless_number(tmp_path: Path) -> None:
 def test_numbers_that_python_would_not_write(tmp_path: Path) -> None:
     row = json.dumps({"text": "A rash", "label": [[0, 1, "X"]]}).replace("0,", "9" * 5000 + ",")
     refused(lambda: read(put(tmp_path, "a.jsonl", row), "jsonl"))
+
+
+@pytest.mark.parametrize(
+    "inside", ["f'" + "{a}" * 60_000 + "'", "lambda:" * 30_000 + "1", "1if 1else " * 20_000 + "1",
+               "b'x'", "[x for x in ()]", "rb'x'", "a.b"],
+)  # fmt: skip
+def test_what_is_no_literal_is_not_parsed(tmp_path: Path, inside: str) -> None:
+    """300 kB of braces in a string with f before it took more than a minute."""
+    path = put(tmp_path, "a.txt", "{'text': 'a b', 'h': {}, 't': " + inside + "}\n")
+    assert "neither JSON nor a Python dict" in refused(lambda: read(path, "opennre"))
+
+
+def test_what_is_a_literal_is_read(tmp_path: Path) -> None:
+    row = {"text": 'it\'s "a" \\ b\u2028', "h": {"name": "a", "pos": [6, 7]}, "t": {"name": "b"}}
+    line = repr({**row, "relation": None, "x": -1.5e-7, "y": True, "z": (1, 2)})
+    (found,) = read(put(tmp_path, "a.txt", line + "\n"), "opennre").documents
+    assert found.text == row["text"]
+    put(tmp_path, "a.txt", "{u'text': u'a b', 'h': {'name': 'a'}, 't': {'name': 'b'}}\n")
+    assert read(tmp_path / "a.txt", "opennre").documents[0].text == "a b"
+
+
+def test_a_region_of_too_many_labels(tmp_path: Path) -> None:
+    region = {"value": {"start": 0, "end": 2, "labels": ["X"] * 101}}
+    task = {"data": {"text": "abc"}, "annotations": [{"result": [region]}]}
+    path = put(tmp_path, "a.json", json.dumps(task))
+    assert "at most 100; got 101" in refused(lambda: read(path, "jsonl"))

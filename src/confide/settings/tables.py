@@ -8,17 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from confide.settings.base import (
-    Encoding,
-    Limit,
-    Most,
-    Norm,
-    Paths,
-    Positive,
-    Share,
-    Table,
-    TagScheme,
-    Task,
-)
+    Encoding, Limit, Most, Norm, Paths, Positive, Share, Table, TagScheme, Task,
+)  # fmt: skip
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,12 @@ NOTHING = "NA"
 _KNOWN = frozenset(("id", "text", "token", "h", "t", "relation"))
 _OF_END = frozenset(("name", "id", "pos", "type"))
 _SAMPLE = 5
+_LITERAL = re.compile(
+    r"""(?:[uU]?'(?:[^'\\]|\\.)*+'|[uU]?"(?:[^"\\]|\\.)*+"|[\s\[\]{}(),:]|True|False|None
+    |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
+    re.VERBOSE | re.DOTALL,
+)
+"""What a dict of strings, numbers and lists is written with: no other strings, no operators."""
 Json = dict[str, Any]
 
 
@@ -98,6 +105,8 @@ def _load(line: str, where: str) -> Json:
 
 def _literal(line: str, where: str) -> Any:
     try:
+        if not _LITERAL.fullmatch(line):  # Python's parser takes hours for some that are none
+            raise ValueError("not a literal")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
             return ast.literal_eval(line)

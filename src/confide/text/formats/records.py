@@ -16,6 +16,7 @@ _TYPE = ("type", "label", "tag", "entity")
 _HEAD = ("head", "from_id", "from")
 _TAIL = ("tail", "to_id", "to")
 _KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
+_MOST_LABELS = 100  # of one region of Label Studio
 Json = dict[str, Any]
 
 
@@ -286,6 +287,13 @@ def label_studio(row: Json, where: str, problems: list[Problem]) -> Json:
             labels: Sequence[Any] = item.get("labels") or ["relation"]
             relations += [{**ends, "type": label} for label in labels]
         elif isinstance(value, dict) and isinstance(value.get("labels"), list):
+            if len(value["labels"]) > _MOST_LABELS:
+                raise FormatError(
+                    "a region has far too many labels",
+                    expected=f"at most {_MOST_LABELS}",
+                    got=f"{len(value['labels']):,}",
+                    where=where,
+                )
             part = {key: value.get(key) for key in ("start", "end", "text")}
             named = [{"id": item.get("id")}, *[{} for _ in value["labels"][1:]]]
             for label, name in zip(value["labels"], named, strict=False):
