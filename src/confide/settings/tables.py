@@ -8,8 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from confide.settings.base import (
-    Encoding, Limit, Most, Norm, Paths, Positive, Share, Table, TagScheme, Task,
-)  # fmt: skip
+    Encoding,
+    Limit,
+    Most,
+    Norm,
+    Paths,
+    Positive,
+    Share,
+    Table,
+    TagScheme,
+    Task,
+)
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,
@@ -184,18 +193,9 @@ class SelectTable(Table):
     """
 
     by: Literal[
-        "strict",
-        "relaxed",
-        "micro",
-        "macro",
-        "auc",
-        "auc_2000",
-        "precision_at",
-        "likelihood",
-        "right",
-        "hidden",
-        "last",
-    ] = "strict"
+        "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "likelihood",
+        "right", "hidden", "last",
+    ] = "strict"  # fmt: skip
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
 
