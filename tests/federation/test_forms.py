@@ -170,7 +170,7 @@ def test_a_large_header_is_refused_before_it_is_parsed(monkeypatch: pytest.Monke
         seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 100_000
-        assert seconds < 0.5
+        assert seconds < 5
     with pytest.raises(MessageError, match="header is larger than"):
         peek(data, limits=Limits(bytes=OWN.bytes, header=MIB, arrays=1))
 
