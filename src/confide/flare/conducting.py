@@ -22,6 +22,7 @@ from confide.federation.files import for_the_owner, inside
 from confide.federation.ledger import CLOSED, Ledger
 from confide.federation.messages import encode
 from confide.flare.agreements import OUTSIDE
+from confide.flare.consenting import ALONE
 from confide.flare.joining import (
     CLOSE,
     JOIN,
@@ -48,7 +49,7 @@ from confide.outcomes import (
     outcome_of,
     result_of,
 )
-from confide.runfolder import ALONE, RunFolder, environment
+from confide.runfolder import RunFolder, environment
 from confide.settings import Settings, dump, parse
 from confide.settings.tomlfile import parse_toml
 from confide.text.document import Document
