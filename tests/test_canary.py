@@ -25,7 +25,7 @@ from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
 from confide.methods import METHODS
-from confide.methods.vocabulary import CheckKey
+from confide.kinds.vocabulary import CheckKey
 from confide.release import release
 from confide.run import run
 from confide.runfolder import RunFolder

@@ -16,7 +16,7 @@ from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import new_key
 from confide.methods.pseudo_complete import PseudoComplete
-from confide.methods.pseudo_complete.extractor import EntityExtractor
+from confide.kinds.entities import EntityExtractor
 from confide.report.mistakes import errors_view
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
 from confide.sitereport import WORST, Home, relation_report, site_report, site_reports

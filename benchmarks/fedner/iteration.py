@@ -42,7 +42,7 @@ from confide.federation.ledger import Ledger
 from confide.gathering import gather
 from confide.learning.seeds import derive_seed, seeded
 from confide.methods.fedner import FedNER, FedNERState
-from confide.methods.taggers import encoded_text, tagger_of
+from confide.kinds.tagger.form import encoded_text, tagger_of
 from confide.models import tagger
 from confide.models.tagger import Tagger
 from confide.settings import Settings

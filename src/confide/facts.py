@@ -13,7 +13,7 @@ from typing import Any
 
 from confide.data.relations import candidates
 from confide.errors import RunError
-from confide.methods.bag_extractor import BagExtractor
+from confide.kinds.bags.extractor import BagExtractor
 from confide.opening import Runs, opened
 from confide.predict import check_options, common_names, documents_of
 from confide.text.retag import retag

@@ -12,14 +12,13 @@ from typing import Any
 
 from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.relations.extractor import RelationExtractor
 from confide.methods import method_of
-from confide.methods.bag_extractor import BagExtractor
-from confide.methods.pseudo_complete.extractor import EntityExtractor
-from confide.methods.relation_extractor import RelationExtractor
-from confide.methods.taggers import Extractor
 from confide.release import release_task, released
 from confide.runfolder import RunFolder
-from confide.settings import SiteTable, SplitTable
+from confide.settings import Settings, SiteTable, SplitTable
 from confide.text.document import Document
 from confide.text.pairs import PAIR
 
@@ -41,7 +40,7 @@ class Models:
     whoever annotates looks for all types.
     """
 
-    entities: Extractor | EntityExtractor | None
+    entities: EntityExtractor | None
     relations: RelationExtractor | BagExtractor | None
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
@@ -138,8 +137,7 @@ def _opened(
     And the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(path):
-        model = released(path)
-        return model, None, frozenset() if isinstance(model, EntityExtractor) else None
+        return released(path), None, None
     folder = RunFolder(path)
     settings = folder.settings()
     method = method_of(settings)
@@ -164,17 +162,18 @@ def _opened(
             fix="name the key file that the sites share with --key, or let a site make a copy"
             " with its words in the clear: `confide release`",
         ) from error
-    return model, settings.split or own, _annotated(model, folder, own, site)
+    own_types = _annotated(settings, folder, own, site)
+    return model, settings.split or own, own_types
 
 
 def _annotated(
-    model: Any, folder: RunFolder, own: SiteTable | None, site: str | None
+    settings: Settings, folder: RunFolder, own: SiteTable | None, site: str | None
 ) -> frozenset[str] | None:
     """The entity types that a site annotates, in training or in test text; none of no site.
 
     None where all sites annotate the same.
     """
-    if not isinstance(model, EntityExtractor):
+    if not any(table.knows for table in settings.site):
         return None
     seen = folder.result()["data"]["sites"].get(site, {}).get("entities", {})
     return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)

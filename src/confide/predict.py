@@ -16,9 +16,9 @@ from confide.data.corpora import locate
 from confide.data.entity_types import alike, as_known
 from confide.data.relations import Candidates, candidates, predicted_labels
 from confide.errors import DataError, SettingsError
-from confide.methods.bag_extractor import BagExtractor
-from confide.methods.pseudo_complete.extractor import among
-from confide.methods.relation_extractor import RelationExtractor
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import among
+from confide.kinds.relations.extractor import RelationExtractor
 from confide.opening import Models, Runs, opened, types_of
 from confide.scoring import (
     bag_scores,

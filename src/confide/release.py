@@ -32,38 +32,36 @@ from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.gathering import gather
-from confide.methods import Method, method_of
-from confide.methods.bag_extractor import BagExtractor, extractor_with
-from confide.methods.bag_extractor import extractor_of as bag_extractor_of
-from confide.methods.bag_form import PCNN, BagMemory, words_of
-from confide.methods.context import NONE, find_encoder
-from confide.methods.pseudo_complete.extractor import EntityExtractor
-from confide.methods.pseudo_complete.extractor import extractor_of as entity_extractor_of
-from confide.methods.pseudo_complete.forms import BartShape, TokenShape
-from confide.methods.relation_extractor import RelationExtractor
-from confide.methods.relation_extractor import extractor_of as relation_extractor_of
-from confide.methods.relation_form import RelationMemory
-from confide.methods.taggers import (
+from confide.kinds.bags.extractor import BagExtractor, extractor_with
+from confide.kinds.bags.form import PCNN, BagForm, words_of
+from confide.kinds.bags.form import WORD_ROWS as WORDS
+from confide.kinds.context import NONE, find_encoder
+from confide.kinds.encoder import EncoderForm
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.entities import extractor_with as entity_extractor_with
+from confide.kinds.lightner import LightnerForm
+from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.relations.form import RelationForm
+from confide.kinds.tagger.form import (
     CHARACTER_ROWS,
-    Extractor,
+    WORD_ROWS,
     TaggerForm,
-    TaggerMemory,
-    tag_set,
-    tagger_of,
+    TaggerShape,
+    modeller_of,
+    shape_of,
     vocabulary_for,
 )
+from confide.methods import Method, method_of
 from confide.runfolder import RunFolder
 from confide.settings import Settings, Task
 from confide.text.segment import tokens_of
 
 FILE, RELATIONS, BAGS = "model.safetensors", "relations.safetensors", "bags.safetensors"
 TOKENS, BART = "tokens.safetensors", "lightner.safetensors"
-WORDS = "reader.word.weight"
-"""A bag model's table of words."""
 
 
 @dataclass(frozen=True)
-class Released(TaggerForm):
+class Released(TaggerShape):
     """A tagger that needs no key."""
 
     words: list[str] = carries("the words, in order of ids")
@@ -72,7 +70,7 @@ class Released(TaggerForm):
 
 
 @dataclass(frozen=True)
-class ReleasedBags(BagMemory):
+class ReleasedBags(BagForm):
     """A bag model that needs no key; where an encoder reads, it needs that encoder's files."""
 
     words: list[str] = carries("the words, in order of ids; none where an encoder reads")
@@ -80,30 +78,30 @@ class ReleasedBags(BagMemory):
 
 
 @dataclass(frozen=True)
-class ReleasedRelations(RelationMemory):
+class ReleasedRelations(RelationForm):
     """A relation classifier: it reads the pieces of a public encoder, so it needs no key."""
 
     weights: Arrays = carries("weights of the classifier, those of its encoder included")
 
 
 @dataclass(frozen=True)
-class ReleasedTokens(TokenShape):
+class ReleasedTokens(EncoderForm):
     """An encoder that tags words; it needs no key, and its files for what it is made of."""
 
     weights: Arrays = carries("weights of encoder and linear layer")
 
 
 @dataclass(frozen=True)
-class ReleasedBart(BartShape):
+class ReleasedBart(LightnerForm):
     """A LightNER; it needs the BART that it was made of."""
 
     weights: Arrays = carries("weights of what is trained")
 
 
 OF_A_PUBLIC_MODEL: dict[type, tuple[str, type[Any]]] = {
-    RelationMemory: (RELATIONS, ReleasedRelations),
-    TokenShape: (TOKENS, ReleasedTokens),
-    BartShape: (BART, ReleasedBart),
+    RelationForm: (RELATIONS, ReleasedRelations),
+    EncoderForm: (TOKENS, ReleasedTokens),
+    LightnerForm: (BART, ReleasedBart),
 }
 """Forms of models that read a public encoder's pieces, and how they are released."""
 
@@ -156,10 +154,10 @@ def _bart_of(run: RunFolder, method: type[Method], settings: Settings, *, out: P
 
 
 def _bags_in_clear(
-    form: BagMemory, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
+    form: BagForm, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
 ) -> ReleasedBags:
     """The bag model with the words of these sites in clear; of an encoder's pieces, as it is."""
-    shape = {field.name: getattr(form, field.name) for field in fields(BagMemory)}
+    shape = {field.name: getattr(form, field.name) for field in fields(BagForm)}
     weights, words = dict(weights), list[str]()
     if form.reader == PCNN:
         secret = key or specs[0].key_file
@@ -178,7 +176,7 @@ def _bags_in_clear(
 
 
 def _in_clear(
-    form: TaggerMemory, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
+    form: TaggerForm, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
 ) -> Released:
     """The tagger with the words of these sites, which hold the key, in clear."""
     secret = key or specs[0].key_file
@@ -196,11 +194,11 @@ def _in_clear(
         sorted(count_characters(tokens)),
     )
     weights = dict(weights)
-    weights["word.weight"] = weights["word.weight"][word_ids]
+    weights[WORD_ROWS] = weights[WORD_ROWS][word_ids]
     for name in CHARACTER_ROWS:
         if name in weights:
             weights[name] = weights[name][character_ids]
-    shape = {field.name: getattr(form, field.name) for field in fields(TaggerForm)}
+    shape = shape_of(form)
     shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
     return Released(**shape, words=words, characters=characters, weights=weights)
 
@@ -220,7 +218,7 @@ def release_task(folder: Path) -> Task | None:
     return "ner" if found else None
 
 
-def released(folder: Path) -> Extractor | EntityExtractor | RelationExtractor | BagExtractor:
+def released(folder: Path) -> EntityExtractor | RelationExtractor | BagExtractor:
     """The extractor of a release. Raises MessageError where the file is damaged.
 
     A model with a frozen encoder needs that encoder here too, and a relation model the files of
@@ -229,26 +227,24 @@ def released(folder: Path) -> Extractor | EntityExtractor | RelationExtractor | 
     if release_task(folder) == "bags":
         bags = decode(ReleasedBags, (Path(folder) / BAGS).read_bytes())
         if bags.reader != PCNN:
-            return bag_extractor_of(bags, bags.weights, key=None)
+            return bags.extractor(bags.weights, key=None)
         return extractor_with(bags, bags.weights, ClearVocabulary(tuple(bags.words), "word"))
     if release_task(folder) == "re":
         made = decode(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
-        return relation_extractor_of(made, made.weights)
+        return made.extractor(made.weights, key=None)
     for file, kind in ((TOKENS, ReleasedTokens), (BART, ReleasedBart)):
         if (Path(folder) / file).is_file():
             shape: Any = decode(kind, (Path(folder) / file).read_bytes())
-            return entity_extractor_of(shape, shape.weights, key=None)
+            extract: EntityExtractor = shape.extractor(shape.weights, key=None)
+            return extract
     model = decode(Released, (Path(folder) / FILE).read_bytes())
+    characters = ClearVocabulary(tuple(model.characters), "character")
     vocabulary: dict[str, Any] = {
         "words": ClearVocabulary(tuple(model.words), "word"),
-        "characters": ClearVocabulary(tuple(model.characters), "character"),
-        "tags": tag_set(model),
-        "how": model.how,
+        "characters": None if model.character == NONE else characters,
     }
-    if model.character == "none":
-        vocabulary["characters"] = None
     encoder = None if model.context == NONE else find_encoder(model.context)
-    return Extractor(tagger_of(model, model.weights), vocabulary, encoder)
+    return entity_extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
 
 
 def _named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:

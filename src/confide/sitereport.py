@@ -30,9 +30,10 @@ from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
+from confide.federation.messages import fields_of
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import EntityExtractor, among
 from confide.methods import Method
-from confide.methods.bag_extractor import BagExtractor
-from confide.methods.pseudo_complete.extractor import EntityExtractor, among
 from confide.scoring import (
     SCORING,
     BagCounts,
@@ -102,21 +103,20 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             counts[spec.name] = made[3].counts(spec.test)
             continue
         predicted = made[3](spec.test)
-        if isinstance(made[3], EntityExtractor):
-            predicted = among(predicted, spec.test, annotated_at(spec))
+        if spec.knows:
+            predicted = among(predicted, spec.test, {*spec.knows, *spec.test_knows})
         if method.task == "re":
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
         else:
             counts[spec.name] = site_report(predicted, spec)
-            if isinstance(made[3], EntityExtractor):
+            if has_weights(method.Memory):
                 keep_weights(made[3], spec, method.Memory)
     return counts
 
 
-def annotated_at(spec: SiteSpec) -> set[str]:
-    """The types that a site of pseudo-complete annotates, in training or in test text."""
-    seen = {entity.type for one in spec.train for entity in one.entities}
-    return {*(spec.knows or seen), *spec.test_knows}
+def has_weights(memory: Any) -> bool:
+    """Whether a method's sites remember how much each of their sentences counts."""
+    return "instance_weights_S" in fields_of(memory)
 
 
 def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
@@ -136,7 +136,7 @@ def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
     return count_entities(spec.test, predicted)
 
 
-def keep_weights(extract: EntityExtractor, spec: SiteSpec, memory: type) -> None:
+def keep_weights(extract: EntityExtractor, spec: SiteSpec, memory: Any) -> None:
     """Keep at the site how much each training sentence counts, those that help the others first.
 
     A sentence of several windows counts what their mean does. Nothing is written where no weights

@@ -11,7 +11,7 @@ import pytest
 
 from confide.federation.keys import new_key
 from confide.methods import METHODS
-from confide.settings import OF_THE_KIND, OF_THE_TASK, Settings, parse
+from confide.settings import Settings, parse
 from contract.bags import tiny_bags, write_bag_sites
 from contract.models import named
 from contract.relations import tiny_relations, write_relation_sites
@@ -142,16 +142,16 @@ def reader(kind: str) -> str:
     return named("tiny", lambda folder: tiny_bert(folder, words=WORDS, initializer_range=0.1))
 
 
-def tiny_kind(kind: str) -> dict[str, Any]:
-    """What a run needs besides, by the kind of model."""
+def tiny_kind(kind: str, *, options: bool = True) -> dict[str, Any]:
+    """What a run needs besides, by the kind of model; `options` are those of pseudo-complete."""
     slow = {**TINY["training"], "optimiser": "adamw", "learning_rate": 0.005}
     own: dict[str, Any] = {}
     if kind == "encoder":
         own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
     elif kind == "lightner":
         own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}
-    own |= {"model": {**TINY["model"], "kind": kind}, "options": {"warmup_rounds": 0}}
-    return own if kind else {}
+    own |= {"model": {**TINY["model"], "kind": kind}}
+    return own | ({"options": {"warmup_rounds": 0}} if options else {})
 
 
 def tiny_text() -> dict[str, Any]:
@@ -169,30 +169,21 @@ def tiny_text() -> dict[str, Any]:
     }  # fmt: skip
 
 
-_SHORT = {full: name for (_, name), full in OF_THE_TASK.items()}
-_SHORT |= {full: name for (name, _), full in OF_THE_KIND.items()}
-_OTHERS = {full: kind for (_, kind), full in OF_THE_KIND.items()}
-_KIND = {name: "lightner" for name, _ in OF_THE_KIND} | _OTHERS
-"""The kind of model of each method's full name, where it has several."""
-
-
 def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings:
     """Settings of a tiny run of `sites` sites, whose files are written into `folder`.
 
-    `method=` and `base=` may be a method's full name ("fedavg-re"): that decides the task, and the
-    kind of model; of a method for sites with other tag sets, every third site lacks a type.
+    `method=` and `base=` may name a pair ("fedavg-relations"): that decides the task, and the kind
+    of model; of a method for sites with other tag sets, every third site lacks a type.
     """
     chosen = [override.split("=", 1) for override in overrides]
-    named = [name for key, name in chosen if key in ("method", "base")]
-    tasks = {METHODS[name].task for name in named if name in METHODS}
-    task = next((one for one in ("re", "bags", "text") if one in tasks), "ner")
+    named = [name for key, name in chosen if key in ("method", "base") and name in METHODS]
+    pair = METHODS[named[-1]] if named else METHODS["fedavg-tagger"]
     overrides = tuple(
-        f"{key}={_SHORT.get(value, value) if key in ('method', 'base') else value}"
-        for key, value in chosen
+        f"{key}={METHODS[value].method if value in named else value}" for key, value in chosen
     )
+    task, kind, completes = pair.task, pair.kind.name, pair.method == "pseudo-complete"
     tables = tree.pop("site", None) or WRITE[task](folder / "data", sites)
-    kind = next((_KIND[name] for name in named if name in _KIND), "")
-    if kind:
+    if completes:
         both = sorted({kind for knows in KNOWS for kind in knows})
         tables = [
             {"knows": KNOWS[number % len(KNOWS)], "test_knows": both, **table}
@@ -201,5 +192,7 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     key = folder / "shared.key"
     if not key.exists():
         new_key(key, KEY)
-    usual = {"task": task, **_usual(folder, task, overrides), **tiny_kind(kind)}
+    usual = {"task": task, **_usual(folder, task, overrides)}
+    if completes or (task == "ner" and kind != "tagger"):
+        usual |= tiny_kind(kind, options=completes)
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

@@ -17,7 +17,7 @@ from confide.federation.federation import Delivery, Federation
 from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode
 from confide.methods import METHODS
-from confide.methods.vocabulary import CHECK_KEY
+from confide.kinds.vocabulary import CHECK_KEY
 from confide.run import run
 from contract.corpus import tiny
 from contract.entries import ENTRIES

@@ -21,9 +21,9 @@ from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods import bag_averaging
 from confide.methods.bag_averaging import TRAIN_BAGS, FedAvgBags
-from confide.methods.bag_form import bag_form_of, words_of
-from confide.methods.relation_form import rules_of
-from confide.methods.relations import optimiser_of
+from confide.kinds.bags.form import bag_form_of, words_of
+from confide.kinds.relations.form import rules_of
+from confide.kinds.relations.desk import optimiser_of
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny

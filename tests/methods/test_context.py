@@ -15,7 +15,7 @@ from confide.federation.messages import decode, encode
 from confide.gathering import gather
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import load_encoder
-from confide.methods.context import EncoderDescribed
+from confide.kinds.context import EncoderDescribed
 from confide.predict import predict
 from confide.release import release
 from confide.run import run

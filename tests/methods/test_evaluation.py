@@ -10,7 +10,7 @@ import pytest
 
 from confide.errors import GuardError
 from confide.federation.messages import decode, encode
-from confide.methods.evaluation import (
+from confide.kinds.evaluation import (
     BagsScored,
     Scored,
     bag_counts_of,

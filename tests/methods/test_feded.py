@@ -30,8 +30,8 @@ from confide.methods.feded.steps import (
     examples_of,
     public_of,
 )
-from confide.methods.relation_form import RelationMemory, modeller_of, rules_of
-from confide.methods.relations import optimiser_of
+from confide.kinds.relations.form import RelationMemory, modeller_of, rules_of
+from confide.kinds.relations.desk import optimiser_of
 from confide.run import run
 from confide.text.document import Document
 from contract.corpus import tiny

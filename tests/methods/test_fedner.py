@@ -24,7 +24,7 @@ from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays
 from confide.methods.fedner import FedNER, shares_of_batch
 from confide.methods.fedner.steps import FedNERMemory, Improved
-from confide.methods.taggers import encoded_text, tagger_of
+from confide.kinds.tagger.form import encoded_text, tagger_of
 from confide.models.tagger import PARTS
 from confide.predict import predict
 from confide.run import run

@@ -26,8 +26,8 @@ from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
 from confide.methods.bag_averaging import train_ask
-from confide.methods.bag_form import bag_form_of, words_of
-from confide.methods.bags import Looked
+from confide.kinds.bags.form import bag_form_of, words_of
+from confide.kinds.bags.desk import Looked
 from confide.methods.lazy_mil import (
     BID,
     HEAR_WINNERS,
@@ -38,8 +38,8 @@ from confide.methods.lazy_mil import (
     best_sentences,
     winners,
 )
-from confide.methods.relation_form import rules_of
-from confide.methods.relations import optimiser_of
+from confide.kinds.relations.form import rules_of
+from confide.kinds.relations.desk import optimiser_of
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
@@ -179,7 +179,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
         seen.append([encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
         return fit_sentences(model, encoded, **how)
 
-    monkeypatch.setattr("confide.methods.bags.fit_sentences", watched)
+    monkeypatch.setattr("confide.kinds.bags.desk.fit_sentences", watched)
     return seen
 
 

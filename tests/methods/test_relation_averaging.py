@@ -28,8 +28,8 @@ from confide.methods.relation_averaging import (
     attended,
     bounded_trained,
 )
-from confide.methods.relation_form import modeller_of, rules_of
-from confide.methods.relations import optimiser_of
+from confide.kinds.relations.form import modeller_of, rules_of
+from confide.kinds.relations.desk import optimiser_of
 from contract.corpus import tiny
 from contract.relations import documents
 from methods.relation_runs import Seen, started, with_train

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.relations import NO_RELATION, candidates, predicted_labels
 from confide.errors import FederationError, MissingDataError
-from confide.methods.relation_extractor import RelationExtractor
+from confide.kinds.relations.extractor import RelationExtractor
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.entries import ENTRIES

@@ -17,7 +17,7 @@ from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.messages import decode, encode
 from confide.learning.encoder import load_encoder
-from confide.methods.relation_form import (
+from confide.kinds.relations.form import (
     ANY,
     DESCRIBE_RELATIONS,
     DescribeRelations,

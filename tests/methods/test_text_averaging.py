@@ -17,7 +17,7 @@ from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.texts import made_bart
 from confide.methods import METHODS
 from confide.methods.text_averaging import TextState, text_model_of
-from confide.methods.text_form import find_base, passages_at
+from confide.kinds.text.form import find_base, passages_at
 from confide.opening import opened
 from confide.release import release, release_task
 from confide.report import report

@@ -21,8 +21,8 @@ from confide.federation.keys import key_check, new_key
 from confide.federation.ledger import Ledger
 from confide.federation.site import Site
 from confide.federation.steps import Turn
-from confide.methods.taggers import TaggerMemory
-from confide.methods.vocabulary import (
+from confide.kinds.tagger.form import TaggerMemory
+from confide.kinds.vocabulary import (
     CHECK_KEY,
     COUNT_VOCABULARY,
     Agreed,

@@ -12,13 +12,13 @@ from confide.data.examples import examples_from
 from confide.data.vectors import read_vectors
 from confide.data.vocabulary import count_characters, count_words, numbered
 from confide.errors import DataError
+from confide.kinds.context import NONE, find_encoder, with_cached
+from confide.kinds.tagger.form import form_from, tagger_sizes
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate, prepare
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import initial, set_words
-from confide.methods.context import NONE, find_encoder, with_cached
-from confide.methods.taggers import form_from, tagger_sizes
 from confide.models.tagger import Tagger
 from confide.settings import Settings
 from confide.text.document import Document

@@ -90,17 +90,23 @@ def shuffled(
 def drawn_batch(
     encoded: Encoded, size: int, *, seed: int, word_dropout: float = 0.0
 ) -> TaggerBatch:
-    """`size` sentences (all, if there are fewer), drawn so that each has the same chance.
+    """`size` sentences, drawn by `drawn_rows`."""
+    random = np.random.default_rng(seed)
+    batch = batch_of(encoded, drawn_rows(encoded.lengths_S, size, random=random))
+    _lose_words(batch, random, word_dropout)
+    return batch
+
+
+def drawn_rows(lengths_S: Rows, size: int, *, random: np.random.Generator) -> Rows:
+    """`size` rows (all, if there are fewer), drawn so that each has the same chance.
 
     They are neighbours in an order by length, ties broken by chance, which has no ends: the longest
     are followed by the shortest. So they are of similar length but for one draw in many.
     """
-    random = np.random.default_rng(seed)
-    order = np.lexsort((random.random(len(encoded)), encoded.lengths_S))
+    order = np.lexsort((random.random(len(lengths_S)), lengths_S))
     places = np.arange(min(size, len(order))) + random.integers(len(order))
-    batch = batch_of(encoded, np.sort(order[places % len(order)]))
-    _lose_words(batch, random, word_dropout)
-    return batch
+    found: Rows = np.sort(order[places % len(order)])
+    return found
 
 
 def predict_batches(encoded: Encoded, *, tokens_per_batch: int = 4096) -> Iterator[TaggerBatch]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.messages import fields_of
+from confide.federation.forms import values_of
 from confide.federation.steps import Step
 
 LARGEST = 100.0
@@ -43,13 +43,12 @@ def check_learnt(step: Step, reply: Any) -> None:
 
 def odd_part(state: Any) -> str | None:
     """What of a state no site could train from, in words; None where all of it is sound."""
-    for name, kind in fields_of(type(state)).items():
-        value = getattr(state, name)
-        if kind == "number" and value is not None and not math.isfinite(value):
+    for name, form, value in values_of(state):
+        if form.kind == "number" and value is not None and not math.isfinite(value):
             return f"{name} is not finite"
-        if kind not in ("array", "arrays"):
+        if form.kind not in ("array", "arrays"):
             continue
-        for key, array in value.items() if kind == "arrays" else [("", value)]:
+        for key, array in value.items() if form.kind == "arrays" else [("", value)]:
             place = f"{name}/{key}" if key else name
             size = _size(array)
             if not math.isfinite(size):

@@ -4,6 +4,10 @@ A field's annotation says its kind, and of arrays the type of number. The legend
 end of its name, a letter or a number for each axis: `digests_W16` has two axes, the second of 16,
 and is as long as `counts_W` of the same message. `carries(legend=...)` says it where the name does
 not. From all this follows how large a message of a class can be, before a byte of it is parsed.
+
+A field may be a message itself. What travels is flat: field `batch_size` of the message in field
+`how` is `how.batch_size`. A message may be generic in such a field; then its class with an argument
+(`Kept[TaggerForm]`) declares everything.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,19 +41,24 @@ _ENTRY = 200
 _NUMBER, _TEXT, _LIST = 32, 1024, 2**20
 """Bytes of JSON of one field, by kind, where `carries(most=...)` does not say more."""
 
-_FIELDS: dict[type, dict[str, str]] = {}
 _LEGEND = re.compile(r"_([A-Z0-9]+)$")
 _AXIS = re.compile(r"[A-Z]|[0-9]+")
 
 
-def carries(what: str, *, legend: str = "", most: int = 0) -> Any:
+def carries(
+    what: str, *, legend: str = "", most: int = 0, start: Callable[[], Any] | None = None
+) -> Any:
     """A message field, with the words that the wire table prints for it.
 
     `legend`: the axes of an array (or of each of several), where the name does not say them.
     `most`: of an array, how long an axis with a letter can be; of a text, list or table, how many
-    bytes it can be as JSON.
+    bytes it can be as JSON. `start` makes the value of a field that is not given. A message that is
+    decoded has all its fields, whether they have a `start` or not.
     """
-    return dataclasses.field(metadata={"what": what, "legend": legend, "most": most})
+    metadata = {"what": what, "legend": legend, "most": most}
+    if start is None:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(metadata=metadata, default_factory=start)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,45 +76,108 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """What a field declares. `axes` is None, and `dtypes` empty, where it leaves them open."""
+    """What a field declares. `axes` is None, and `dtypes` empty, where it leaves them open.
+
+    `what` are the words of `carries`, `hint` is the annotation.
+    """
 
     kind: str
     dtypes: frozenset[str]
     axes: tuple[str | int, ...] | None
     most: int
+    what: str
+    hint: Any
 
 
-def fields_of(kind: type) -> dict[str, str]:
-    """Field name -> "array", "arrays", "number", "text", "list" or "table", from annotations."""
-    if kind not in _FIELDS:
-        _FIELDS[kind] = {name: form.kind for name, form in forms_of(kind).items()}
-    return _FIELDS[kind]
-
-
-@functools.cache
-def forms_of(kind: type) -> dict[str, Form]:
-    """What every field of a message declares. Raises MessageError where one cannot travel."""
-    if not dataclasses.is_dataclass(kind):
-        raise MessageError(f"{kind.__name__} is not a dataclass, so it cannot travel")
-    hints = hints_of(kind)
-    return {field.name: _form(field, hints[field.name]) for field in dataclasses.fields(kind)}
+def class_of(kind: Any) -> type:
+    """The class of a message, which may come with arguments: `Kept` of `Kept[TaggerForm]`."""
+    own: type = typing.get_origin(kind) or kind
+    return own
 
 
 @functools.cache
-def hints_of(kind: type) -> dict[str, Any]:
-    """The annotations of a message; looking them up takes longer than decoding a small one."""
-    return typing.get_type_hints(kind)
+def fields_of(kind: Any) -> dict[str, str]:
+    """Name -> "array", "arrays", "number", "text", "list" or "table", of all that travels.
+
+    The fields of a message in a field are named with a dot between.
+    """
+    return {name: form.kind for name, form in forms_of(kind).items()}
+
+
+@functools.cache
+def forms_of(kind: Any) -> dict[str, Form]:
+    """What every field of a message declares, by the same names.
+
+    Raises MessageError where one cannot travel.
+    """
+    found: dict[str, Form] = {}
+    for field, hint in _declared(kind):
+        if dataclasses.is_dataclass(class_of(hint)):
+            inner = forms_of(hint).items()
+            found |= {f"{field.name}.{name}": form for name, form in inner}
+        else:
+            found[field.name] = _form(field, hint)
+    return found
+
+
+@functools.cache
+def _declared(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+    """The fields of a message and their annotations, arguments put in.
+
+    Looking annotations up takes longer than decoding a small message.
+    """
+    own = class_of(kind)
+    if not dataclasses.is_dataclass(own):
+        raise MessageError(f"{own.__name__} is not a dataclass, so it cannot travel")
+    known = dict(zip(getattr(own, "__parameters__", ()), typing.get_args(kind), strict=False))
+    hints = typing.get_type_hints(own)
+    fields = dataclasses.fields(own)
+    return tuple((field, known.get(hints[field.name], hints[field.name])) for field in fields)
+
+
+def values_of(message: Any) -> Iterator[tuple[str, Form, Any]]:
+    """Everything that travels of a message: its name, what is declared of it, and its value."""
+    for field, hint in _declared(type(message)):
+        value = getattr(message, field.name)
+        if dataclasses.is_dataclass(value):
+            for name, form, inner in values_of(value):
+                yield f"{field.name}.{name}", form, inner
+        else:
+            yield field.name, _flat(type(message), field, hint), value
+
+
+@functools.cache
+def _flat(kind: type, field: dataclasses.Field[Any], hint: Any) -> Form:
+    return _form(field, hint)
+
+
+def made_of(kind: Any, values: Mapping[str, Any], start: str = "") -> Any:
+    """The message of this class that has these values, by the names of `forms_of`."""
+    own = {}
+    for field, hint in _declared(kind):
+        name = start + field.name
+        nested = dataclasses.is_dataclass(class_of(hint))
+        own[field.name] = made_of(hint, values, f"{name}.") if nested else values[name]
+    return class_of(kind)(**own)
+
+
+def value_at(message: Any, name: str) -> Any:
+    """The value of a field, which may be one of a message in a field."""
+    for part in name.split("."):
+        message = getattr(message, part)
+    return message
 
 
 def _form(field: dataclasses.Field[Any], hint: Any) -> Form:
     kind, most = _kind(hint), int(field.metadata.get("most", 0))
+    what = str(field.metadata.get("what", ""))
     if kind not in ("array", "arrays"):
-        return Form(kind, frozenset(), None, most)
+        return Form(kind, frozenset(), None, most, what, hint)
     named = _LEGEND.search(field.name) if kind == "array" else None
     legend = field.metadata.get("legend") or (named[1] if named else "")
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
-    return Form(kind, _dtypes(array), axes, most)
+    return Form(kind, _dtypes(array), axes, most, what, hint)
 
 
 def _kind(hint: Any) -> str:
@@ -140,7 +213,7 @@ def _dtypes(hint: Any) -> frozenset[str]:
     return frozenset(np.dtype(one).name for one in scalars if one not in (np.generic, Any))
 
 
-def undeclared(kind: type) -> list[str]:
+def undeclared(kind: Any) -> list[str]:
     """The array fields of a message that leave open what an array of theirs is like."""
     return [
         name
@@ -149,19 +222,21 @@ def undeclared(kind: type) -> list[str]:
     ]
 
 
-def check_arrays(kind: type, arrays: Mapping[str, Any]) -> None:
+def check_arrays(kind: Any, arrays: Mapping[str, Any]) -> None:
     """Raise MessageError where an array is not what its field declares.
 
     `arrays` holds the value of every array field. A letter of a legend stands for one length in a
-    message; in a field of arrays by name, for one length in each array.
+    message, and in one within it for another; in a field of arrays by name, for one length in each
+    array.
     """
-    lengths: dict[str | int, int] = {}
+    lengths: dict[str, dict[str | int, int]] = defaultdict(dict)
     for name, form in forms_of(kind).items():
         if form.kind == "array":
-            _check(form, arrays[name], f"{kind.__name__}.{name}", lengths)
+            own = lengths[name.rpartition(".")[0]]
+            _check(form, arrays[name], f"{class_of(kind).__name__}.{name}", own)
         elif form.kind == "arrays":
             for key, array in arrays[name].items():
-                _check(form, array, f"{kind.__name__}.{name}/{key}", {})
+                _check(form, array, f"{class_of(kind).__name__}.{name}/{key}", {})
 
 
 def _check(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, int]) -> None:
@@ -186,20 +261,20 @@ def _check(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, i
 # --- how much a message may weigh -----------------------------------------------------------------
 
 
-def limits_of(kind: type) -> Limits:
+def limits_of(kind: Any) -> Limits:
     """The most that a message of this class may be, whoever sends it."""
     return limits_with(kind, {})
 
 
 def limits_with(
-    kind: type, like: Mapping[str, Mapping[str, Any]], *, numbers: Mapping[str, int] | None = None
+    kind: Any, like: Mapping[str, Mapping[str, Any]], *, numbers: Mapping[str, int] | None = None
 ) -> Limits:
     """The same where more is known: what some fields must be like, and how many numbers they hold.
 
     `like`: of fields of arrays by name, the arrays that they have to resemble; each may come with
     a bit for every row. `numbers`: of other array fields, how many numbers they hold in all.
     """
-    size, header, arrays = 0, 512 + len(kind.__name__), 0
+    size, header, arrays = 0, 512 + len(class_of(kind).__name__), 0
     for name, form in forms_of(kind).items():
         if form.kind not in ("array", "arrays"):
             header += 2 * (_plain(form) + len(name) + 4)  # JSON within JSON

@@ -17,7 +17,14 @@ import numpy as np
 
 from confide.errors import GuardError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.forms import Limits, limits_of, limits_with, widest
+from confide.federation.forms import (
+    Limits,
+    class_of,
+    limits_of,
+    limits_with,
+    values_of,
+    widest,
+)
 from confide.federation.messages import Arrays, fields_of
 from confide.federation.steps import Step
 
@@ -113,16 +120,16 @@ def check_reply(step: Step, ask: Any, reply: Any) -> None:
     What a step says of its own replies (`Step.check`) comes last. The message names fields only,
     never values.
     """
-    if type(reply) is not step.reply:
-        raise GuardError("another message", expected=step.reply.__name__, got=type(reply).__name__)
-    for name, kind in fields_of(step.reply).items():
-        value = getattr(reply, name)
-        if kind == "array":
+    expected = class_of(step.reply)
+    if type(reply) is not expected:
+        raise GuardError("another message", expected=expected.__name__, got=type(reply).__name__)
+    for name, form, value in values_of(reply):
+        if form.kind == "array":
             _check_array(name, value)
-        elif kind == "arrays":
+        elif form.kind == "arrays":
             for key, array in value.items():
                 _check_array(f"{name}/{key}", array)
-        elif kind == "number" and value is not None:
+        elif form.kind == "number" and value is not None:
             if not math.isfinite(value):
                 raise GuardError(f"{name} is not finite")
             if abs(value) > MOST:

@@ -1,8 +1,8 @@
 """Messages and their one codec: for the wire, site memory, checkpoints and golden tests.
 
 A message is a frozen dataclass whose fields are numbers, strings, booleans, lists or dicts of
-these, numpy arrays, or dicts of numpy arrays. Arrays travel as safetensors, the rest as JSON in
-the safetensors header. Nothing is ever pickled.
+these, numpy arrays, dicts of numpy arrays, or messages. Arrays travel as safetensors, the rest as
+JSON in the safetensors header. Nothing is ever pickled.
 
 >>> from dataclasses import dataclass
 >>> import numpy as np
@@ -34,8 +34,11 @@ from confide.federation.forms import (
     Limits,
     carries,
     check_arrays,
+    class_of,
     fields_of,
-    hints_of,
+    forms_of,
+    made_of,
+    values_of,
 )
 
 __all__ = [
@@ -76,11 +79,10 @@ def encode(message: Any) -> bytes:
     """The bytes of a message. Raises MessageError where it holds what cannot travel."""
     tensors: Arrays = {}
     plain: dict[str, Any] = {}
-    for name, kind in fields_of(type(message)).items():
-        value = getattr(message, name)
-        if kind == "array":
+    for name, form, value in values_of(message):
+        if form.kind == "array":
             tensors[name] = _array(value, type(message).__name__, name)
-        elif kind == "arrays":
+        elif form.kind == "arrays":
             for key, array in value.items():
                 tensors[f"{name}/{key}"] = _array(array, type(message).__name__, f"{name}/{key}")
         else:
@@ -92,44 +94,46 @@ def encode(message: Any) -> bytes:
 def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
     """The message of class `kind` in `data`. Raises MessageError on anything else.
 
-    What is beyond the limits is refused before anything of it is parsed.
+    A generic class comes with its argument. What is beyond the limits is refused before anything of
+    it is parsed.
     """
     found: M = decode_one_of((kind,), data, limits=limits)
     return found
 
 
-def decode_one_of(kinds: tuple[type, ...], data: bytes, *, limits: Limits = OWN) -> Any:
+def decode_one_of(kinds: tuple[Any, ...], data: bytes, *, limits: Limits = OWN) -> Any:
     """The same of a message that may be of several classes."""
     header = _opened(data, limits)
-    kind = next((one for one in kinds if one.__name__ == header.message), None)
+    kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
     if kind is None:
-        expected = " or ".join(one.__name__ for one in kinds)
+        expected = " or ".join(class_of(one).__name__ for one in kinds)
         raise MessageError("another message", expected=expected, got=header.message[:80])
+    called = class_of(kind).__name__
     try:
         tensors: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
     except Exception as error:  # whatever a library makes of bytes that anybody may have written
-        raise MessageError(f"the arrays of a {kind.__name__} cannot be read") from error
+        raise MessageError(f"the arrays of a {called} cannot be read") from error
     odd = sorted(key for key, array in tensors.items() if array.dtype.name not in DTYPES)
     if odd:
-        raise MessageError(f"{kind.__name__}.{odd[0]} is an array of a type that cannot travel")
+        raise MessageError(f"{called}.{odd[0]} is an array of a type that cannot travel")
     plain = header.fields
     values: dict[str, Any] = {}
-    for name, form in fields_of(kind).items():
-        if form == "arrays":
+    for name, form in forms_of(kind).items():
+        if form.kind == "arrays":
             start = f"{name}/"
             keys = sorted(key for key in tensors if key.startswith(start))
             values[name] = {key.removeprefix(start): tensors.pop(key) for key in keys}
-        elif name in (tensors if form == "array" else plain):
-            values[name] = tensors.pop(name) if form == "array" else plain.pop(name)
-            if form != "array":
-                values[name] = _typed(kind, name, values[name])
+        elif name in (tensors if form.kind == "array" else plain):
+            values[name] = tensors.pop(name) if form.kind == "array" else plain.pop(name)
+            if form.kind != "array":
+                values[name] = _fit(form.hint, values[name], f"{called}.{name}")
         else:
-            raise MessageError(f"a {kind.__name__} without its field {name!r}")
+            raise MessageError(f"a {called} without its field {name!r}")
     if tensors or plain:
         extra = sorted([*tensors, *plain])[0]
-        raise MessageError(f"a {kind.__name__} with an unknown field {extra[:80]!r}")
+        raise MessageError(f"a {called} with an unknown field {extra[:80]!r}")
     check_arrays(kind, values)
-    return kind(**values)
+    return made_of(kind, values)
 
 
 def peek(data: bytes, *, limits: Limits = OWN) -> dict[str, Any]:
@@ -195,16 +199,15 @@ def _opened(data: bytes, limits: Limits) -> _Header:
 def sizes(message: Any, encoded: int) -> list[FieldSize]:
     """Bytes and count of every field; a last row holds what the header adds, up to `encoded`."""
     rows = []
-    for name, kind in fields_of(type(message)).items():
-        value = getattr(message, name)
-        if kind == "array":
-            rows.append(FieldSize(name, kind, value.nbytes, value.size))
-        elif kind == "arrays":
+    for name, form, value in values_of(message):
+        if form.kind == "array":
+            rows.append(FieldSize(name, form.kind, value.nbytes, value.size))
+        elif form.kind == "arrays":
             total = sum(array.nbytes for array in value.values())
-            rows.append(FieldSize(name, kind, total, sum(a.size for a in value.values())))
+            rows.append(FieldSize(name, form.kind, total, sum(a.size for a in value.values())))
         else:
             count = len(value) if isinstance(value, (list, tuple, dict)) else 1
-            rows.append(FieldSize(name, kind, len(_json(value)), count))
+            rows.append(FieldSize(name, form.kind, len(_json(value)), count))
     rest = encoded - sum(row.bytes for row in rows)
     return [*rows, FieldSize("(header)", "header", rest, 1)]
 
@@ -233,10 +236,6 @@ def _plain(value: Any, message: str, name: str) -> Any:
         expected="numbers, strings, lists or dicts of these",
         got=type(value).__name__,
     )
-
-
-def _typed(kind: type, name: str, value: Any) -> Any:
-    return _fit(hints_of(kind)[name], value, f"{kind.__name__}.{name}")
 
 
 def _fit(hint: Any, value: Any, place: str) -> Any:

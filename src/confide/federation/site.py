@@ -118,7 +118,8 @@ class SiteHost:
             raise Refusal("too-many-rounds")
         bound = bound_of(step, self.site.guards.max_norm)
         ask = self._opened(step, data)
-        seed = derive_seed(self._seed, round, self.site.name, name)
+        self._keep_private(step, ask)
+        seed = derive_seed(self._seed, round, self.site.name, step.drawn or name)
         before = self._memory.before(round, name)
         reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
         reply = bound(ask, reply)
@@ -130,16 +131,23 @@ class SiteHost:
             self._memory.commit(round, name, after)
         return encoded
 
+    def _keep_private(self, step: Step, ask: Any) -> None:
+        """Raise Refusal where a part of the model would leave that this site keeps to itself."""
+        starts = tuple(f"{part}." for part in self.site.guards.private)
+        for asked, _ in step.like:
+            if any(f"{name}.".startswith(starts) for name in getattr(ask, asked)):
+                raise Refusal("private-part")
+
     def _opened(self, step: Step, data: bytes) -> Any:
         """The ask in these bytes. Sites of one process that get the same bytes open them once."""
         heard = self.site.scratch.get("heard")
-        if heard is not None and heard[0] is data and type(heard[1]) is step.ask:
-            return heard[1]
+        if heard is not None and heard[0] is data and heard[1] == step.ask:
+            return heard[2]
         try:
             ask: Any = decode(step.ask, data, limits=limits_of(step.ask))
         except MessageError as error:
             raise Refusal("bad-ask") from error
-        self.site.scratch["heard"] = (data, ask)
+        self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confide.errors import MessageError
-from confide.federation.forms import undeclared
-from confide.federation.messages import fields_of
+from confide.federation.forms import class_of, forms_of, undeclared
 
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
@@ -68,12 +67,15 @@ class Step:
     `numbers(ask)` says of fields of the reply how many numbers their arrays hold at most, where
     neither `like` nor the field (`carries(most=...)`) does.
     `learnt` says where a reply holds what a site learnt: such replies are compared with each other
-    and combined (`confide.federation.combining`).
+    and combined (`confide.federation.combining`). `drawn` is what random choices of the step are
+    named by, where that is not its name.
+
+    Messages may leave types open (`Take[F]`): then `given` says which they are.
     """
 
     name: str
-    ask: type
-    reply: type
+    ask: Any
+    reply: Any
     answer: Answer
     summed: bool = False
     like: tuple[tuple[str, str], ...] = ()
@@ -82,6 +84,7 @@ class Step:
     start: Start | None = None
     numbers: Numbers | None = None
     learnt: Learnt | None = None
+    drawn: str = ""
 
     @staticmethod
     def of(
@@ -105,13 +108,43 @@ class Step:
         step = Step(
             name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers, learnt
         )
-        for message in (step.ask, reply):
-            if undeclared(message):
-                raise MessageError(
-                    f"{message.__name__}.{undeclared(message)[0]} does not say what array it is",
-                    expected="a type of number in its annotation, and its axes in its name",
-                )
-        kinds = fields_of(reply)
-        if summed and not set(kinds.values()) <= {"array", "arrays", "number"}:
-            raise MessageError(f"step {step.name}: only numbers and arrays can be summed")
-        return step
+        return step if _open(step.ask) or _open(reply) else _declared(step)
+
+    def given(self, types: Mapping[Any, type], *, drawn: str = "") -> Step:
+        """The step with these types in place of those that its messages leave open.
+
+        Raises MessageError as `of` does.
+        """
+        ask, reply = _filled(self.ask, types), _filled(self.reply, types)
+        return _declared(replace(self, ask=ask, reply=reply, drawn=drawn or self.drawn))
+
+
+def _open(message: Any) -> tuple[Any, ...]:
+    """The types that a message leaves open."""
+    if isinstance(message, typing.TypeVar):
+        return (message,)
+    found: tuple[Any, ...] = getattr(message, "__parameters__", ())
+    return found
+
+
+def _filled(message: Any, types: Mapping[Any, type]) -> Any:
+    if isinstance(message, typing.TypeVar):
+        return types[message]
+    left = _open(message)
+    return message[tuple(types[one] for one in left)] if left else message
+
+
+def _declared(step: Step) -> Step:
+    """The step, whose messages say what they are. Raises MessageError where they do not."""
+    for message in (step.ask, step.reply):
+        if undeclared(message):
+            raise MessageError(
+                f"{class_of(message).__name__}.{undeclared(message)[0]} does not say what array it"
+                " is",
+                expected="a type of number in its annotation, and its axes in its name",
+            )
+    kinds = forms_of(step.reply)
+    numbers = {form.kind for form in kinds.values()} <= {"array", "arrays", "number"}
+    if step.summed and (not numbers or any("." in name for name in kinds)):
+        raise MessageError(f"step {step.name}: only numbers and arrays can be summed")
+    return step

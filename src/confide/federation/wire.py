@@ -6,11 +6,10 @@ review.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confide.federation.messages import fields_of
+from confide.federation.forms import forms_of
 from confide.federation.steps import Step
 
 
@@ -34,10 +33,6 @@ def wire_table(steps: Iterable[Step]) -> list[WireRow]:
             seen = "by the site" if direction == "down" else "one by one"
             if direction == "up" and step.summed:
                 seen = "sum"
-            kinds = fields_of(message)
-            for field in dataclasses.fields(message):
-                what = str(field.metadata.get("what", ""))
-                rows.append(
-                    WireRow(step.name, direction, field.name, kinds[field.name], what, seen)
-                )
+            for name, form in forms_of(message).items():
+                rows.append(WireRow(step.name, direction, name, form.kind, form.what, seen))
     return rows

@@ -20,10 +20,9 @@ from confide.flare.kits import Kit
 from confide.flare.peers import place_of
 from confide.flare.standing import held_of, site_file, site_of
 from confide.gathering import Gathered
+from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.settings import (
-    OF_THE_KIND,
-    OF_THE_TASK,
     Settings,
     SiteFile,
     dump_site,
@@ -32,9 +31,6 @@ from confide.settings import (
     nearest,
 )
 from confide.settings.consentfile import Agreement, parse_consent
-
-_SHORT = {full: name for (_, name), full in (OF_THE_TASK | OF_THE_KIND).items()}
-"""What settings call a method that has another name by its task or its kind of model."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ def asked_by(file: str | Path, method: str | None = None) -> Settings:
     path = settings_file(file)
     chosen = load(path)
     if method not in (None, chosen.method, chosen.trained_by):
-        chosen = load(path, (f"method={_SHORT.get(method, method)}",))
+        chosen = load(path, (f"method={method_named(method).method}",))
     check_suited(chosen, where=str(path))
     return chosen
 

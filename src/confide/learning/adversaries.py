@@ -22,6 +22,7 @@ from confide.data.examples import Example, Span
 from confide.data.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.fit import FitReport, train
+from confide.learning.gradients import Arrays
 from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
@@ -122,6 +123,16 @@ class AdversarialModeller:
     def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
         """The spans of each example, as LightNER finds them."""
         return self.lightner.find(_opposed(model).model, text)
+
+    def gradient(
+        self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int
+    ) -> tuple[float, Arrays]:
+        """Raises SettingsError: an adversary is trained by `fit` alone."""
+        raise SettingsError(
+            "an adversary is not trained by gradients of single batches",
+            expected='lightner.adversary = "none"',
+            got=repr(self.kind),
+        )
 
     def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
         """The gradients of each row's two losses by q; the adversary has no part in them."""

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.annotation import annotation, of_rows
-from confide.data.batches import TaggerBatch, predict_batches, train_batches
+from confide.data.batches import TaggerBatch, drawn_batch, predict_batches, train_batches
 from confide.data.encoding import Bools, Encoded, TagSet, encode
 from confide.data.examples import Example, Span
 from confide.data.vocabulary import How, Vocabulary
 from confide.learning.fit import FitReport, fit, train
+from confide.learning.gradients import Arrays, gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, predict_spans
@@ -143,6 +144,14 @@ class CrfModeller:
             )
 
         return train(own, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    def gradient(
+        self, model: nn.Module, encoded: EncodedSplit, *, size: int, clip: float, seed: int
+    ) -> tuple[float, Arrays]:
+        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        own, dropped = _tagger(model), self.word_dropout
+        batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
+        return gradients(own, lambda: tagger.loss(own, batch), seed=seed, clip=clip)
 
     def slopes(self, model: nn.Module, encoded: EncodedSplit) -> Slopes:
         """The gradients of each row's two losses by the weight below the CRF, without dropout."""

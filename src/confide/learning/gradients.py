@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from confide.data.batches import TaggerBatch
 from confide.learning.seeds import derive_seed, seeded
 from confide.learning.weights import named
-from confide.models import tagger
-from confide.models.tagger import Tagger
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def gradients(model: Tagger, batch: TaggerBatch, *, seed: int, clip: float) -> tuple[float, Arrays]:
-    """The mean loss of the batch's sentences, and its gradient by parameter.
+def gradients(
+    model: nn.Module, loss: Callable[[], Tensor], *, seed: int, clip: float
+) -> tuple[float, Arrays]:
+    """The mean of what `loss` gives (loss_B of a batch), and its gradient by parameter.
 
-    Dropout is drawn from the seed; the norm of the whole gradient is bounded by `clip` (0: not).
-    The model keeps its weights, and is left in training mode.
+    Of what is trained: the norm of the whole gradient is bounded by `clip` (0: not). Dropout is
+    drawn from the seed. The model keeps its weights, and is left in training mode.
     """
-    parameters = named(model)
+    parameters = {name: p for name, p in named(model).items() if p.requires_grad}
     for parameter in parameters.values():
         parameter.grad = None
     if not model.training:
         model.train()
     with seeded(derive_seed(seed, "dropout")):
-        loss = tagger.loss(model, batch).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        mean = loss().mean()
+        mean.backward()  # type: ignore[no-untyped-call]
     if clip > 0.0:
         nn.utils.clip_grad_norm_(parameters.values(), clip)
     slopes = {
         name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy()
         for name, p in parameters.items()
     }
-    return float(loss.detach()), slopes
+    return float(mean.detach()), slopes

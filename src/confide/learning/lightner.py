@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.batches import Rows, longest_first
+from confide.data.batches import Rows, drawn_rows, longest_first
 from confide.data.encoding import Window
 from confide.data.examples import Example, Span
 from confide.data.pointers import (
@@ -44,6 +44,7 @@ from confide.data.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
 from confide.learning.fit import FitReport, train
+from confide.learning.gradients import Arrays, gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan
@@ -265,6 +266,21 @@ class LightnerModeller:
 
         with self.reading(model, encoded) if optimiser.keeps_still else nullcontext():
             return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+    def gradient(
+        self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int
+    ) -> tuple[float, Arrays]:
+        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        assert isinstance(model, Lightner)
+        own, lengths_S = model, encoded.text.pieces.lengths_S
+        rows_B = drawn_rows(lengths_S, size, random=np.random.default_rng(seed))
+        batch = self.batch(own, encoded, rows_B=rows_B)
+
+        def loss() -> Tensor:
+            source_B, target_B = split_loss(own, batch)
+            return source_B + target_B
+
+        return gradients(own, loss, seed=seed, clip=clip)
 
     @contextmanager
     def reading(self, model: Lightner, encoded: EncodedLightner) -> Iterator[None]:

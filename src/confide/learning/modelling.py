@@ -77,6 +77,15 @@ class EntityModeller(Protocol[T, E]):
         """Train in place: a row's loss is its weight times its source loss, and its target loss."""
         ...
 
+    def gradient(
+        self, model: nn.Module, encoded: E, *, size: int, clip: float, seed: int
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """The mean loss of `size` rows that the seed draws, and its gradient by parameter.
+
+        The norm of the whole gradient is bounded by `clip` (0: not).
+        """
+        ...
+
     def slopes(self, model: nn.Module, encoded: E) -> Slopes:
         """The gradients for the instance weights, without dropout; the model keeps its weights."""
         ...

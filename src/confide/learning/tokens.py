@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from confide.data.batches import drawn_rows
 from confide.data.encoding import TagScheme, TagSet
 from confide.data.examples import Example, Span
 from confide.data.token_pieces import (
@@ -31,11 +32,13 @@ from confide.data.token_pieces import (
     TokenText,
     annotated_tokens,
     predict_token_batches,
+    token_batch,
     token_text,
     train_token_batches,
 )
 from confide.learning.encoder import FrozenEncoder, pieces_of_words
 from confide.learning.fit import FitReport, train
+from confide.learning.gradients import Arrays, gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, paths_of
@@ -175,6 +178,15 @@ class TokenModeller:
         with table if optimiser.keeps_still else nullcontext():
             return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
 
+    def gradient(
+        self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
+    ) -> tuple[float, Arrays]:
+        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        random = np.random.default_rng(seed)
+        rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
+        batch = token_batch(encoded.text, rows_B, annotated=encoded)
+        return gradients(model, lambda: _both(model, batch), seed=seed, clip=clip)
+
     def slopes(self, model: nn.Module, encoded: EncodedTokens) -> Slopes:
         """The gradients of each row's two losses by the last layer's weight, without dropout."""
         linear = model.tag
@@ -205,6 +217,11 @@ class TokenModeller:
 def split_loss(model: nn.Module, batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """source_B and target_B: each row's loss, of its source words and of its target words."""
     return parted(word_losses(model(batch), batch), batch.source_BL)
+
+
+def _both(model: nn.Module, batch: TokenBatch) -> Tensor:
+    source_B, target_B = split_loss(model, batch)
+    return source_B + target_B
 
 
 def _batch_slopes(model: nn.Module, linear: nn.Linear, batch: TokenBatch) -> tuple[Tensor, Tensor]:

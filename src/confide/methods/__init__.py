@@ -1,4 +1,4 @@
-"""The methods, one file per paper, and an explicit dict of them."""
+"""The methods, one file per paper, and an explicit dict of the kinds that each trains."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
-from confide.methods.bag_averaging import Chain, FedAvgBags
+from confide.kinds import KINDS
+from confide.kinds.protocol import Kind, steps_of
+from confide.methods.chain import Chain
+from confide.methods.fedatt import FedAtt
 from confide.methods.fedavg import FedAvg
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
-from confide.methods.pseudo_complete import (
-    PseudoComplete,
-    PseudoCompleteEncoder,
-    PseudoCompleteTagger,
-)
-from confide.methods.relation_averaging import FedAttRE, FedAvgRE
-from confide.methods.text_averaging import FedAvgText
+from confide.methods.pseudo_complete import PseudoComplete
 from confide.scoring import Counts
-from confide.settings import OF_THE_KIND, OF_THE_TASK, REFERENCES, Task, nearest
+from confide.settings import OLD_NAMES, REFERENCES, Task, nearest
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 
 class Method(Protocol):
-    """What a method is: steps, messages, and a start and a round that read like the paper.
+    """What a method of one kind is: steps, messages, a start and a round that read like the paper.
 
     `personal`: every site ends with a model of its own, part of which is in its memory only.
     `keyed`: who has no key of the sites cannot use the model. `public` is text that the server and
@@ -37,10 +34,12 @@ class Method(Protocol):
     """
 
     name: ClassVar[str]
+    method: ClassVar[str]
+    kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
     Settings: ClassVar[type]
-    State: ClassVar[type]
-    Memory: ClassVar[type]
+    State: ClassVar[Any]
+    Memory: ClassVar[Any]
     task: ClassVar[Task]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
@@ -72,53 +71,87 @@ class Method(Protocol):
         ...
 
 
-METHODS: dict[str, type[Method]] = {
-    "fedavg": FedAvg,
-    "fedner": FedNER,
-    "feded": FedED,
-    "fedavg-re": FedAvgRE,
-    "fedatt-re": FedAttRE,
-    "pseudo-complete-tagger": PseudoCompleteTagger,
-    "pseudo-complete": PseudoComplete,
-    "pseudo-complete-encoder": PseudoCompleteEncoder,
-    "lazy-mil": LazyMil,
-    "fedavg-bags": FedAvgBags,
-    "chain": Chain,
-    "fedavg-text": FedAvgText,
+_EVERY = tuple(KINDS)
+_ENTITIES = ("tagger", "encoder", "lightner")
+
+CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
+    FedAvg: _EVERY,
+    FedAtt: _EVERY,
+    Chain: _EVERY,
+    FedNER: (*_ENTITIES, "relations"),
+    FedED: ("relations",),
+    LazyMil: ("bags",),
+    PseudoComplete: _ENTITIES,
 }
-"""By the names that `Settings.trained_by` gives; of two tasks with a method, each has its own."""
+"""The methods, and the kinds that each trains."""
+
+
+def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
+    """The method of one kind: its messages, steps and state have the kind's form in them."""
+    types = (kind.Form, getattr(kind, "Public", object))
+    own = {
+        "name": f"{method.method}-{kind.name}",
+        "kind": kind,
+        "steps": steps_of(kind, method.own_steps),
+        "State": _with(method.State, types),
+        "Memory": _with(method.Memory, types),
+        "task": kind.task,
+        "keyed": kind.keyed,
+        "__doc__": f"{method.method} of the kind {kind.name}.",
+        "__module__": __name__,
+    }
+    pair: type[Method] = type(f"{method.__name__}Of{type(kind).__name__}", (method,), own)
+    return pair
+
+
+def _with(message: Any, types: tuple[type, ...]) -> Any:
+    """A message with a kind's form, and its public examples where it holds some."""
+    return message[types[: len(message.__parameters__)]]
+
+
+METHODS: dict[str, type[Method]] = {
+    pair.name: pair
+    for method, kinds in CROSSED.items()
+    for pair in (paired(method, KINDS[kind]) for kind in kinds)
+}
+"""By the names that `Settings.trained_by` gives: METHOD-KIND."""
 
 
 def method_named(name: str) -> type[Method]:
-    """The method of that name. Raises SettingsError with the nearest known one."""
+    """The method of that name, METHOD-KIND; a method alone is that of the first kind it trains.
+
+    Raises SettingsError with the nearest known one.
+    """
+    name = OLD_NAMES.get(name, name)
     if name in METHODS:
         return METHODS[name]
-    known = [*METHODS, *REFERENCES]
+    first = next((one for one in METHODS if METHODS[one].method == name), None)
+    if first is not None:
+        return METHODS[first]
+    known = [*(method.method for method in CROSSED), *METHODS, *REFERENCES]
     raise SettingsError(f"there is no method {name!r}", fix=nearest(name, known))
 
 
 def method_of(settings: RunSettings) -> type[Method]:
     """The method that these settings run.
 
-    Raises SettingsError: there is none of that name, or it is one of another task.
+    Raises SettingsError: there is none of that name, or it does not train this kind of model.
     """
-    kind = method_named(settings.trained_by)
-    if kind.task != settings.task:
-        raise SettingsError(
-            f"{settings.method} is no method of task {settings.task!r}",
-            fix=f"set task = {kind.task!r}, or use one of {', '.join(methods_of(settings.task))}",
-        )
-    kinds: tuple[str, ...] = getattr(kind, "kinds", ("tagger",))
-    if settings.task == "ner" and settings.model.kind not in kinds:
-        raise SettingsError(
-            f"{settings.method} does not train this kind of model",
-            expected=f"model.kind = {' or '.join(map(repr, kinds))}",
-            got=repr(settings.model.kind),
-            fix='method = "pseudo-complete" trains them all; with options.distil and'
-            " options.instance_weights off it is FedAvg",
-        )
-    _check_combine(settings, kind)
-    return kind
+    if settings.trained_by in METHODS:
+        found = METHODS[settings.trained_by]
+        _check_combine(settings, found)
+        return found
+    named = settings.base if settings.method in REFERENCES else settings.method
+    crossed = {method.method: kinds for method, kinds in CROSSED.items()}
+    if named not in crossed:
+        known = [*crossed, *REFERENCES]
+        raise SettingsError(f"there is no method {named!r}", fix=nearest(named, known))
+    raise SettingsError(
+        f"{named} does not train {settings.kind}, which task {settings.task!r} asks for here",
+        expected=f"a model that it trains: {', '.join(crossed[named])}",
+        got=settings.kind,
+        fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
+    )
 
 
 def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
@@ -154,11 +187,8 @@ def check_enough(settings: RunSettings, sites: int) -> None:
 
 
 def methods_of(task: str) -> list[str]:
-    """The names by which settings of a task call its methods."""
-    short = {full: name for (_, name), full in OF_THE_TASK.items()}
-    short |= {full: name for (name, _), full in OF_THE_KIND.items()}
-    names = [short.get(name, name) for name, kind in METHODS.items() if kind.task == task]
-    return list(dict.fromkeys(names))
+    """The names of the methods that train models of a task."""
+    return list(dict.fromkeys(one.method for one in METHODS.values() if one.task == task))
 
 
 def wire(method: str) -> list[WireRow]:

@@ -1,31 +1,31 @@
-"""FedAvg of a BiLSTM-CNNs-CRF tagger with a private vocabulary.
+"""FedAvg: sites train from the common weights, and the server takes the mean of what they reach.
 
-Luboshnikov & Makarov, "Federated Learning in Named Entity Recognition", AIST 2020
-(doi 10.1007/978-3-030-71214-3_8); the tagger is Ma & Hovy 2016.
+McMahan, Moore, Ramage, Hampson & Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
+from Decentralized Data", AISTATS 2017, Algorithm 1. Of a tagger it is the method of Luboshnikov &
+Makarov, "Federated Learning in Named Entity Recognition", AIST 2020 (doi
+10.1007/978-3-030-71214-3_8); of relations and bags the baseline of Sui et al. 2020 and 2021.
 
-The sites agree on one vocabulary through keyed digests. In every round each site starts from the
-common weights, trains some epochs on its own text, and the server takes the plain mean of what
-they all arrive at. The learning rate falls by the global round, not by the local epoch.
-
-What leaves a site: keyed digests of words and characters with counts, names of entity types,
-numbers of sentences (once); its trained weights, of which the server keeps only the sum; counts of
-right, predicted and gold entities.
+What leaves a site: what its kind says of the text at the start (`confide.kinds`); its number of
+training examples; its trained weights, of which the server keeps only the sum; counts of right,
+predicted and gold answers.
 What never does: text, words, predictions, the key.
-What weights may still tell: they are a function of the text. Rows of the word table that moved
-show which digests occur at a site, and rows that start from a public file of vectors can be
-recognised by their neighbours, whatever the digest hides. docs/methods/fedavg.md says more.
+What weights may still tell: they are a function of the text. Rows of a word table that moved show
+which digests occur at a site; rows of a table of word pieces show which pieces do, in the clear.
+Rows that start from a public file of vectors can be recognised by their neighbours, whatever the
+digest hides. docs/methods/fedavg.md says more.
 
-Where we differ from the paper or decide what it leaves open:
-- the vocabulary: see confide.methods.vocabulary;
-- sizes: Ma & Hovy's where they give one (confide.settings.tables.ModelTable);
-- each site's optimiser starts anew each round, at the learning rate of the round (the paper
-  initialises it "by the number of rounds passed"); momentum is not carried over;
-- `weighting = "sentences"` weighs sites by their training sentences; the paper's sites are equal;
-- `rows = "seen"` averages a word's or character's row over the sites whose text has it. With the
-  paper's plain mean (`rows = "all"`, the default) a word of one site in ten moves by a tenth of
-  what that site learnt; who has a word is known to the server already, from the counts;
+Where we differ from the papers or decide what they leave open:
+- the learning rate falls by the global round, not by the local epoch; each site's optimiser starts
+  anew each round at that rate, and momentum is not carried over;
+- `weighting`: how much a site's weights count, `"equal"` or by its training `"examples"`; left out,
+  taggers, encoders and LightNER count equally (Luboshnikov & Makarov), the others by examples;
+- `rows = "seen"` averages the row of a word or character over the sites whose text has it. With the
+  plain mean (`"all"`, the default) a word of one site in ten moves by a tenth of what that site
+  learnt; who has a word is known to the server already, from the counts;
 - word vectors from a file: each site reads the file for itself and fills in the rows that it knows
-  in the first round; all sites must have the same file, and the rows stay trainable.
+  in the first round; all sites must have the same file, and the rows stay trainable;
+- a site without training text is not asked to train;
+- a public set, where there is one, is not used: that text is left out.
 """
 
 from __future__ import annotations
@@ -38,75 +38,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import annotate
-from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays, initial, set_words
-from confide.methods.context import DESCRIBE_ENCODER
-from confide.methods.evaluation import (
-    HELD_OUT,
-    Scored,
-    check_scored,
-    counts_of,
-    score_documents,
-)
-from confide.methods.taggers import (
-    CHARACTER_ROWS,
-    Extractor,
-    TaggerMemory,
-    TaggerModel,
-    check_vectors,
-    compare_vectors,
-    encoded_text,
-    extractor_of,
-    forget_text,
-    keep_private,
-    model_of,
-    prepared_text,
-    rows_seen,
+from confide.kinds.how import How, how_of
+from confide.kinds.protocol import (
+    SCORE,
+    TAKE,
+    F,
+    Fitted,
+    Kept,
+    Kind,
+    Score,
+    State,
+    no_tables,
+    scores_from,
     settle,
-    tagger_sizes,
-    vectors_check,
-    vectors_of,
 )
-from confide.methods.vocabulary import (
-    CHECK_KEY,
-    COUNT_VOCABULARY,
-    training_examples,
-)
-from confide.scoring import EntityCounts
+from confide.learning.seeds import derive_seed
+from confide.scoring import Counts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, Task, own_settings
+from confide.settings import Table, own_settings
 from confide.text.document import Document
+
+Weighting = Literal["equal", "examples", "sentences"]
+"""How much a site counts in a mean; `sentences` is another word for `examples`."""
 
 
 class FedAvgSettings(Table):
-    """The method's own settings: the table `[options]`."""
+    """The table `[options]`. `weighting` left out is the kind's own."""
 
-    weighting: Literal["equal", "sentences"] = "equal"
+    weighting: Weighting | None = None
     rows: Literal["all", "seen"] = "all"
-
-
-@dataclass(frozen=True)
-class FedAvgState(TaggerMemory):
-    """What the server carries from round to round: the same, and the common weights."""
-
-    weights: Arrays = carries("weights of the tagger")
-
-
-@dataclass(frozen=True)
-class VocabularyTaken:
-    """A site has the common vocabulary."""
-
-    vectors: str = carries("keyed check value of the site's vector file; empty without one")
 
 
 @dataclass(frozen=True)
@@ -114,16 +80,9 @@ class Train:
     """Train from these weights."""
 
     weights: Arrays = carries("the common weights")
-    learning_rate: float = carries("of this round")
-    optimiser: str = carries("sgd, adam or adamw")
-    momentum: float = carries("of SGD")
-    weight_decay: float = carries("factor")
-    clip: float = carries("largest norm of a gradient")
-    batch_size: int = carries("sentences")
-    local_epochs: int = carries("passes over the site's training text")
-    word_dropout: float = carries("share of words that are read as the unknown one")
-    weighting: str = carries("what a site's weights are multiplied by: 1 or its sentences")
-    rows: str = carries("whose rows of words and characters enter the mean: all or seen")
+    how: How = carries("how a site trains")
+    weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
+    tables: list[str] = carries("tables of which a row counts only where the site's text has it")
 
 
 @dataclass(frozen=True)
@@ -137,88 +96,39 @@ class Trained:
     seen: dict[str, NDArray[np.float32]] = carries(
         "the weight again for each row whose word the site has; rows = seen only", legend="V"
     )
-    loss: float = carries("mean training loss per sentence, times the weight")
-    sentences: int = carries("sentences trained on, over all epochs")
+    loss: float = carries("mean training loss per example, times the weight")
+    examples: int = carries("examples trained on, over all epochs")
 
 
-@dataclass(frozen=True)
-class Score:
-    """Score a part of your held-out text with these weights."""
-
-    weights: Arrays = carries("the common weights")
-    part: str = carries("dev or test")
-
-
-def take_vocabulary(
-    site: Site, memory: TaggerMemory | None, ask: TaggerMemory, turn: Turn
-) -> tuple[VocabularyTaken, TaggerMemory]:
-    """Keep the common vocabulary (Fig. 3, step 4)."""
-    forget_text(site)
-    keep_private(site, set())
-    found = vectors_of(site, ask)
-    return VocabularyTaken(vectors_check(site, found)), ask
-
-
-def train(
-    site: Site, memory: TaggerMemory | None, ask: Train, turn: Turn
-) -> tuple[Trained, TaggerMemory]:
+def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[Trained, Kept[F]]:
     """Train the common model on the site's own text for some epochs."""
     memory = known(memory)
-    encoded = encoded_text(site, memory)
-    if not len(encoded):
-        raise Refusal("no-training-text")
-    model = model_of(site, memory, ask.weights)
-    found = vectors_of(site, memory) if turn.round == 1 else None
-    if found:
-        set_words(model, found)
-    report = fit(
-        model,
-        encoded,
-        epochs=ask.local_epochs,
-        batch_size=ask.batch_size,
-        optimiser=Optimiser(
-            name=ask.optimiser,
-            learning_rate=ask.learning_rate,
-            momentum=ask.momentum,
-            weight_decay=ask.weight_decay,
-            clip=ask.clip,
-        ),
-        seed=turn.seed,
-        word_dropout=ask.word_dropout,
-    )
-    weight = float(len(training_examples(site))) if ask.weighting == "sentences" else 1.0
-    trained = arrays(model)
+    desk = memory.form.at(site)
+    fitted = desk.fit(ask.weights, ask.how, seed=turn.seed)
+    rows = desk.rows_seen() if ask.tables else {}
+    weight = float(desk.size) if ask.weighting == "examples" else 1.0
+    return reply_of(fitted, weight, {name: rows[name] for name in ask.tables}), memory
+
+
+def reply_of(fitted: Fitted, weight: float, seen: Arrays | None = None) -> Trained:
+    """What training came to, times the site's weight; `seen` is 1 for each row that counts."""
+    weights, own = fitted.weights, seen or {}
     if weight != 1.0:
-        trained = {name: array * np.float32(weight) for name, array in trained.items()}
-    seen = rows_seen(encoded, memory) if ask.rows == "seen" else {}
-    for name, seen_V in seen.items():
-        trained[name] *= seen_V[:, None]
+        weights = {name: array * np.float32(weight) for name, array in weights.items()}
+    for name, seen_V in own.items():
+        weights[name] *= seen_V[:, None]
         seen_V *= np.float32(weight)
-    return Trained(trained, weight, seen, report.loss * weight, report.sentences), memory
-
-
-def score(
-    site: Site, memory: TaggerMemory | None, ask: Score, turn: Turn
-) -> tuple[Scored, TaggerMemory]:
-    """Count what the common model gets right on the site's held-out text."""
-    memory = known(memory)
-    if ask.part not in HELD_OUT:
-        raise Refusal("bad-ask")
-    gold = site.documents(ask.part)
-    model = model_of(site, memory, ask.weights, lent=True)
-    predicted = annotate(model, prepared_text(site, memory, ask.part))
-    return score_documents(gold, predicted), memory
+    return Trained(weights, weight, own, fitted.loss * weight, fitted.examples)
 
 
 def check_trained(ask: Train, reply: Trained) -> None:
     """Raise GuardError where a site's weight in the mean is not what was asked for."""
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
-        raise GuardError("weight is not a weight in the mean")
-    if reply.sentences < 1:
-        raise GuardError("sentences is not a count")
-    asked = {"word.weight", *CHARACTER_ROWS} & set(ask.weights) if ask.rows == "seen" else set()
-    if reply.seen.keys() != asked:
-        raise GuardError("seen does not name the arrays that have a row per word or character")
+        raise GuardError("weight must be at least 1, and 1 where sites count equally")
+    if reply.examples < 1:
+        raise GuardError("examples is not a count")
+    if reply.seen.keys() != set(ask.tables):
+        raise GuardError("seen does not name the tables that it was asked for")
     for name, seen_V in reply.seen.items():
         fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
         if not fits or not ((seen_V == 0) | (seen_V == np.float32(reply.weight))).all():
@@ -228,9 +138,8 @@ def check_trained(ask: Train, reply: Trained) -> None:
 
 
 def numbers_of_trained(ask: Train) -> dict[str, int]:
-    """How many numbers `seen` holds: one for each row of the tables of words and characters."""
-    tables = [ask.weights[name] for name in ("word.weight", *CHARACTER_ROWS) if name in ask.weights]
-    return {"seen": sum(len(table) for table in tables)}
+    """How many numbers `seen` holds: one for each row of the tables."""
+    return {"seen": sum(len(ask.weights[name]) for name in ask.tables if name in ask.weights)}
 
 
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
@@ -277,93 +186,90 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     return mean
 
 
-TAKE_VOCABULARY = Step.of(take_vocabulary, check=check_vectors)
-TRAIN = Step.of(
-    train,
-    summed=True,
-    like=(("weights", "weights"),),
-    check=check_trained,
-    bound=bounded_trained,
-    start=start_of_trained,
-    numbers=numbers_of_trained,
-    learnt=Learnt("weights", "weight", start="weights", has=rows_had),
-)
-SCORE = Step.of(score, check=check_scored)
+UPLOAD: dict[str, Any] = {
+    "like": (("weights", "weights"),),
+    "check": check_trained,
+    "bound": bounded_trained,
+    "start": start_of_trained,
+    "numbers": numbers_of_trained,
+    "learnt": Learnt("weights", "weight", start="weights", has=rows_had),
+}
+"""What is checked of a step that uploads trained weights."""
+TRAIN = Step.of(train, summed=True, **UPLOAD)
 
 
 class FedAvg:
-    """The method: `start` agrees on vocabulary and tags, `round` is one turn of FedAvg."""
+    """The method: `start` agrees on the model, `round` takes the mean of what sites arrive at."""
 
-    name: ClassVar[str] = "fedavg"
-    steps: ClassVar[tuple[Step, ...]] = (
-        CHECK_KEY,
-        COUNT_VOCABULARY,
-        DESCRIBE_ENCODER,
-        TAKE_VOCABULARY,
-        TRAIN,
-        SCORE,
-    )
+    method: ClassVar[str] = "fedavg"
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
     Settings: ClassVar[type] = FedAvgSettings
-    State: ClassVar[type] = FedAvgState
-    Memory: ClassVar[type] = TaggerMemory
-    task: ClassVar[Task] = "ner"
-    keyed: ClassVar[bool] = True
+    State: ClassVar[Any] = State
+    Memory: ClassVar[Any] = Kept
     personal: ClassVar[bool] = False
+    kind: ClassVar[Kind]
+    steps: ClassVar[tuple[Step, ...]]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         self._run = settings
-        self._own = own_settings(FedAvgSettings, settings.options)
+        self._own: Any = own_settings(self.Settings, settings.options)
+        self.kind.check(settings)
 
-    def start(self, federation: Federation) -> FedAvgState:
-        """Agree on the vocabulary and draw the first weights (Fig. 3)."""
-        agreed, common = settle(self._run, federation)
-        taken = federation.ask(TAKE_VOCABULARY, common, round=0, sites=sorted(agreed.sentences))
-        compare_vectors(federation, TAKE_VOCABULARY, taken)
-        first = initial(tagger_sizes(common), derive_seed(federation.seed, "weights"))
-        return FedAvgState(**vars(common), weights=arrays(first))
+    def start(self, federation: Federation) -> State[Any]:
+        """Agree on the model, hand its form out, and draw the first weights."""
+        agreed, _, idle = settle(self._run, federation, self.kind, step=self._step(TAKE))
+        if self._rows == "seen" and not agreed.form.tables():
+            raise no_tables(self.kind.name)
+        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        return State(agreed.form, first, idle)
 
     def round(
-        self, state: FedAvgState, federation: Federation, n: int
-    ) -> tuple[FedAvgState, dict[str, Any]]:
+        self, state: State[Any], federation: Federation, n: int
+    ) -> tuple[State[Any], dict[str, Any]]:
         """Sites train from the common weights; the mean of theirs is the next state."""
-        training = self._run.training
-        rate = training.learning_rate * training.decay ** (n - 1)
-        sites = federation.draw(self._run.federation.fraction, n)
-        ask = Train(
-            weights=state.weights,
-            learning_rate=rate,
-            optimiser=training.optimiser,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            clip=training.clip,
-            batch_size=training.batch_size,
-            local_epochs=training.local_epochs,
-            word_dropout=training.word_dropout,
-            weighting=self._own.weighting,
-            rows=self._own.rows,
-        )
-        total = federation.sum(TRAIN, ask, round=n, sites=sites)
-        facts = {
-            "loss": total.loss / total.weight,
-            "learning_rate": rate,
-            "sites": list(sites),
-            "sentences": total.sentences,
-        }
+        drawn = federation.draw(self._run.federation.fraction, n)
+        ask = self._ask(state, n)
+        sites = [site for site in drawn if site not in state.idle]
+        facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        if not sites:
+            return state, {**facts, "sentences": 0}
+        total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
+        facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
         return replace(state, weights=mean_of(total, state.weights)), facts
 
     def score(
-        self, state: FedAvgState, federation: Federation, *, part: str, round: int
-    ) -> dict[str, EntityCounts]:
+        self, state: State[Any], federation: Federation, *, part: str, round: int
+    ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
-        replies = federation.ask(SCORE, Score(state.weights, part), round=round)
-        return {site: counts_of(reply) for site, reply in replies.items()}
+        ask = Score(state.weights, part)
+        return scores_from(federation, self.kind, self._step(SCORE), ask, round=round)
 
-    def model(self, state: FedAvgState, memory: object) -> TaggerModel:
-        """The common tagger, the same for all sites."""
-        return TaggerModel(state, state.weights)
+    def model(self, state: State[Any], memory: object) -> tuple[Any, Arrays]:
+        """The common model, the same for all sites: its form and its weights."""
+        return state.form, state.weights
 
     def extractor(
-        self, state: FedAvgState, memory: object, *, key: bytes | None, encoder: str | None = None
-    ) -> Extractor:
-        """What reads documents and annotates them, for who holds the key."""
-        return extractor_of(self.model(state, memory), key=key, encoder=encoder)
+        self, state: State[Any], memory: object, *, key: bytes | None, encoder: str | None = None
+    ) -> Any:
+        """What the trained model is for who has it, and holds the key where there is one."""
+        return state.form.extractor(state.weights, key=key, encoder=encoder)
+
+    @property
+    def _rows(self) -> str:
+        return str(getattr(self._own, "rows", "all"))
+
+    def _step(self, step: Step) -> Step:
+        """The step with the messages of this pair."""
+        return next(one for one in self.steps if one.name == step.name)
+
+    def _ask(self, state: State[Any], n: int) -> Train:
+        """How the sites train in a round, and how much they count."""
+        weighting = getattr(self._own, "weighting", "equal")
+        if weighting is None:
+            weighting = "examples" if self.kind.weighs else "equal"
+        return Train(
+            weights=state.weights,
+            how=how_of(self._run, n),
+            weighting="equal" if weighting == "equal" else "examples",
+            tables=list(state.form.tables()) if self._rows == "seen" else [],
+        )

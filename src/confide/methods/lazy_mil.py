@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,33 +51,11 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.learning.bags import sentence_probabilities
-from confide.methods.bag_averaging import TRAIN_BAGS, FedAvgBags, train_ask
-from confide.methods.bag_form import COUNT_BAGS, BagMemory
-from confide.methods.bags import (
-    SCORE_BAGS,
-    BagFormTaken,
-    BagState,
-    Looked,
-    Rows,
-    TrainBags,
-    check_form_taken,
-    form_taken,
-    looked_at,
-    mean_of,
-    model_at,
-    start_of_bags,
-    train_at,
-    trained,
-)
-from confide.methods.relation_averaging import (
-    LEARNT,
-    RelationsTrained,
-    bounded_trained,
-    check_trained,
-    start_of_trained,
-)
-from confide.methods.vocabulary import CHECK_KEY, check_digests, one_each
+from confide.kinds.bags.desk import BagDesk, Looked, Rows
+from confide.kinds.protocol import SCORE, F, Kept, State, Take, Taken, check_taken, settle, taken
+from confide.kinds.vocabulary import check_digests, one_each
+from confide.learning.seeds import derive_seed
+from confide.methods.fedavg import TRAIN, UPLOAD, FedAvg, Train, Trained, mean_of, reply_of
 from confide.settings import Table
 
 Digests = NDArray[np.uint8]
@@ -88,13 +66,19 @@ DENOISE = "none"
 
 
 @dataclass(frozen=True)
-class LazyMemory(BagMemory):
+class LazyMemory(Kept[F], Generic[F]):
     """What a site keeps: the form of the model, and between bidding and training its bids."""
 
-    bid_round: int = carries("the round that it bid in; -1 before the first")
-    bid_digests_G16: Digests = carries("its triples, as it bid for them")
-    bid_rows_G: Rows = carries("its best sentence of each: never sent")
-    won_W: Rows = carries("those of its sentences that won: what it trains on")
+    bid_round: int = carries("the round that it bid in; -1 before the first", start=lambda: -1)
+    bid_digests_G16: Digests = carries(
+        "its triples, as it bid for them", start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8)
+    )
+    bid_rows_G: Rows = carries(
+        "its best sentence of each: never sent", start=lambda: np.zeros(0, np.int64)
+    )
+    won_W: Rows = carries(
+        "those of its sentences that won: what it trains on", start=lambda: np.zeros(0, np.int64)
+    )
 
 
 @dataclass(frozen=True)
@@ -137,27 +121,19 @@ class WinnersHeard:
     )
 
 
-def take_lazy_form(
-    site: Site, memory: LazyMemory | None, ask: BagMemory, turn: Turn
-) -> tuple[BagFormTaken, LazyMemory]:
-    """Keep the form of the model and the common words, and look at the training text with them."""
-    no_rows = np.zeros(0, np.int64)
-    fresh = LazyMemory(
-        **vars(ask),
-        bid_round=-1,
-        bid_digests_G16=np.zeros((0, DIGEST_BYTES), np.uint8),
-        bid_rows_G=no_rows,
-        won_W=no_rows,
-    )
-    return form_taken(site, ask), fresh
+def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, LazyMemory[F]]:
+    """Keep the form, and look at the training text with it; nothing was bid for yet."""
+    return taken(site, ask.form), LazyMemory(ask.form)
 
 
-def bid(site: Site, memory: LazyMemory | None, ask: Bid, turn: Turn) -> tuple[Bids, LazyMemory]:
+def bid(
+    site: Site, memory: LazyMemory[F] | None, ask: Bid, turn: Turn
+) -> tuple[Bids, LazyMemory[F]]:
     """Score the site's own sentences, and say the best value of each triple (Algorithm 2)."""
     memory = known(memory)
-    looked = looked_at(site, memory, "train")
-    model = model_at(site, memory, ask.weights, vectors=ask.vectors, lent=True)
-    likely_SR = sentence_probabilities(model, looked.encoded)
+    desk = _desk(site, memory)
+    looked = desk.looked("train")
+    likely_SR = desk.likely(ask.weights, vectors=ask.vectors)
     rows_G, values_G = best_sentences(likely_SR, looked)
     order_G = np.argsort(one_each(looked.digests_G16), kind="stable")
     digests_G16 = looked.digests_G16[order_G]
@@ -169,6 +145,11 @@ def bid(site: Site, memory: LazyMemory | None, ask: Bid, turn: Turn) -> tuple[Bi
         won_W=np.zeros(0, np.int64),
     )
     return Bids(digests_G16, values_G[order_G]), kept
+
+
+def _desk(site: Site, memory: LazyMemory[Any]) -> BagDesk:
+    desk: BagDesk = memory.form.at(site)
+    return desk
 
 
 def best_sentences(
@@ -195,8 +176,8 @@ def check_bids(ask: Bid, reply: Bids) -> None:
 
 
 def hear_winners(
-    site: Site, memory: LazyMemory | None, ask: HearWinners, turn: Turn
-) -> tuple[WinnersHeard, LazyMemory]:
+    site: Site, memory: LazyMemory[F] | None, ask: HearWinners, turn: Turn
+) -> tuple[WinnersHeard, LazyMemory[F]]:
     """Look up which of the site's own sentences won. Raises Refusal for a triple without a bid."""
     memory = known(memory)
     place = {mark: row for row, mark in enumerate(_marks(memory.bid_digests_G16))}
@@ -225,29 +206,22 @@ def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
 
 
 def train_on_winners(
-    site: Site, memory: LazyMemory | None, ask: TrainBags, turn: Turn
-) -> tuple[RelationsTrained, LazyMemory]:
+    site: Site, memory: LazyMemory[F] | None, ask: Train, turn: Turn
+) -> tuple[Trained, LazyMemory[F]]:
     """Train the common model on the site's own winning sentences for some epochs."""
     memory = known(memory)
     if memory.bid_round != turn.round or not len(memory.won_W):
         raise Refusal("not-bid")
-    model, report = train_at(site, memory, ask, seed=turn.seed, winners_W=memory.won_W)
-    weight = float(len(memory.won_W)) if ask.weighting == "sentences" else 1.0
-    return trained(model, report, weight=weight), memory
+    desk = _desk(site, memory)
+    fitted = desk.fit(ask.weights, ask.how, seed=turn.seed, only_W=memory.won_W)
+    weight = float(len(memory.won_W)) if ask.weighting == "examples" else 1.0
+    return reply_of(fitted, weight), memory
 
 
-TAKE_LAZY_FORM = Step.of(take_lazy_form, check=check_form_taken)
+TAKE_AND_BID = Step.of(take, check=check_taken)
 BID = Step.of(bid, check=check_bids)
 HEAR_WINNERS = Step.of(hear_winners, check=check_heard)
-TRAIN_ON_WINNERS = Step.of(
-    train_on_winners,
-    summed=True,
-    like=(("weights", "weights"),),
-    check=check_trained,
-    bound=bounded_trained,
-    start=start_of_trained,
-    learnt=LEARNT,
-)
+TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True, **UPLOAD)
 
 
 def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
@@ -277,47 +251,49 @@ class LazyMilSettings(Table):
     bids, in which every sentence counts.
     """
 
-    weighting: Literal["sentences", "equal"] = "sentences"
+    weighting: Literal["sentences", "examples", "equal"] = "examples"
     warm_rounds: Annotated[int, Field(ge=0)] = 0
 
 
-class LazyMil(FedAvgBags):
+class LazyMil(FedAvg):
     """The method: `round` is bidding, choosing and training, as in Algorithm 1."""
 
-    name: ClassVar[str] = "lazy-mil"
-    steps: ClassVar[tuple[Step, ...]] = (
-        CHECK_KEY,
-        COUNT_BAGS,
-        TAKE_LAZY_FORM,
-        TRAIN_BAGS,
+    method: ClassVar[str] = "lazy-mil"
+    own_steps: ClassVar[tuple[Step, ...]] = (
+        TAKE_AND_BID,
+        TRAIN,
         BID,
         HEAR_WINNERS,
         TRAIN_ON_WINNERS,
-        SCORE_BAGS,
+        SCORE,
     )
     Settings: ClassVar[type] = LazyMilSettings
-    Memory: ClassVar[type] = LazyMemory
+    Memory: ClassVar[Any] = LazyMemory
 
-    def start(self, federation: Federation) -> BagState:
+    def start(self, federation: Federation) -> State[Any]:
         """Agree on the model and its words, and draw its first weights."""
-        return start_of_bags(self._run, federation, TAKE_LAZY_FORM, denoise=DENOISE)
+        agreed, _, idle = settle(
+            self._run, federation, self.kind, step=self._step(TAKE_AND_BID), ask=_undoubted
+        )
+        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        return State(agreed.form, first, idle)
 
     def round(
-        self, state: BagState, federation: Federation, n: int
-    ) -> tuple[BagState, dict[str, Any]]:
+        self, state: State[Any], federation: Federation, n: int
+    ) -> tuple[State[Any], dict[str, Any]]:
         """Sites bid, the best sentences are chosen, their owners train, and the mean is next."""
         if n <= self._own.warm_rounds:
             return super().round(state, federation, n)
         drawn = federation.draw(self._run.federation.fraction, n)
-        ask = train_ask(self._run, state.weights, n, weighting=self._own.weighting)
+        ask = self._ask(state, n)
         bidders = [site for site in drawn if site not in state.idle]
-        bids = federation.ask(BID, Bid(ask.weights, ask.vectors), round=n, sites=bidders)
+        bids = federation.ask(BID, Bid(ask.weights, ask.how.vectors), round=n, sites=bidders)
         won = winners(bids)
         told = {site: HearWinners(digests) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
         facts = {
             "loss": None,
-            "learning_rate": ask.learning_rate,
+            "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),
             "bids": sum(len(reply.values_G) for reply in bids.values()),
             "winners": {site: reply.sentences for site, reply in heard.items()},
@@ -327,5 +303,10 @@ class LazyMil(FedAvgBags):
         if not sites:
             return state, facts
         total = federation.sum(TRAIN_ON_WINNERS, ask, round=n, sites=sites)
-        facts |= {"loss": total.loss / total.weight, "sentences": total.sentences}
-        return replace(state, weights=mean_of(total)), facts
+        facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
+        return replace(state, weights=mean_of(total, state.weights)), facts
+
+
+def _undoubted(form: Any) -> Take[Any]:
+    """The form of a model that is trained on single sentences."""
+    return Take(replace(form, denoise=DENOISE))

@@ -13,8 +13,7 @@ from confide.settings.reading import (
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
 from confide.settings.tables import (
-    OF_THE_KIND,
-    OF_THE_TASK,
+    OLD_NAMES,
     RATES,
     REFERENCES,
     SCHEMA,
@@ -26,8 +25,7 @@ from confide.settings.tables import (
 )
 
 __all__ = [
-    "OF_THE_KIND",
-    "OF_THE_TASK",
+    "OLD_NAMES",
     "RATES",
     "REFERENCES",
     "SCHEMA",

@@ -13,7 +13,7 @@ class ModelTable(Table):
     """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
 
     `kind` says whether it is that tagger, or an `encoder` (`[classifier]`) with a layer that tags
-    its words, or `lightner` (`[lightner]`): of method pseudo-complete, which all can have.
+    its words, or `lightner` (`[lightner]`).
     `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
     word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
     """
@@ -55,7 +55,9 @@ class LightnerTable(Table):
 
     `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `where` says which
     self-attention has prompts; `tune` what is trained: prompts, everything, or updates of low
-    `rank`; `longest` is in pieces; without `constrained` any symbol may follow any other.
+    `rank`; `longest` is in pieces; without `constrained` any symbol may follow any other. With an
+    `adversary` it learns besides not to tell sites apart (Wang et al. 2023, App. A); `reversal` is
+    how much of the adversary's gradient reaches the model at the end.
     """
 
     bart: str = ""
@@ -67,6 +69,8 @@ class LightnerTable(Table):
     constrained: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     longest: Annotated[int, Field(ge=16)] = 256
+    adversary: Literal["none", "dann", "fada", "fade"] = "none"
+    reversal: Annotated[float, Field(ge=0)] = 1.0
 
 
 class DenoisingTable(Table):

@@ -19,12 +19,12 @@ from pydantic import ValidationError
 from confide.errors import MissingDataError, SettingsError, printable
 from confide.settings.base import Table
 from confide.settings.tables import (
-    DEFAULTS,
-    OF_TASKS,
+    REFERENCES,
     SIMULATED,
     TABLES,
     Settings,
-    trained_by,
+    defaults,
+    kind_of,
 )
 from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, parse_toml, read_toml
 
@@ -117,9 +117,9 @@ def parse(
         _put(plain, key, value)
     for key, value in given:
         _put(plain, key, value)
-    method, task = _trained_by(plain), str(plain.get("task", "ner"))
-    for key, value in [*leaves(DEFAULTS.get(method, {})), *leaves(OF_TASKS.get(task, {}))]:
-        _put(plain, key, value, unless_there=True)
+    for tree in defaults(*_chosen(plain)):
+        for key, value in leaves(tree):
+            _put(plain, key, value, unless_there=True)
     try:
         settings = Settings.model_validate(plain)
     except ValidationError as error:
@@ -127,12 +127,14 @@ def parse(
     return settings if folder is None else anchored(settings, folder)
 
 
-def _trained_by(plain: Mapping[str, Any]) -> str:
+def _chosen(plain: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The task, the method that trains, and the kind of model of settings not yet typed."""
     values = {name: field.default for name, field in Settings.model_fields.items()}
     task, method, base = (str(plain.get(k, values[k])) for k in ("task", "method", "base"))
     model = plain.get("model")
     kind = model.get("kind") if isinstance(model, dict) else None
-    return trained_by(task, method, base, kind=str(kind or values["model"].kind))
+    named = base if method in REFERENCES else method
+    return task, named, kind_of(task, str(kind or values["model"].kind))
 
 
 def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:

@@ -35,18 +35,14 @@ REFERENCES = ("pooled", "alone", "public-only")
 
 All text in one place, each site by itself, and the public set alone.
 """
-OF_THE_TASK = {
-    ("re", "fedavg"): "fedavg-re",
-    ("re", "fedatt"): "fedatt-re",
-    ("bags", "fedavg"): "fedavg-bags",
-    ("text", "fedavg"): "fedavg-text",
+OLD_NAMES = {
+    "fedavg-re": "fedavg-relations",
+    "fedatt-re": "fedatt-relations",
+    "pseudo-complete": "pseudo-complete-lightner",
+    "lazy-mil": "lazy-mil-bags",
+    "chain": "chain-bags",
 }
-"""What a method is called where another task has one of the same name."""
-OF_THE_KIND = {
-    ("pseudo-complete", "tagger"): "pseudo-complete-tagger",
-    ("pseudo-complete", "encoder"): "pseudo-complete-encoder",
-}
-"""What a method is called by the kind of model, where other things leave a site with that kind."""
+"""What pairs of a method and a kind were called before each had a name of the two."""
 
 
 class DataTable(Table):
@@ -279,8 +275,13 @@ class Settings(Table):
 
     @property
     def trained_by(self) -> str:
-        """The method that runs: `method`, or `base` where `method` is a reference."""
+        """The method that runs, or `base` where `method` is a reference, and the kind of model."""
         return trained_by(self.task, self.method, self.base, kind=self.model.kind)
+
+    @property
+    def kind(self) -> str:
+        """The kind of model that is trained."""
+        return kind_of(self.task, self.model.kind)
 
 
 RATES = {
@@ -292,13 +293,35 @@ RATES = {
 """The kinds of scores of each task; the first is the one that is meant where none is named."""
 
 
+_KINDS = {"re": "relations", "bags": "bags", "text": "text"}
+"""The kind of model of each task that has one alone."""
+
+
+def kind_of(task: str, model: str) -> str:
+    """The kind of model that these settings train; `model` is `model.kind`."""
+    return _KINDS.get(task, model)
+
+
 def trained_by(task: str, method: str, base: str, *, kind: str = "") -> str:
-    """The full name of the method that these settings run."""
-    named = base if method in REFERENCES else method
-    return OF_THE_KIND.get((named, kind), OF_THE_TASK.get((task, named), named))
+    """The method and the kind of model that these settings run: METHOD-KIND."""
+    return f"{base if method in REFERENCES else method}-{kind_of(task, kind)}"
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {
+_ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
+    "optimiser": "adamw",
+    "learning_rate": 2.5e-5,
+    "decay": 1.0,
+    "batch_size": 4,
+    "local_epochs": 2,
+    "clip": 1.0,
+}
+OF_PAIRS: dict[str, dict[str, Any]] = {
+    "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
+    "fedner-encoder": {"training": {"learning_rate": 5e-5}},
+    "fedner-lightner": {"training": {"learning_rate": 3e-5}},
+    "fedner-relations": {"training": {"learning_rate": 5e-5}},
+}
+OF_METHODS: dict[str, dict[str, Any]] = {
     "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
         "rounds": 3000,
         "training": {"optimiser": "adam", "learning_rate": 0.001, "decay": 1.0, "batch_size": 64},
@@ -311,31 +334,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         },
         "select": {"every": 50},
     },
+    "pseudo-complete": {"rounds": 25},  # Wang et al. 2023, App. C
 }
-_ENCODERS: dict[str, Any] = {  # Sui et al. 2020, 4.1
-    "training": {
-        "optimiser": "adamw",
-        "learning_rate": 2.5e-5,
-        "decay": 1.0,
-        "batch_size": 4,
-        "local_epochs": 2,
-        "clip": 1.0,
-    },
-}
-_BAGS: dict[str, Any] = {  # Sui et al. 2021, 4.1 and its grid
-    "training": {
-        "optimiser": "sgd",
-        "learning_rate": 0.1,
-        "momentum": 0.0,
-        "decay": 0.99,
-        "batch_size": 32,
-        "local_epochs": 3,
-        "weight_decay": 1e-5,
-    },
-}
-DEFAULTS |= {  # Wang et al. 2023, App. C
-    "pseudo-complete": {
-        "rounds": 25,
+OF_KINDS: dict[str, dict[str, Any]] = {
+    "encoder": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
+    "lightner": {  # Wang et al. 2023, App. C
         "training": {
             "optimiser": "adamw",
             "learning_rate": 3e-5,
@@ -345,31 +348,44 @@ DEFAULTS |= {  # Wang et al. 2023, App. C
             "clip": 1.0,
         },
     },
-    "pseudo-complete-encoder": {
-        "rounds": 25,
-        "training": _ENCODERS["training"] | {"learning_rate": 5e-5, "local_epochs": 1},
+    "relations": {"training": _ENCODER},
+    "bags": {  # Sui et al. 2021, 4.1 and its grid
+        "training": {
+            "optimiser": "sgd",
+            "learning_rate": 0.1,
+            "momentum": 0.0,
+            "decay": 0.99,
+            "batch_size": 32,
+            "local_epochs": 3,
+            "weight_decay": 1e-5,
+        },
     },
-    "pseudo-complete-tagger": {"rounds": 25, "training": {"local_epochs": 2}},
-}
-DEFAULTS |= dict.fromkeys(("lazy-mil", "fedavg-bags", "chain"), _BAGS)
-DEFAULTS |= dict.fromkeys(("feded", "fedavg-re", "fedatt-re"), _ENCODERS)
-DEFAULTS["fedavg-text"] = {  # those of `confide pretrain`, but for its falling rate
-    "rounds": 20,
-    "training": {
-        "optimiser": "adamw",
-        "learning_rate": 0.001,
-        "decay": 0.95,
-        "batch_size": 8,
-        "local_epochs": 1,
-        "weight_decay": 0.01,
-        "clip": 1.0,
+    "text": {  # those of `confide pretrain`, but for its falling rate
+        "rounds": 20,
+        "training": {
+            "optimiser": "adamw",
+            "learning_rate": 0.001,
+            "decay": 0.95,
+            "batch_size": 8,
+            "local_epochs": 1,
+            "weight_decay": 0.01,
+            "clip": 1.0,
+        },
     },
 }
+"""What settings are where they differ from the tables' own defaults: a pair's go before a method's,
+and these before a kind's."""
 OF_TASKS: dict[str, dict[str, Any]] = {
     task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
 }
 """What settings are for a task, whatever the method."""
-"""What settings are for a method where it differs from the tables' own defaults."""
+
+
+def defaults(task: str, method: str, kind: str) -> list[dict[str, Any]]:
+    """What settings are where nothing is said, the first that says something first."""
+    named = (OF_PAIRS.get(f"{method}-{kind}"), OF_METHODS.get(method), OF_KINDS.get(kind))
+    return [one for one in (*named, OF_TASKS.get(task)) if one]
+
 
 TABLES: dict[str, type[Table]] = {
     "data": DataTable,

@@ -32,55 +32,39 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
-from confide.data.relation_pieces import EncodedRelations, RelationBatch
-from confide.data.relations import candidates
-from confide.errors import SettingsError
 from confide.federation.coarse import difference, plus, unfixed
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
-from confide.learning.relations import fit_relations
+from confide.kinds.how import how_of
+from confide.kinds.protocol import F, P, State, scores_from, settle
 from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays, load
-from confide.methods.context import find_encoder
+from confide.methods.fedavg import FedAvg
 from confide.methods.feded.steps import (
     SCORE_MODEL,
     TAKE_MODEL,
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
-    FedEDMemory,
     Predicted,
-    PublicSet,
+    PublicKept,
     ScoreModel,
     TakeModel,
+    TakePublic,
     TrainAndPredict,
-    examples_of,
-    public_of,
 )
-from confide.methods.relation_extractor import RelationExtractor, extractor_of
-from confide.methods.relation_form import (
-    DESCRIBE_RELATIONS,
-    agree_on_relations,
-    modeller_of,
-    rules_of,
-)
-from confide.methods.relations import optimiser_of, scores_from, training_of
-from confide.models.distillation import distillation_loss, softened
-from confide.models.relation import RelationClassifier
-from confide.scoring import RelationCounts
+from confide.models.distillation import softened
+from confide.scoring import Counts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, Task, own_settings
+from confide.settings import Table
 from confide.text.document import Document
 
 
@@ -100,101 +84,114 @@ class FedEDSettings(Table):
 
 
 @dataclass(frozen=True)
-class FedEDState(PublicSet):
-    """What the server carries from round to round.
+class FedEDState(State[F], Generic[F, P]):
+    """What the server carries from round to round; `weights` are the central model.
 
     `behind` are the sites that did not take the last difference, and need the model whole.
     """
 
+    public: P = carries("the public examples")
     labels: list[str] = carries("relation of each public example; empty without labels")
     version: int = carries("which central model this is")
-    weights: Arrays = carries("the central model")
     behind: list[str] = carries("sites that do not keep it")
 
 
-class FedED:
+class FedED(FedAvg):
     """The method: `start` gives the sites the public set, `round` is one turn of Algorithm 1."""
 
-    name: ClassVar[str] = "feded"
-    steps: ClassVar[tuple[Step, ...]] = (
-        DESCRIBE_RELATIONS,
+    method: ClassVar[str] = "feded"
+    own_steps: ClassVar[tuple[Step, ...]] = (
         TAKE_PUBLIC_SET,
         TAKE_MODEL,
         TRAIN_AND_PREDICT,
         SCORE_MODEL,
     )
     Settings: ClassVar[type] = FedEDSettings
-    State: ClassVar[type] = FedEDState
-    Memory: ClassVar[type] = FedEDMemory
-    task: ClassVar[Task] = "re"
-    keyed: ClassVar[bool] = False
-    personal: ClassVar[bool] = False
+    State: ClassVar[Any] = FedEDState
+    Memory: ClassVar[Any] = PublicKept
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        self._run = settings
-        self._own = own_settings(FedEDSettings, settings.options)
+        super().__init__(settings, public)
         self._public = public
-        self._student = _Student()
+        self._student = self.kind.student()  # type: ignore[attr-defined]
 
-    def start(self, federation: Federation) -> FedEDState:
+    def start(self, federation: Federation) -> FedEDState[Any, Any]:
         """Agree on the classifier, give the public set out, and draw the first weights."""
-        labelled = self._run.public.labelled
-        form = agree_on_relations(self._run, federation, public=self._public)
-        examples = candidates(self._public, rules_of(form)).examples
-        if not examples:
-            raise SettingsError(
-                "FedED needs a public set, text with pairs of entities that all sites may read",
-                fix="name its files in [public], or take a `share` of a corpus that is dealt",
-            )
-        public = public_of(form, examples)
-        federation.ask(TAKE_PUBLIC_SET, public, round=0)
-        first = modeller_of(form, find_encoder(form.encoder)).initial(
-            derive_seed(federation.seed, "weights")
+        labels: list[str] = []
+
+        def with_public(form: Any) -> TakePublic[Any, Any]:
+            public, found = self.kind.public(form, self._public)  # type: ignore[attr-defined]
+            labels.extend(found if self._run.public.labelled else ())
+            return TakePublic(form, public)
+
+        agreed, taken, idle = settle(
+            self._run,
+            federation,
+            self.kind,
+            step=self._step(TAKE_PUBLIC_SET),
+            public=self._public,
+            ask=with_public,
         )
         state = FedEDState(
-            **vars(public),
-            labels=[one.relation for one in examples] if labelled else [],
+            form=agreed.form,
+            weights=agreed.form.first(derive_seed(federation.seed, "weights")),
+            idle=idle,
+            public=taken.public,
+            labels=labels,
             version=1,
-            weights=arrays(first),
             behind=list(federation.sites),
         )
         return self._given_out(state, {}, federation, round=0)
 
     def round(
-        self, state: FedEDState, federation: Federation, n: int
-    ) -> tuple[FedEDState, dict[str, Any]]:
+        self, state: FedEDState[Any, Any], federation: Federation, n: int
+    ) -> tuple[FedEDState[Any, Any], dict[str, Any]]:
         """Sites train and predict the public set; the central model learns from their mean."""
-        sites = federation.draw(self._run.federation.fraction, n)
-        own = self._own
+        drawn = federation.draw(self._run.federation.fraction, n)
+        sites = [site for site in drawn if site not in state.idle]
+        own, how = self._own, how_of(self._run, n)
         ask = TrainAndPredict(
-            **training_of(self._run, n),
             weights=self._sent(state),
+            how=how,
             version=state.version,
-            public=state.public,
-            examples=len(state.texts),
-            classes=len(state.relations),
+            public=state.public.name,
+            examples=len(state.public),
+            classes=len(state.form.relations),
             upload=own.upload,
             average=own.average,
             wire_dtype=own.wire_dtype,
             most=own.most if own.upload == "logits" else 1.0,
         )
+        facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
+        if not sites:
+            return state, {**facts, "sentences": 0}
         total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
-        teacher_SR = teacher_of(total, ask, temperature=own.temperature)
-        seed = derive_seed(federation.seed, "distil", n)
-        weights, distilled = self._student.learn(state, teacher_SR, ask, own=own, seed=seed)
-        facts = {
+        weights, distilled = self._student.learn(
+            state.form,
+            state.public,
+            state.labels,
+            state.weights,
+            teacher_SR=teacher_of(total, ask, temperature=own.temperature),
+            temperature=own.temperature if own.temper_student else 1.0,
+            how=replace(
+                how,
+                epochs=own.distil_epochs,
+                batch_size=own.distil_batch_size or how.batch_size,
+                learning_rate=own.distil_learning_rate or how.learning_rate,
+            ),
+            seed=derive_seed(federation.seed, "distil", n),
+        )
+        facts |= {
             "loss": total.loss / total.sites,
             "distil_loss": distilled,
-            "learning_rate": ask.learning_rate,
-            "sites": list(sites),
             "sentences": total.sentences,
             "saturated": saturated(total, ask),
         }
         return self._moved(state, weights, federation, round=n), facts
 
     def score(
-        self, state: FedEDState, federation: Federation, *, part: str, round: int
-    ) -> dict[str, RelationCounts]:
+        self, state: FedEDState[Any, Any], federation: Federation, *, part: str, round: int
+    ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text.
 
         What is tested at the end is the model of the round that was selected, which the sites need
@@ -202,15 +199,15 @@ class FedED:
         """
         weights = state.weights if part == "test" else self._sent(state)
         ask = ScoreModel(weights, state.version, part)
-        return scores_from(federation, SCORE_MODEL, ask, round=round)
+        return scores_from(federation, self.kind, self._step(SCORE_MODEL), ask, round=round)
 
-    def _sent(self, state: FedEDState) -> Arrays:
+    def _sent(self, state: FedEDState[Any, Any]) -> Arrays:
         """The central model as it goes into an ask: not at all, where the sites keep it."""
         return state.weights if self._own.download == "whole" else {}
 
     def _moved(
-        self, state: FedEDState, weights: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState:
+        self, state: FedEDState[Any, Any], weights: Arrays, federation: Federation, *, round: int
+    ) -> FedEDState[Any, Any]:
         """The state with these weights, or with those nearby that the sites will have."""
         change: Arrays = {}
         if self._own.download == "difference":
@@ -220,8 +217,8 @@ class FedED:
         return self._given_out(state, change, federation, round=round)
 
     def _given_out(
-        self, state: FedEDState, change: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState:
+        self, state: FedEDState[Any, Any], change: Arrays, federation: Federation, *, round: int
+    ) -> FedEDState[Any, Any]:
         """Let every site keep the central model, where only differences are sent."""
         if self._own.download == "whole":
             return state
@@ -230,16 +227,6 @@ class FedED:
         asks = {site: whole if site in state.behind else part for site in federation.sites}
         taken = federation.ask(TAKE_MODEL, asks, round=round)
         return replace(state, behind=sorted(set(federation.sites) - taken.keys()))
-
-    def model(self, state: FedEDState, memory: object) -> tuple[PublicSet, Arrays]:
-        """The central classifier, the same for all sites."""
-        return state, state.weights
-
-    def extractor(
-        self, state: FedEDState, memory: object, *, key: bytes | None, encoder: str | None = None
-    ) -> RelationExtractor:
-        """What reads documents and finds relations between their entities."""
-        return extractor_of(state, state.weights, encoder=encoder)
 
 
 def teacher_of(
@@ -266,58 +253,3 @@ def saturated(total: Predicted, ask: TrainAndPredict) -> float:
     """The share of predictions of which all sites sent the largest that can be sent, or nearly."""
     mean_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most) / total.sites  # type: ignore[arg-type]
     return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0
-
-
-class _Student:
-    """The server's own classifier, made once, that learns from the sites' predictions."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # federations of one run may go on side by side
-        self._made: tuple[Any, RelationClassifier, EncodedRelations] | None = None
-
-    def learn(
-        self,
-        state: FedEDState,
-        teacher_SR: NDArray[np.float32],
-        ask: TrainAndPredict,
-        *,
-        own: FedEDSettings,
-        seed: int,
-    ) -> tuple[Arrays, float]:
-        """The central model after the distillation (Eq. 6), and its mean loss per example."""
-        with self._lock:
-            model, encoded = self._ready(state)
-            load(model, state.weights)
-            teacher = torch.from_numpy(teacher_SR)
-            labelled = bool(state.labels)
-
-            def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
-                return distillation_loss(
-                    model(batch),
-                    teacher[batch.rows_B],
-                    labels_B=batch.relations_B if labelled else None,
-                    temperature=own.temperature if own.temper_student else 1.0,
-                )
-
-            report = fit_relations(
-                model,
-                encoded,
-                epochs=own.distil_epochs,
-                batch_size=own.distil_batch_size or ask.batch_size,
-                optimiser=replace(
-                    optimiser_of(ask),
-                    learning_rate=own.distil_learning_rate or ask.learning_rate,
-                ),
-                seed=seed,
-                loss=loss,
-            )
-            return arrays(model), report.loss
-
-    def _ready(self, state: FedEDState) -> tuple[RelationClassifier, EncodedRelations]:
-        """The classifier and the public examples as numbers, made once for a set and a form."""
-        key = state.public, tuple(state.relations), tuple(state.types)
-        if self._made is None or self._made[0] != key:
-            modeller = modeller_of(state, find_encoder(state.encoder))
-            examples = examples_of(state, state.labels)
-            self._made = key, modeller.initial(0), modeller.encoded(examples)
-        return self._made[1:]

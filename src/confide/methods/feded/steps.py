@@ -5,17 +5,12 @@ Shapes: S public examples, R classes, Q = R - 1 columns of predictions.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.relation_pieces import EncodedRelations
-from confide.data.relations import NO_RELATION, RelationExample
 from confide.errors import GuardError
 from confide.federation.coarse import LEVELS, fixed, plus
 from confide.federation.failures import Refusal
@@ -24,52 +19,36 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.learning.relations import probabilities, relation_logits
-from confide.methods.evaluation import RelationsScored, check_relations_scored
-from confide.methods.relation_form import RelationMemory
-from confide.methods.relations import (
-    RelationTraining,
-    desk_of,
-    forget_examples,
-    known_at,
-    scored_at,
-    train_at,
-)
+from confide.kinds.how import How
+from confide.kinds.protocol import HELD_OUT, F, Kept, P, S, Taken, check_taken, taken
+from confide.learning.relations import probabilities
 
-Spans = list[tuple[int, int]]
-MIB = 2**20
 NONE_YET = 0
 """The version of a central model that a site does not keep."""
 
 
 @dataclass(frozen=True)
-class PublicSet(RelationMemory):
-    """The form of the classifier, and the public examples without their relations.
+class TakePublic(Generic[F, P]):
+    """Keep the form of the model, and the public examples without their labels."""
 
-    `digest_of_public` is a number from their content, by which both sides know them.
-    """
-
-    texts: list[str] = carries("text of each public example", most=8 * MIB)
-    heads: list[Spans] = carries("where the head is in it", most=2 * MIB)
-    tails: list[Spans] = carries("where the tail is in it", most=2 * MIB)
-    head_types: list[str] = carries("entity type of the head", most=2 * MIB)
-    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
-    public: int = carries("a number from the content of the public examples")
+    form: F = carries("the form of the model")
+    public: P = carries("the public examples")
 
 
 @dataclass(frozen=True)
-class PublicTaken:
-    """A site has the public examples."""
-
-    public: int = carries("a number from the content of the public examples")
-
-
-@dataclass(frozen=True)
-class FedEDMemory(PublicSet):
+class PublicKept(Kept[F], Generic[F, P]):
     """What a site keeps: the same, and the central model, where only differences are sent."""
 
+    public: P = carries("the public examples")
     version: int = carries("which central model this is")
     weights: Arrays = carries("the central model; empty where it is sent whole")
+
+
+@dataclass(frozen=True)
+class PublicTaken(Taken):
+    """A site has the form and the public examples."""
+
+    public: int = carries("a number from the content of the public examples")
 
 
 @dataclass(frozen=True)
@@ -89,16 +68,17 @@ class ModelTaken:
 
 
 @dataclass(frozen=True)
-class TrainAndPredict(RelationTraining):
+class TrainAndPredict:
     """Train from the central model on your own examples, and predict the public ones."""
 
     weights: Arrays = carries("the central model; empty: the one that the site keeps")
+    how: How = carries("how a site trains")
     version: int = carries("which central model this is")
     public: int = carries("a number from the content of the public examples")
     examples: int = carries("how many these are")
-    classes: int = carries("how many classes the classifier has")
+    classes: int = carries("how many classes the model has")
     upload: str = carries("what is predicted: logits or probabilities")
-    average: str = carries("whose predictions of a relation enter the mean: all or known")
+    average: str = carries("whose predictions of a class enter the mean: all or known")
     wire_dtype: str = carries("the type of number of the predictions")
     most: float = carries("the largest prediction; what is larger is sent as this")
 
@@ -128,69 +108,29 @@ class ScoreModel:
     part: str = carries("dev or test")
 
 
-# --- the public set ---------------------------------------------------------------------------
-
-
-def public_of(form: RelationMemory, examples: Sequence[RelationExample]) -> PublicSet:
-    """The message that gives these examples to the sites; their relations are not in it."""
-    content: dict[str, list[object]] = {
-        "texts": [one.text for one in examples],
-        "heads": [[tuple(span) for span in one.head] for one in examples],
-        "tails": [[tuple(span) for span in one.tail] for one in examples],
-        "head_types": [one.head_type for one in examples],
-        "tail_types": [one.tail_type for one in examples],
-    }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-    return PublicSet(**vars(form), **content, public=int.from_bytes(digest[:4], "big"))  # type: ignore[arg-type]
-
-
-def examples_of(public: PublicSet, relations: Sequence[str] = ()) -> list[RelationExample]:
-    """The public examples; `relations` are the server's labels, where it has some."""
-    labels = relations or [NO_RELATION] * len(public.texts)
-    return [
-        RelationExample(
-            id=f"public:{number}",
-            text=public.texts[number],
-            head=tuple(public.heads[number]),
-            tail=tuple(public.tails[number]),
-            head_type=public.head_types[number],
-            tail_type=public.tail_types[number],
-            relation=label,
-        )
-        for number, label in enumerate(labels)
-    ]
+# --- the public set and the central model -----------------------------------------------------
 
 
 def take_public_set(
-    site: Site, memory: FedEDMemory | None, ask: PublicSet, turn: Turn
-) -> tuple[PublicTaken, FedEDMemory]:
-    """Keep the form of the classifier and the public examples."""
-    forget_examples(site)
-    return PublicTaken(ask.public), FedEDMemory(**vars(ask), version=NONE_YET, weights={})
+    site: Site, memory: object, ask: TakePublic[F, P], turn: Turn
+) -> tuple[PublicTaken, PublicKept[F, P]]:
+    """Keep the form of the model and the public examples."""
+    own = taken(site, ask.form)
+    kept = PublicKept(ask.form, ask.public, NONE_YET, {})
+    public: Any = ask.public
+    return PublicTaken(own.size, own.vectors, public.name), kept
 
 
-def check_public(ask: PublicSet, reply: PublicTaken) -> None:
+def check_public(ask: TakePublic[Any, Any], reply: PublicTaken) -> None:
     """Raise GuardError where the site has other public examples."""
-    if reply.public != ask.public:
+    check_taken(ask, reply)
+    if reply.public != ask.public.name:
         raise GuardError("public is the number of another public set")
 
 
-def public_at(site: Site, memory: FedEDMemory) -> EncodedRelations:
-    """The public examples as numbers, made once in a process for classifiers of one form."""
-    encoded: dict[Any, EncodedRelations] = site.scratch.setdefault("public sets", {})
-    modeller = desk_of(site, memory).modeller
-    key = memory.public, modeller.form
-    if key not in encoded:
-        encoded[key] = modeller.encoded(examples_of(memory))
-    return encoded[key]
-
-
-# --- the central model ------------------------------------------------------------------------
-
-
 def take_model(
-    site: Site, memory: FedEDMemory | None, ask: TakeModel, turn: Turn
-) -> tuple[ModelTaken, FedEDMemory]:
+    site: Site, memory: PublicKept[F, P] | None, ask: TakeModel, turn: Turn
+) -> tuple[ModelTaken, PublicKept[F, P]]:
     """Keep the central model: a whole one, or the one that is here and what it has more."""
     memory = known(memory)
     weights = ask.weights
@@ -201,13 +141,13 @@ def take_model(
     return ModelTaken(ask.version), replace(memory, version=ask.version, weights=weights)
 
 
-def check_taken(ask: TakeModel, reply: ModelTaken) -> None:
+def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
     """Raise GuardError where the site has another model."""
     if reply.version != ask.version:
         raise GuardError("version is not the one that was sent")
 
 
-def model_at(memory: FedEDMemory, ask: TrainAndPredict | ScoreModel) -> Arrays:
+def model_at(memory: PublicKept[Any, Any], ask: TrainAndPredict | ScoreModel) -> Arrays:
     """The central model: as it was sent, or as the site keeps it. Raises Refusal."""
     if ask.weights:
         return ask.weights
@@ -220,23 +160,25 @@ def model_at(memory: FedEDMemory, ask: TrainAndPredict | ScoreModel) -> Arrays:
 
 
 def train_and_predict(
-    site: Site, memory: FedEDMemory | None, ask: TrainAndPredict, turn: Turn
-) -> tuple[Predicted, FedEDMemory]:
+    site: Site, memory: PublicKept[F, P] | None, ask: TrainAndPredict, turn: Turn
+) -> tuple[Predicted, PublicKept[F, P]]:
     """Train on the site's own examples; the predictions of the public ones (Algorithm 1)."""
     memory = known(memory)
-    if ask.public != memory.public or ask.examples != len(memory.texts):
+    public: Any = memory.public
+    if ask.public != public.name or ask.examples != len(public):
         raise Refusal("other-public-set")
-    model, report = train_at(site, memory, ask, weights=model_at(memory, ask), seed=turn.seed)
-    logits_SR = relation_logits(model, public_at(site, memory))
-    knows_R = np.array(known_at(site, memory) if ask.average == "known" else [True] * ask.classes)
+    desk: Any = memory.form.at(site)
+    fitted = desk.fit(model_at(memory, ask), ask.how, seed=turn.seed)
+    logits_SR = desk.logits(fitted.weights, public)
+    knows_R = np.array(desk.known if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
     reply = Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
-        public=memory.public,
+        public=public.name,
         sites=1,
-        loss=round(report.loss, 4),
-        sentences=report.sentences,
+        loss=round(fitted.loss, 4),
+        sentences=fitted.examples,
     )
     return reply, memory
 
@@ -300,16 +242,18 @@ def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
     return None if known_R is None else known_R[None, 1:]
 
 
-def score_model(
-    site: Site, memory: FedEDMemory | None, ask: ScoreModel, turn: Turn
-) -> tuple[RelationsScored, FedEDMemory]:
+def score(
+    site: Site, memory: PublicKept[F, P] | None, ask: ScoreModel, turn: Turn
+) -> tuple[S, PublicKept[F, P]]:
     """Count what the central model gets right on the site's held-out text."""
     memory = known(memory)
-    return scored_at(site, memory, model_at(memory, ask), part=ask.part), memory
+    if ask.part not in HELD_OUT:
+        raise Refusal("bad-ask")
+    return memory.form.at(site).scored(model_at(memory, ask), ask.part), memory
 
 
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
-TAKE_MODEL = Step.of(take_model, check=check_taken)
+TAKE_MODEL = Step.of(take_model, check=check_model_taken)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict,
     summed=True,
@@ -318,4 +262,4 @@ TRAIN_AND_PREDICT = Step.of(
     numbers=numbers_of_predicted,
     learnt=Learnt("said_SQ", "sites", has=columns_known),
 )
-SCORE_MODEL = Step.of(score_model, check=check_relations_scored)
+SCORE_MODEL = Step.of(score)

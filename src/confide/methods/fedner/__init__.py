@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from pydantic import Field
@@ -46,47 +46,40 @@ from confide.federation.agreement import alike
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
+from confide.kinds.how import how_of
+from confide.kinds.protocol import Agreed, F, State, compare_vectors, scores_from
 from confide.learning.adam import Moments, adam
 from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays, initial
-from confide.methods.context import DESCRIBE_ENCODER
-from confide.methods.evaluation import counts_of
+from confide.methods.fedavg import FedAvg
 from confide.methods.fedner.steps import (
     ENROL,
     HALF,
     IMPROVE,
-    SCORE,
-    TEST,
+    SCORE_OWN,
+    TAKE_SHARE,
+    TEST_OWN,
     Enrol,
-    FedNERMemory,
+    Enrolled,
     Improve,
-    Score,
+    ScoreOwn,
+    TakeShare,
     is_of,
     lifted,
-    of_parts,
 )
-from confide.methods.taggers import (
-    Extractor,
-    TaggerMemory,
-    TaggerModel,
-    compare_vectors,
-    extractor_of,
-    settle,
-    tagger_sizes,
-)
-from confide.methods.vocabulary import CHECK_KEY, COUNT_VOCABULARY
-from confide.scoring import EntityCounts
+from confide.scoring import Counts
 from confide.settings import Settings as RunSettings
-from confide.settings import Table, Task, own_settings
+from confide.settings import Table
 from confide.text.document import Document
-
-PartName = Literal["word", "character", "cnn", "bilstm", "crf"]
 
 
 class FedNERSettings(Table):
-    """The method's own settings: the table `[options]`."""
+    """The method's own settings: the table `[options]`.
 
-    private: tuple[PartName, ...] = ("bilstm", "crf")
+    `private` are parts of the model, by the beginnings of their parameters' names; left out, those
+    that the kind keeps private (of a tagger the BiLSTM and the CRF).
+    """
+
+    private: tuple[str, ...] | None = None
     types: Literal["own", "common"] = "own"
     local_steps: Annotated[int, Field(ge=1)] = 1
     wire_dtype: Literal["float32", "float16"] = "float32"
@@ -94,38 +87,26 @@ class FedNERSettings(Table):
 
 
 @dataclass(frozen=True)
-class FedNERState(TaggerMemory):
+class FedNERState(State[F], Generic[F]):
     """What the server carries from round to round: the shared parts and Adam's moments."""
 
-    weights: Arrays = carries("weights of the shared parts")
-    steps: int = carries("steps of Adam")
-    means: Arrays = carries("Adam's running means of the gradient")
-    squares: Arrays = carries("Adam's running means of its square")
+    steps: int = carries("steps of Adam", start=int)
+    means: Arrays = carries("Adam's running means of the gradient", start=dict)
+    squares: Arrays = carries("Adam's running means of its square", start=dict)
 
 
-class FedNER:
+class FedNER(FedAvg):
     """The method: `start` enrols the sites, `round` is one iteration of Algorithm 1."""
 
-    name: ClassVar[str] = "fedner"
-    steps: ClassVar[tuple[Step, ...]] = (
-        CHECK_KEY,
-        COUNT_VOCABULARY,
-        DESCRIBE_ENCODER,
-        ENROL,
-        IMPROVE,
-        SCORE,
-        TEST,
-    )
+    method: ClassVar[str] = "fedner"
+    own_steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
     Settings: ClassVar[type] = FedNERSettings
-    State: ClassVar[type] = FedNERState
-    Memory: ClassVar[type] = FedNERMemory
-    task: ClassVar[Task] = "ner"
-    keyed: ClassVar[bool] = True
+    State: ClassVar[Any] = FedNERState
+    Memory: ClassVar[Any] = Enrolled
     personal: ClassVar[bool] = True
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        self._run = settings
-        self._own = own_settings(FedNERSettings, settings.options)
+        super().__init__(settings, public)
         if settings.training.optimiser != "adam":
             raise SettingsError(
                 "FedNER takes its steps with Adam",
@@ -133,45 +114,62 @@ class FedNER:
                 got=repr(settings.training.optimiser),
             )
 
-    def start(self, federation: Federation) -> FedNERState:
-        """Agree on the vocabulary, draw the shared weights, and enrol every site."""
-        run, private = self._run, [str(part) for part in self._own.private]
-        agreed, common = settle(run, federation)
-        if "crf" not in private and self._own.types == "own":
-            compare_types(federation, agreed.types_by_site)
-        first = arrays(initial(tagger_sizes(common), derive_seed(federation.seed, "weights")))
-        shared = {n: value for n, value in first.items() if not is_of(n, private)}
+    def start(self, federation: Federation) -> FedNERState[Any]:
+        """Agree on the form, draw the shared weights, and enrol every site."""
+        run = self._run
+        agreed = self.kind.agree(run, federation)
+        private = self._private(agreed.form)
+        self._check_types(federation, agreed, private)
+        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        _check_parts(first, private)
+        shared = {name: value for name, value in first.items() if not is_of(name, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
-        total = sum(agreed.sentences.values())
-        sizes = shares_of_batch(agreed.sentences, run.training.batch_size)
-        asks = {
-            site: Enrol(
-                **vars(common),
-                private=private,
-                own_types=self._own.types == "own",
-                batch_size=sizes[site],
-                share=sentences / total,
-                word_weights=of_parts(shared, ["word"]) if has_file else {},
-            )
-            for site, sentences in agreed.sentences.items()
-        }
-        taken = federation.ask(ENROL, asks, round=0)
-        compare_vectors(federation, ENROL, taken)
-        return FedNERState(**vars(common), weights=shared, steps=0, means={}, squares={})
+        words = {name: v for name, v in shared.items() if name == agreed.form.word_table}
+        enrol = Enrol(
+            agreed.form,
+            private=private,
+            own_types=self._own.types == "own",
+            tables=words if has_file else {},
+        )
+        step = self._step(ENROL)
+        taken = federation.ask(step, enrol, round=0, sites=agreed.sites)
+        sizes = {site: taken[site].size for site in compare_vectors(federation, step, taken)}
+        idle = sorted(site for site, size in sizes.items() if not size)
+        sizes = {site: size for site, size in sizes.items() if size}
+        if not sizes:
+            raise FederationError("no site has anything to learn from")
+        total, batches = sum(sizes.values()), shares_of_batch(sizes, run.training.batch_size)
+        asks = {site: TakeShare(batches[site], size / total) for site, size in sizes.items()}
+        federation.ask(TAKE_SHARE, asks, round=0)
+        return FedNERState(agreed.form, shared, idle)
+
+    def _private(self, form: Any) -> list[str]:
+        """The parts that stay at the sites."""
+        own: tuple[str, ...] | None = self._own.private
+        return list(form.private if own is None else own)
+
+    def _check_types(self, federation: Federation, agreed: Agreed, private: Sequence[str]) -> None:
+        """Leave out sites of other types than most, where the part is shared that they decide.
+
+        Raises FederationError where too few have the same.
+        """
+        head = agreed.form.head
+        if head and head not in private and self._own.types == "own":
+            compare_types(federation, agreed.types, step=self.kind.steps[0], head=head)
 
     def round(
-        self, state: FedNERState, federation: Federation, n: int
-    ) -> tuple[FedNERState, dict[str, Any]]:
+        self, state: FedNERState[Any], federation: Federation, n: int
+    ) -> tuple[FedNERState[Any], dict[str, Any]]:
         """Sites send gradients of the shared parts; their weighted mean is followed (Eq. 2)."""
-        training, own = self._run.training, self._own
-        rate = training.learning_rate * training.decay ** (n - 1)
-        sites = federation.draw(self._run.federation.fraction, n)
+        own, how = self._own, how_of(self._run, n)
+        drawn = federation.draw(self._run.federation.fraction, n)
+        sites = [site for site in drawn if site not in state.idle]
+        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        if not sites:
+            return state, {**facts, "sites": list(drawn), "sentences": 0}
         ask = Improve(
             weights=self._sent(state),
-            learning_rate=rate,
-            weight_decay=training.weight_decay,
-            clip=training.clip,
-            word_dropout=training.word_dropout,
+            how=how,
             local_steps=own.local_steps,
             sparse=own.sparse,
         )
@@ -183,47 +181,40 @@ class FedNER:
                 state.weights,
                 mean,
                 moments=Moments(state.steps, state.means, state.squares),
-                learning_rate=rate,
-                weight_decay=training.weight_decay,
+                learning_rate=how.learning_rate,
+                weight_decay=how.weight_decay,
             )
             state = replace(state, weights=weights, **vars(moments))
         else:
             moved = {name: state.weights[name] + change for name, change in mean.items()}
             state = replace(state, weights=moved)
-        facts = {
+        facts |= {
             "loss": total.loss / total.share,
-            "learning_rate": rate,
-            "sites": list(sites),
+            "sites": list(drawn),
             "sentences": total.sentences,
         }
         return state, facts
 
     def score(
-        self, state: FedNERState, federation: Federation, *, part: str, round: int
-    ) -> dict[str, EntityCounts]:
+        self, state: FedNERState[Any], federation: Federation, *, part: str, round: int
+    ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text, each with its own tagger."""
-        ask = Score(self._sent(state), self._run.select.by)
-        step = SCORE if part == "dev" else TEST
-        replies = federation.ask(step, ask, round=round)
-        return {site: counts_of(reply) for site, reply in replies.items()}
+        ask = ScoreOwn(self._sent(state), self._run.select.by)
+        step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
+        return scores_from(federation, self.kind, step, ask, round=round)
 
-    def model(self, state: FedNERState, memory: FedNERMemory) -> TaggerModel:
-        """The tagger that a site kept."""
-        last = lifted({**state.weights, **memory.own}, memory)
-        return TaggerModel(memory, memory.best or last)
+    def model(self, state: FedNERState[Any], memory: Any) -> tuple[Any, Arrays]:
+        """The model that a site kept: its form and its weights."""
+        return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
 
     def extractor(
-        self,
-        state: FedNERState,
-        memory: FedNERMemory,
-        *,
-        key: bytes | None,
-        encoder: str | None = None,
-    ) -> Extractor:
+        self, state: State[Any], memory: Any, *, key: bytes | None, encoder: str | None = None
+    ) -> Any:
         """What reads a site's documents and annotates them, for who holds the key."""
-        return extractor_of(self.model(state, memory), key=key, encoder=encoder)
+        form, weights = self.model(state, memory)
+        return form.extractor(weights, key=key, encoder=encoder)
 
-    def _sent(self, state: FedNERState) -> Arrays:
+    def _sent(self, state: FedNERState[Any]) -> Arrays:
         """The shared weights as they travel."""
         kind = np.dtype(self._own.wire_dtype)
         return {name: value.astype(kind, copy=False) for name, value in state.weights.items()}
@@ -244,8 +235,10 @@ def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, 
     return {site: max(1, share) for site, share in shares.items()}
 
 
-def compare_types(federation: Federation, types_by_site: Mapping[str, list[str]]) -> None:
-    """Leave out sites that have not the tag set that most have: a CRF is of one tag set.
+def compare_types(
+    federation: Federation, types_by_site: Mapping[str, list[str]], *, step: Step, head: str
+) -> None:
+    """Leave out sites that have not the types that most have, of which `head` is.
 
     Raises FederationError where too few have the same.
     """
@@ -253,11 +246,23 @@ def compare_types(federation: Federation, types_by_site: Mapping[str, list[str]]
     alike(
         federation,
         {site: tuple(types) for site, types in types_by_site.items()},
-        step=COUNT_VOCABULARY,
-        why="its tag set is not that of the other sites, and the CRF is shared",
+        step=step,
+        why=f"its tag set is not that of the other sites, and {head} is shared",
         error=lambda _: FederationError(
-            f"the CRF depends on the tag set, and the sites' tag sets differ: {sets}",
-            fix="put crf into options.private, map the sites' tags to common ones, or give every"
-            ' site all tags with options.types = "common"',
+            f"{head} depends on the tag set, and the sites' tag sets differ: {sets}",
+            fix=f"put {head} into options.private, map the sites' tags to common ones, or give"
+            ' every site all tags with options.types = "common"',
         ),
     )
+
+
+def _check_parts(weights: Arrays, private: Sequence[str]) -> None:
+    """Raise SettingsError where no parameter is of a part that is to be private."""
+    odd = [part for part in private if not any(is_of(name, [part]) for name in weights)]
+    if odd:
+        parts = sorted({name.partition(".")[0] for name in weights})
+        raise SettingsError(
+            f"the model has no part {odd[0]!r} that could be private",
+            expected=", ".join(parts),
+            got=odd[0],
+        )

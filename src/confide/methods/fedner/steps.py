@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches import drawn_batch
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import bounded
@@ -18,66 +17,60 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
+from confide.kinds.how import How
+from confide.kinds.protocol import F, Kept, S, Taken, check_taken
 from confide.learning.adam import Moments, adam
-from confide.learning.gradients import gradients
-from confide.learning.predict import annotate
 from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays, initial
-from confide.methods.evaluation import Scored, check_scored, counts_of, score_documents
-from confide.methods.taggers import (
-    TaggerMemory,
-    check_vectors,
-    encoded_text,
-    forget_text,
-    keep_private,
-    model_of,
-    prepared_text,
-    tag_set,
-    tagger_sizes,
-    vectors_check,
-    vectors_of,
-)
-from confide.methods.vocabulary import training_examples
-from confide.scoring import f1, micro
 
 HALF = 1024.0
 """What is sent as float16 is multiplied by this, so that small gradients do not vanish."""
 
 
 @dataclass(frozen=True)
-class Enrol(TaggerMemory):
-    """Take part: the common vocabulary, which parts are private, and how much to do."""
+class Enrol(Generic[F]):
+    """Take part: the common form, which parts are private, and the tables that a file lifts."""
 
-    private: list[str] = carries("parts of the tagger that stay at the site")
-    own_types: bool = carries("whether a site's tags are its own or the common ones")
-    batch_size: int = carries("sentences that the site draws in each step")
-    share: float = carries("the site's share of all training sentences")
-    word_weights: Arrays = carries("the shared word table at its start, where there is a file")
-
-
-@dataclass(frozen=True)
-class Enrolled:
-    """The site has a tagger of its own."""
-
-    vectors: str = carries("keyed check value of the site's vector file; empty without one")
+    form: F = carries("the form of the model")
+    private: list[str] = carries("parts of the model that stay at the site")
+    own_types: bool = carries("whether a site's types are its own or the common ones")
+    tables: Arrays = carries("the shared word table at its start, where there is a file")
 
 
 @dataclass(frozen=True)
-class FedNERMemory(TaggerMemory):
-    """What a site keeps: its own form, the private parts and their moments, its best tagger."""
+class TakeShare:
+    """How much to do in each round, and how much it counts."""
 
-    private: list[str] = carries("parts of the tagger that stay here")
-    batch_size: int = carries("sentences in a step")
-    share: float = carries("of all training sentences")
-    lift_ids_K: NDArray[np.int64] = carries("rows of the word table that the file has")
-    lift_rows_KD: NDArray[np.float32] = carries("its vectors, less the table's start")
+    batch_size: int = carries("examples that the site draws in each step")
+    share: float = carries("the site's share of all training examples")
+
+
+@dataclass(frozen=True)
+class ShareTaken:
+    """The site will do so."""
+
+    batch_size: int = carries("examples that the site draws in each step")
+
+
+@dataclass(frozen=True)
+class Enrolled(Kept[F], Generic[F]):
+    """What a site keeps: its own form, the private parts and their moments, its best model."""
+
+    private: list[str] = carries("parts of the model that stay here")
+    batch_size: int = carries("examples in a step")
+    share: float = carries("of all training examples")
+    lift_ids: dict[str, NDArray[np.int64]] = carries(
+        "rows of each table that the site's file has", legend="K"
+    )
+    lift_rows: dict[str, NDArray[np.float32]] = carries(
+        "its vectors, less the table's start", legend="KD"
+    )
     own: Arrays = carries("weights of the private parts")
-    steps: int = carries("steps of Adam")
-    means: Arrays = carries("Adam's running means of the gradient")
-    squares: Arrays = carries("Adam's running means of its square")
-    best_round: int = carries("the round that was best on the site's development text")
-    best_score: float = carries("its F1 there")
-    best: Arrays = carries("weights of the whole tagger in that round")
+    steps: int = carries("steps of Adam", start=int)
+    means: Arrays = carries("Adam's running means of the gradient", start=dict)
+    squares: Arrays = carries("Adam's running means of its square", start=dict)
+    best_round: int = carries("the round that was best on the site's development text", start=int)
+    best_score: float = carries("its score there", start=lambda: -2.0)
+    best: Arrays = carries("weights of the whole model in that round", start=dict)
 
 
 @dataclass(frozen=True)
@@ -85,10 +78,7 @@ class Improve:
     """Take a step from these weights of the shared parts."""
 
     weights: Arrays = carries("weights of the shared parts")
-    learning_rate: float = carries("of Adam")
-    weight_decay: float = carries("factor")
-    clip: float = carries("largest norm of a gradient")
-    word_dropout: float = carries("share of words that are read as the unknown one")
+    how: How = carries("how a site trains")
     local_steps: int = carries("steps in a round; more than one: changes are sent, not gradients")
     sparse: bool = carries("whether rows of an update that are zero stay at the site")
 
@@ -104,71 +94,71 @@ class Improved:
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreOwn:
     """Score your held-out text."""
 
     weights: Arrays = carries("weights of the shared parts")
-    select: str = carries("by which score a site keeps its best tagger: strict, relaxed or last")
+    select: str = carries("by which score a site keeps its best model, or last")
 
 
-def enrol(
-    site: Site, memory: FedNERMemory | None, ask: Enrol, turn: Turn
-) -> tuple[Enrolled, FedNERMemory]:
-    """Make a tagger of the site's own form; its private parts start from the turn's seed."""
-    forget_text(site)
-    _check_guards(site, ask)
-    form = _own_form(site, ask)
-    own = of_parts(arrays(initial(tagger_sizes(form), turn.seed)), ask.private)
-    found = vectors_of(site, form)
-    ids_K = found.ids_K.astype(np.int64) if found else np.zeros(0, np.int64)
-    rows_KD = found.rows_KD if found else np.zeros((0, form.sizes["word_dim"]), np.float32)
-    start = own if "word" in ask.private else ask.word_weights
-    mine = FedNERMemory(
-        **vars(form),
+def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken, Enrolled[F]]:
+    """Make a model of the site's own form; its private parts start from the turn's seed."""
+    if not set(site.guards.private) <= set(ask.private):
+        raise Refusal("private-part")
+    common: Any = ask.form
+    form = common.own(site, ask.private) if ask.own_types else common
+    desk = form.at(site)
+    vectors = desk.vectors()
+    own = of_parts(form.first(turn.seed), ask.private)
+    lift = desk.lift()
+    start = {**ask.tables, **own}
+    mine = Enrolled(
+        form,
         private=list(ask.private),
-        batch_size=ask.batch_size,
-        share=ask.share,
-        lift_ids_K=ids_K,
-        lift_rows_KD=rows_KD - start["word.weight"][ids_K] if found else rows_KD,
+        batch_size=0,
+        share=0.0,
+        lift_ids={name: ids_K for name, (ids_K, _) in lift.items()},
+        lift_rows={name: rows_KD - start[name][ids_K] for name, (ids_K, rows_KD) in lift.items()},
         own=own,
-        steps=0,
-        means={},
-        squares={},
-        best_round=0,
-        best_score=-2.0,
-        best={},
     )
-    return Enrolled(vectors_check(site, found)), mine
+    return Taken(desk.size, vectors), mine
+
+
+def take_share(
+    site: Site, memory: Enrolled[F] | None, ask: TakeShare, turn: Turn
+) -> tuple[ShareTaken, Enrolled[F]]:
+    """Keep how much to do, if the site's own guards allow it."""
+    mine = replace(known(memory), batch_size=ask.batch_size, share=ask.share)
+    _check_guards(site, mine)
+    return ShareTaken(ask.batch_size), mine
 
 
 def improve(
-    site: Site, memory: FedNERMemory | None, ask: Improve, turn: Turn
-) -> tuple[Improved, FedNERMemory]:
+    site: Site, memory: Enrolled[F] | None, ask: Improve, turn: Turn
+) -> tuple[Improved, Enrolled[F]]:
     """Steps on batches of the site's text; private parts are updated here (Algorithm 1)."""
     memory = known(memory)
     _check_guards(site, memory)
-    encoded = encoded_text(site, memory)
-    if not len(encoded):
-        raise Refusal("no-training-text")
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # the update of a private part would leave
+    desk: Any = memory.form.at(site)
+    how = replace(ask.how, batch_size=memory.batch_size)
     received = _received(ask.weights)
     shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
     update: Arrays = {}
-    losses = []
+    losses, examples = [], 0
     for number in range(ask.local_steps):
-        seed = derive_seed(turn.seed, number)
-        batch = drawn_batch(encoded, memory.batch_size, seed=seed, word_dropout=ask.word_dropout)
-        model = model_of(site, memory, lifted({**shared, **own}, memory), lent=True)
-        loss, slope = gradients(model, batch, seed=seed, clip=ask.clip)
+        weights = lifted({**shared, **own}, memory)
+        loss, slope, drawn = desk.gradient(weights, how, seed=derive_seed(turn.seed, number))
         losses.append(loss)
+        examples += drawn
         moved = own if ask.local_steps == 1 else {**shared, **own}
         moved, moments = adam(
             moved,
             slope,
             moments=moments,
-            learning_rate=ask.learning_rate,
-            weight_decay=ask.weight_decay,
+            learning_rate=how.learning_rate,
+            weight_decay=how.weight_decay,
         )
         own = {name: moved[name] for name in own}
         if ask.local_steps == 1:
@@ -181,21 +171,23 @@ def improve(
         update={name: _sent(memory.share * update[name], ask.weights[name]) for name in update},
         share=memory.share,
         loss=memory.share * float(np.mean(losses)),
-        sentences=ask.local_steps * min(memory.batch_size, len(encoded)),
+        sentences=examples,
     )
     return reply, mine
 
 
 def score(
-    site: Site, memory: FedNERMemory | None, ask: Score, turn: Turn
-) -> tuple[Scored, FedNERMemory]:
-    """Count on the site's development text, and keep the tagger if it is the best yet there."""
+    site: Site, memory: Enrolled[F] | None, ask: ScoreOwn, turn: Turn
+) -> tuple[S, Enrolled[F]]:
+    """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
     weights = _current(ask, memory)
-    counted = _counted(site, memory, "dev", weights=weights)
-    value = -1 / max(turn.round, 1)  # grows from round to round, and is under every F1
-    if counted.sentences and ask.select != "last":
-        value = f1(micro(getattr(counts_of(counted), ask.select)))
+    desk: Any = memory.form.at(site)
+    counted = desk.scored(weights, "dev")
+    value = -1 / max(turn.round, 1)  # grows from round to round, and is under every score
+    if ask.select != "last":
+        found = desk.worth(counted, ask.select)
+        value = value if found is None else found
     if value <= memory.best_score:
         return counted, memory
     kept = {name: array.copy() for name, array in weights.items()}
@@ -203,12 +195,18 @@ def score(
 
 
 def test(
-    site: Site, memory: FedNERMemory | None, ask: Score, turn: Turn
-) -> tuple[Scored, FedNERMemory]:
-    """Count on the site's test text, with the tagger that the site kept."""
+    site: Site, memory: Enrolled[F] | None, ask: ScoreOwn, turn: Turn
+) -> tuple[S, Enrolled[F]]:
+    """Count on the site's test text, with the model that the site kept."""
     memory = known(memory)
     weights = memory.best or _current(ask, memory)
-    return _counted(site, memory, "test", weights=weights), memory
+    return memory.form.at(site).scored(weights, "test"), memory
+
+
+def check_share(ask: TakeShare, reply: ShareTaken) -> None:
+    """Raise GuardError where a site would do something else."""
+    if reply.batch_size != ask.batch_size:
+        raise GuardError("batch_size is not what was asked for")
 
 
 def check_improved(ask: Improve, reply: Improved) -> None:
@@ -231,7 +229,8 @@ def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
     return replace(reply, update={name: _sent(kept[name], reply.update[name]) for name in kept})
 
 
-ENROL = Step.of(enrol, check=check_vectors)
+ENROL = Step.of(enrol, check=check_taken)
+TAKE_SHARE = Step.of(take_share, check=check_share)
 IMPROVE = Step.of(
     improve,
     summed=True,
@@ -243,47 +242,36 @@ IMPROVE = Step.of(
     # be 32 times as large as the median, so no ratio tells a lie from a hard batch
     learnt=Learnt("update", "share", slack=math.inf),
 )
-SCORE = Step.of(score, check=check_scored)
-TEST = Step.of(test, check=check_scored)
+SCORE_OWN = Step.of(score)
+TEST_OWN = Step.of(test)
 
 
-def _check_guards(site: Site, form: Enrol | FedNERMemory) -> None:
+def _check_guards(site: Site, memory: Enrolled[Any]) -> None:
     """Raise Refusal where the site's own guards do not let it take part like this."""
-    keep_private(site, set(form.private))
-    if min(form.batch_size, len(training_examples(site))) < site.guards.min_batch:
+    if not set(site.guards.private) <= set(memory.private):
+        raise Refusal("private-part")
+    if min(memory.batch_size, memory.form.at(site).size) < site.guards.min_batch:
         raise Refusal("small-batch")
 
 
-def _own_form(site: Site, ask: Enrol) -> TaggerMemory:
-    """The form of the site's tagger: the common one, with its own tags. Raises Refusal."""
-    types, scheme = list(ask.types), site.tag_scheme or ask.tag_scheme
-    if ask.own_types:
-        types = sorted({span[2] for one in training_examples(site) for span in one.spans})
-    if "crf" not in ask.private and scheme != ask.tag_scheme:
-        raise Refusal("tag-scheme")
-    fields = {name: getattr(ask, name) for name in TaggerMemory.__dataclass_fields__}
-    fields |= {"types": types, "tag_scheme": scheme}
-    form = TaggerMemory(**fields)
-    return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
-
-
 def is_of(name: str, parts: Sequence[str]) -> bool:
-    """Whether a parameter belongs to one of these parts of the tagger."""
-    return name.partition(".")[0] in parts
+    """Whether a parameter belongs to one of these parts of the model."""
+    return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
 def of_parts(weights: Mapping[str, Any], parts: Sequence[str]) -> Arrays:
-    """The parameters that belong to these parts of the tagger."""
+    """The parameters that belong to these parts of the model."""
     return {name: value for name, value in weights.items() if is_of(name, parts)}
 
 
-def lifted(weights: Arrays, memory: FedNERMemory) -> Arrays:
+def lifted(weights: Arrays, memory: Enrolled[Any]) -> Arrays:
     """The weights with the vectors of the site's file laid under the word table."""
-    if not len(memory.lift_ids_K):
-        return weights
-    table_VD = weights["word.weight"].copy()
-    table_VD[memory.lift_ids_K] += memory.lift_rows_KD
-    return {**weights, "word.weight": table_VD}
+    tables = {}
+    for name, ids_K in memory.lift_ids.items():
+        table_VD = weights[name].copy()
+        table_VD[ids_K] += memory.lift_rows[name]
+        tables[name] = table_VD
+    return {**weights, **tables}
 
 
 def _received(weights: Arrays) -> Arrays:
@@ -291,17 +279,9 @@ def _received(weights: Arrays) -> Arrays:
     return {name: value.astype(np.float32, copy=False) for name, value in weights.items()}
 
 
-def _current(ask: Score, memory: FedNERMemory) -> Arrays:
-    """The site's tagger as it is now."""
-    received = _received(ask.weights)
-    return lifted({**received, **memory.own}, memory)
-
-
-def _counted(site: Site, memory: FedNERMemory, part: str, *, weights: Arrays) -> Scored:
-    """Counts of a part of the site's text under a tagger."""
-    prepared = prepared_text(site, memory, part)
-    model = model_of(site, memory, weights, lent=True)
-    return score_documents(site.documents(part), annotate(model, prepared))
+def _current(ask: ScoreOwn, memory: Enrolled[Any]) -> Arrays:
+    """The site's model as it is now."""
+    return lifted({**_received(ask.weights), **memory.own}, memory)
 
 
 def _sent(update: np.ndarray, like: np.ndarray) -> np.ndarray:

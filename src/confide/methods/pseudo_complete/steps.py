@@ -1,4 +1,4 @@
-"""Pseudo-complete annotation at a site: what it answers.
+"""Pseudo-complete annotation: what the server and the sites say to each other, and what sites do.
 
 See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long ones),
 G numbers of the shared part by whose gradient sentences are compared.
@@ -7,59 +7,128 @@ G numbers of the shared part by whose gradient sentences are compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from confide.data.completing import completed
-from confide.data.examples import Example, Span
-from confide.federation.failures import Refusal
-from confide.federation.guards import bounded
+from confide.data.examples import Span
+from confide.errors import GuardError
+from confide.federation.guards import MOST, bounded, near
 from confide.federation.memory import known
-from confide.federation.messages import Arrays
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.learning.modelling import Slopes, annotate_with, read
-from confide.learning.optimisers import Optimiser
-from confide.learning.weights import load, trained
-from confide.methods.context import with_features
-from confide.methods.evaluation import HELD_OUT, Scored, check_scored, score_documents
-from confide.methods.pseudo_complete.asks import (
-    Complete,
-    Completed,
-    ScoreTypes,
-    ShapeTaken,
-    Weigh,
-    Weighed,
-    bounded_completed,
-    bounded_weighed,
-    check_completed,
-    check_taken,
-    check_weighed,
-    numbers_of_weighed,
-    start_of_completed,
-)
-from confide.methods.pseudo_complete.extractor import among
-from confide.methods.pseudo_complete.forms import (
-    BartMemory,
-    BartShape,
-    Memory,
-    TaggedMemory,
-    TokenMemory,
-    TokenShape,
-    counted_anew,
-    desk_of,
-    own_types,
-    training_modeller,
-    weighed_now,
-)
-from confide.methods.taggers import TaggerMemory, keep_private
-from confide.methods.vocabulary import training_examples
+from confide.kinds.entities import EntityDesk
+from confide.kinds.how import How
+from confide.kinds.protocol import F, Kept, Take, Taken, check_taken, taken
+from confide.kinds.types import own_types
+from confide.kinds.vocabulary import training_examples
+from confide.learning.modelling import Slopes
 
-# --- a site's text ------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counting(Kept[F], Generic[F]):
+    """What a site keeps: the form, and how much its sentences count. S sentences, or windows."""
+
+    instance_weights_S: NDArray[np.float32] = carries(
+        "how much each training sentence counts", start=lambda: np.ones(0, np.float32)
+    )
+    weighed: int = carries("the last round in which they were brought up to date", start=int)
+
+
+@dataclass(frozen=True)
+class Weigh:
+    """What would these weights have you learn of the types that you do not annotate?"""
+
+    weights: Arrays = carries("the common weights of what is trained")
+    shared: str = carries("the parameter by whose gradient sentences are compared")
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The target gradient of Eq. 11, of all training sentences together."""
+
+    slope_G: NDArray[np.float32] = carries("gradient of the target loss by the shared parameter")
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Annotate what you lack, and train from these weights."""
+
+    weights: Arrays = carries("the common weights of what is trained")
+    how: How = carries("how a site trains")
+    distil: bool = carries("whether types that the site lacks are annotated by the common model")
+    slope_G: NDArray[np.float32] = carries(
+        "sum of all sites' target gradients; empty: no weighting"
+    )
+    kept: float = carries("how much an instance weight keeps of what it was, alpha")
+    centred: bool = carries("whether a site's instance weights are moved to a mean of 1")
+    weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What training came to, multiplied by the site's weight."""
+
+    weights: Arrays = carries(
+        "trained weights, times the site's weight in the mean; of a table the rows that changed"
+    )
+    weight: float = carries("the site's weight in the mean")
+    loss: float = carries("mean training loss per sentence, times the weight")
+    examples: int = carries("sentences trained on, over all epochs")
+    own: int = carries("entities that the site annotated")
+    pseudo: int = carries("entities that the common model annotated")
+
+
+def check_weighed(ask: Weigh, reply: Weighed) -> None:
+    """Raise GuardError where the gradient is not one of the shared parameter."""
+    want = ask.weights[ask.shared].size if ask.shared in ask.weights else -1
+    if reply.slope_G.shape != (want,) or reply.slope_G.dtype != np.float32:
+        got = str(reply.slope_G.shape)
+        raise GuardError("slope_G has another shape", expected=f"({want},)", got=got)
+    if want and np.abs(reply.slope_G).max() > MOST:
+        raise GuardError("slope_G is absurdly large")
+
+
+def numbers_of_weighed(ask: Weigh) -> dict[str, int]:
+    """How many numbers a reply holds: those of the shared parameter."""
+    return {"slope_G": ask.weights[ask.shared].size}
+
+
+def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
+    """The reply with a gradient that is no larger than `most`."""
+    return Weighed(bounded({"slope": reply.slope_G}, most)["slope"])
+
+
+def check_completed(ask: Complete, reply: Completed) -> None:
+    """Raise GuardError where a site's weight in the mean or a count is not what was asked for."""
+    if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
+        raise GuardError("weight must be at least 1, and 1 where sites count equally")
+    if reply.examples < 1 or reply.own < 0 or reply.pseudo < 0:
+        raise GuardError("examples, own or pseudo is not a count")
+    if reply.pseudo and not ask.distil:
+        raise GuardError("pseudo is not a count")
+
+
+def start_of_completed(ask: Complete, reply: Completed, name: str) -> np.ndarray:
+    """What an array of the reply would be, had the site learnt nothing."""
+    start: np.ndarray = ask.weights[name]
+    return start if reply.weight == 1.0 else start * np.float32(reply.weight)
+
+
+def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed:
+    """The reply with weights that are at most `most` away from those that were asked."""
+    before = {name: start_of_completed(ask, reply, name) for name in reply.weights}
+    kept = near(reply.weights, before, most, times=reply.weight)
+    return reply if kept is reply.weights else replace(reply, weights=kept)
+
+
+# --- a site's text --------------------------------------------------------------------------------
 
 
 class _Annotated(NamedTuple):
@@ -70,174 +139,111 @@ class _Annotated(NamedTuple):
     pseudo: int
 
 
-def take_tagger(
-    site: Site, memory: TaggedMemory | None, ask: TaggerMemory, turn: Turn
-) -> tuple[ShapeTaken, TaggedMemory]:
-    """Keep the form of the tagger and the common vocabulary."""
-    keep_private(site, set())
-    return _taken(site, counted_anew(ask, TaggedMemory))
+D = TypeVar("D", bound=EntityDesk[Any])
 
 
-def take_token_shape(
-    site: Site, memory: TokenMemory | None, ask: TokenShape, turn: Turn
-) -> tuple[ShapeTaken, TokenMemory]:
-    """Keep the form of the encoder that tags."""
-    return _taken(site, counted_anew(ask, TokenMemory))
-
-
-def take_bart_shape(
-    site: Site, memory: BartMemory | None, ask: BartShape, turn: Turn
-) -> tuple[ShapeTaken, BartMemory]:
-    """Keep the form of the LightNER."""
-    return _taken(site, counted_anew(ask, BartMemory))
-
-
-def _taken(site: Site, memory: Any) -> tuple[ShapeTaken, Any]:
-    for name in ("text", "annotated", "slopes", *HELD_OUT):
-        site.cache.pop(f"completing {name}", None)
-    if not own_types(site) <= set(memory.types):
-        raise Refusal("tag-outside-set")
-    desk_of(site, memory)
-    return ShapeTaken(len(training_examples(site))), memory
-
-
-def _model_at(site: Site, memory: Memory, weights: Arrays, *, lent: bool = False) -> nn.Module:
-    """The one model of this form in this process, with these weights."""
-    model = desk_of(site, memory).model
-    load(model, weights, lent=lent)
-    return model
-
-
-def _text_of(site: Site, memory: Memory) -> Any:
-    """The site's training sentences as numbers, made once."""
-    if "completing text" not in site.cache:
-        examples = training_examples(site)
-        made = desk_of(site, memory).modeller.prepared(examples)
-        site.cache["completing text"] = _featured(site, memory, made, examples)
-    return site.cache["completing text"]
-
-
-def _featured(site: Site, memory: Memory, text: Any, examples: Sequence[Example]) -> Any:
-    """The text with the features of the tagger's frozen encoder, if it has one."""
-    if not isinstance(memory, TaggerMemory):
-        return text
-    return with_features(text, examples, site=site, name=memory.context)
-
-
-def _annotated(site: Site, memory: Memory, weights: Arrays | None, *, round: int) -> _Annotated:
+def _annotated(desk: D, weights: Arrays | None, *, round: int) -> _Annotated:
     """The training text with its own annotation, and with that of a model with these weights.
 
     Made once in a round (3.2): both steps of a round see the same weights.
     """
-    key = (round, weights is not None)
-    kept = site.cache.get("completing annotated")
+    cache, key = desk.site.cache, (round, weights is not None)
+    kept = cache.get("completing annotated")
     if kept is not None and kept[0] == key:
         found: _Annotated = kept[1]
         return found
-    modeller, text = desk_of(site, memory).modeller, _text_of(site, memory)
-    examples, own = training_examples(site), own_types(site)
-    spans = [list(example.spans) for example in examples]
+    spans = [list(example.spans) for example in training_examples(desk.site)]
+    own = sum(map(len, spans))
     if weights is not None:
-        spans = _with_pseudo(site, memory, spans, weights=weights)
-    made = _Annotated(
-        modeller.annotated(text, spans, source=own),
-        own=sum(len(example.spans) for example in examples),
-        pseudo=sum(map(len, spans)) - sum(len(example.spans) for example in examples),
-    )
-    site.cache["completing annotated"] = (key, made)
+        spans = _with_pseudo(desk, spans, weights=weights)
+    made = _Annotated(desk.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
+    cache["completing annotated"] = (key, made)
     return made
 
 
-def _with_pseudo(
-    site: Site, memory: Memory, spans: Sequence[Sequence[Span]], *, weights: Arrays
-) -> list[list[Span]]:
+def _with_pseudo(desk: D, spans: Sequence[Sequence[Span]], *, weights: Arrays) -> list[list[Span]]:
     """The spans of each sentence, and what the common model finds of the types it lacks (Eq. 5)."""
-    missing = set(memory.types) - own_types(site)
+    missing = set(desk.form.types) - own_types(desk.site)
     if not missing:
         return [list(one) for one in spans]
-    model = _model_at(site, memory, weights, lent=True)
-    found = desk_of(site, memory).modeller.find(model, _text_of(site, memory))
     return [
         completed(own, [one[:3] for one in spotted], missing=missing)
-        for own, spotted in zip(spans, found, strict=True)
+        for own, spotted in zip(spans, desk.find(weights), strict=True)
     ]
 
 
-def _slopes(site: Site, memory: Memory, ask: Weigh | Complete, *, round: int) -> Slopes:
+def _slopes(desk: D, ask: Weigh | Complete, *, round: int) -> Slopes:
     """The gradients of every training sentence, under the weights of the round, made once."""
-    kept = site.cache.get("completing slopes")
+    kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
-        encoded = _annotated(site, memory, ask.weights, round=round).encoded
-        model = _model_at(site, memory, ask.weights, lent=True)
-        kept = (round, desk_of(site, memory).modeller.slopes(model, encoded))
-        site.cache["completing slopes"] = kept
+        encoded = _annotated(desk, ask.weights, round=round).encoded
+        kept = (round, desk.slopes(ask.weights, encoded))
+        desk.site.cache["completing slopes"] = kept
     found: Slopes = kept[1]
     return found
-
-
-def _known(memory: Memory | None) -> Memory:
-    return cast(Memory, known(memory))
 
 
 # --- what a site answers --------------------------------------------------------------------------
 
 
-def weigh(site: Site, memory: Memory | None, ask: Weigh, turn: Turn) -> tuple[Weighed, Memory]:
+def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Counting[F]]:
+    """Keep the form, and count all sentences alike."""
+    for name in ("annotated", "slopes"):
+        site.cache.pop(f"completing {name}", None)
+    return taken(site, ask.form), Counting(ask.form)
+
+
+def weigh(
+    site: Site, memory: Counting[F] | None, ask: Weigh, turn: Turn
+) -> tuple[Weighed, Counting[F]]:
     """The target gradient; those of single sentences stay here (Algorithm 2)."""
-    mine = _known(memory)
-    return Weighed(_slopes(site, mine, ask, round=turn.round).target_SG.sum(0)), mine
+    memory = known(memory)
+    slopes = _slopes(_desk(site, memory), ask, round=turn.round)
+    return Weighed(slopes.target_SG.sum(0)), memory
 
 
 def complete(
-    site: Site, memory: Memory | None, ask: Complete, turn: Turn
-) -> tuple[Completed, Memory]:
+    site: Site, memory: Counting[F] | None, ask: Complete, turn: Turn
+) -> tuple[Completed, Counting[F]]:
     """Bring the instance weights up to date, and train on the pseudo-complete annotation."""
-    mine = _known(memory)
-    annotated = _annotated(site, mine, ask.weights if ask.distil else None, round=turn.round)
-    if not len(annotated.encoded):
-        raise Refusal("no-training-text")
-    after: Memory = mine
-    if ask.slope_G.size:
-        after = _reweighed(site, mine, ask, round=turn.round)
+    memory = known(memory)
+    desk = _desk(site, memory)
+    annotated = _annotated(desk, ask.weights if ask.distil else None, round=turn.round)
+    after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
-    model = _model_at(site, mine, ask.weights)
-    report = training_modeller(site, mine, ask.reversal).fit(
-        model,
-        annotated.encoded,
-        weights_S=(
-            counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
-        ),
-        epochs=ask.local_epochs,
-        batch_size=ask.batch_size,
-        optimiser=_optimiser(ask),
-        seed=turn.seed,
+    each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
+    fitted = desk.fit(
+        ask.weights, ask.how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
     )
-    weight = float(len(training_examples(site))) if ask.weighting == "sentences" else 1.0
-    weights = trained(model)
+    weight = float(desk.size) if ask.weighting == "examples" else 1.0
+    weights = fitted.weights
     if weight != 1.0:
         weights = {name: array * np.float32(weight) for name, array in weights.items()}
     reply = Completed(
         weights=weights,
         weight=weight,
-        loss=report.loss * weight,
-        sentences=report.sentences,
+        loss=fitted.loss * weight,
+        examples=fitted.examples,
         own=annotated.own,
         pseudo=annotated.pseudo,
     )
     return reply, after
 
 
-def _reweighed(site: Site, memory: Memory, ask: Complete, *, round: int) -> Memory:
+def _desk(site: Site, memory: Counting[Any]) -> EntityDesk[Any]:
+    desk: EntityDesk[Any] = memory.form.at(site)
+    return desk
+
+
+def _reweighed(desk: D, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
     """The memory with the weights of this round (Eq. 12), from all other sites' target gradient."""
-    slopes = _slopes(site, memory, ask, round=round)
+    slopes = _slopes(desk, ask, round=round)
     before_S = memory.instance_weights_S
     if len(before_S) != len(slopes.source_SG):
         before_S = np.ones(len(slopes.source_SG), np.float32)
-    others_G = ask.slope_G - _as_sent(site, slopes.target_SG.sum(0))
-    after_S = moved_weights(
-        before_S, slopes.source_SG, others_G=others_G, momentum=ask.momentum_of_weights
-    )
-    return weighed_now(memory, after_S, round)
+    others_G = ask.slope_G - _as_sent(desk.site, slopes.target_SG.sum(0))
+    after_S = moved_weights(before_S, slopes.source_SG, others_G=others_G, momentum=ask.kept)
+    return replace(memory, instance_weights_S=after_S.astype(np.float32), weighed=round)
 
 
 def _as_sent(site: Site, slope_G: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -276,8 +282,8 @@ def moved_weights(
 def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.float32]:
     """What a loss is multiplied by: a sentence below 0 counts nothing.
 
-    Of a loss that is to grow there is no end: the model would unlearn its sentences for ever. If
-    `centred` the weights are moved to a mean of 1 before.
+    Maximising a loss is unbounded: the model would unlearn its sentences for ever. If `centred` the
+    weights are moved to a mean of 1 before.
 
     >>> counting(np.float32([-0.5, 0.0, 0.5]), centred=True).tolist()
     [0.5, 1.0, 1.5]
@@ -287,41 +293,7 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
     return np.maximum(weights_S, np.float32(0))
 
 
-def _optimiser(ask: Complete) -> Optimiser:
-    return Optimiser(
-        name=ask.optimiser,
-        learning_rate=ask.learning_rate,
-        momentum=ask.momentum,
-        weight_decay=ask.weight_decay,
-        clip=ask.clip,
-    )
-
-
-def score_types(
-    site: Site, memory: Memory | None, ask: ScoreTypes, turn: Turn
-) -> tuple[Scored, Memory]:
-    """Count what the common model gets right on the site's held-out text.
-
-    Of types that nobody annotated in that text, nothing is counted: what is found may be right.
-    """
-    mine = _known(memory)
-    if ask.part not in HELD_OUT:
-        raise Refusal("bad-ask")
-    modeller, gold = desk_of(site, mine).modeller, site.documents(ask.part)
-    key = f"completing {ask.part}"
-    if key not in site.cache:
-        found = read(modeller, gold)
-        text = _featured(site, mine, found.text, found.examples)
-        site.cache[key] = replace(found, text=text)
-    model = _model_at(site, mine, ask.weights, lent=True)
-    predicted = annotate_with(modeller, model, site.cache[key])
-    annotated = {*own_types(site), *(site.test_knows if ask.part == "test" else ())}
-    return score_documents(gold, among(predicted, gold, annotated)), mine
-
-
-TAKE_TAGGER = Step.of(take_tagger, check=check_taken)
-TAKE_TOKEN_SHAPE = Step.of(take_token_shape, check=check_taken)
-TAKE_BART_SHAPE = Step.of(take_bart_shape, check=check_taken)
+TAKE_AND_COUNT = Step.of(take, check=check_taken)
 WEIGH = Step.of(
     weigh,
     summed=True,
@@ -340,4 +312,3 @@ COMPLETE = Step.of(
     start=start_of_completed,
     learnt=Learnt("weights", "weight", start="weights"),
 )
-SCORE_TYPES = Step.of(score_types, check=check_scored)

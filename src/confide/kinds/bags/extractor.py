@@ -17,12 +17,12 @@ from confide.data.relations import NO_RELATION, RelationExample, Rules, candidat
 from confide.data.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
+from confide.kinds.bags.form import PCNN, BagForm, bag_form_of, words_of
+from confide.kinds.context import find_encoder
+from confide.kinds.relations.form import rules_of
 from confide.learning.bags import BagModeller, bag_scores, sentence_probabilities
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
-from confide.methods.bag_form import PCNN, BagMemory, bag_form_of, words_of
-from confide.methods.context import find_encoder
-from confide.methods.relation_form import rules_of
 from confide.models.bags import BagModel, Denoise
 from confide.text.document import Document, Relation
 
@@ -166,7 +166,7 @@ def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def extractor_of(
-    memory: BagMemory, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    memory: BagForm, weights: Arrays, *, key: bytes | None, encoder: str | None = None
 ) -> BagExtractor:
     """What a trained bag model is for who holds the key, or, if an encoder reads, its files.
 
@@ -186,7 +186,7 @@ def extractor_of(
 
 
 def extractor_with(
-    memory: BagMemory, weights: Arrays, source: Vocabulary | FrozenEncoder
+    memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
 ) -> BagExtractor:
     """The same with these words, row i of the word table being word i, or this encoder."""
     modeller = BagModeller(bag_form_of(memory), source)

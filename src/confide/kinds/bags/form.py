@@ -12,9 +12,9 @@ runs cannot be joined.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,18 @@ from confide.data.vocabulary import (
 )
 from confide.errors import GuardError
 from confide.federation.federation import Federation
-from confide.federation.messages import carries
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm
-from confide.methods.context import WIDEST, encoder_of, find_encoder
-from confide.methods.relation_form import (
-    RelationMemory,
+from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
+from confide.kinds.protocol import desk_at
+from confide.kinds.relations.form import (
+    PairForm,
     check_annotation,
     check_relations_known,
     limit_of,
-    with_encoder,
 )
-from confide.methods.vocabulary import (
+from confide.kinds.vocabulary import (
     MOST_COMMON,
     MOST_WORDS,
     check_digests,
@@ -49,10 +48,19 @@ from confide.methods.vocabulary import (
     digested,
     number,
 )
+from confide.learning.bags import BagForm as Made
+from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
+from confide.learning.weights import arrays
 from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
 
+if TYPE_CHECKING:
+    from confide.kinds.bags.desk import BagDesk
+    from confide.kinds.bags.extractor import BagExtractor
+
 PCNN = "pcnn"
+WORD_ROWS = "reader.word.weight"
+"""A PCNN's table of words."""
 _SIZES = ("word_dim", "position_dim", "filters", "width", "farthest")
 
 
@@ -83,7 +91,7 @@ class BagsCounted:
 
 
 @dataclass(frozen=True)
-class BagMemory(RelationMemory):
+class BagForm(PairForm):
     """What a site keeps: the form of the model, and the common words, whose key it needs."""
 
     pool: str = carries("what stands for an entity where an encoder reads: max")
@@ -99,6 +107,28 @@ class BagMemory(RelationMemory):
     word_digests_V16: NDArray[np.uint8] = carries(
         "digests of the common words, in order of ids", most=MOST_COMMON
     )
+
+    def first(self, seed: int) -> Arrays:
+        """All of a bag model is trained."""
+        return arrays(modeller_without_key(self).initial(seed))
+
+    def tables(self) -> Sequence[str]:
+        """That of words, where a PCNN reads."""
+        return (WORD_ROWS,) if self.reader == PCNN else ()
+
+    def at(self, site: Site) -> BagDesk:
+        """The desk of this form at a site."""
+        from confide.kinds.bags.desk import BagDesk  # it needs this form
+
+        return desk_at(site, self, BagDesk)
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> BagExtractor:
+        """What a trained bag model is for who holds the key. Raises what `extractor_of` raises."""
+        from confide.kinds.bags.extractor import extractor_of  # it needs this form
+
+        return extractor_of(self, weights, key=key, encoder=encoder)
 
 
 def count_bags(
@@ -152,7 +182,7 @@ COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
 
 def agree_on_bags(
     run: RunSettings, federation: Federation, *, denoise: str
-) -> tuple[BagMemory, list[str]]:
+) -> tuple[BagForm, list[str]]:
     """The form that all sites can use, and the sites that hold the common key.
 
     Raises FederationError: keys or encoders differ, or nobody has a relation; QuorumError.
@@ -174,7 +204,7 @@ def agree_on_bags(
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
     words_V16 = number(words, min_count=run.vocabulary.min_count, min_sites=sites)
-    memory = BagMemory(
+    memory = BagForm(
         **form,
         reader=run.bags.reader,
         denoise=denoise,
@@ -214,7 +244,7 @@ def _form(
     }
 
 
-def bag_form_of(memory: BagMemory) -> BagForm:
+def bag_form_of(memory: BagForm) -> Made:
     """What a bag model of this form is, but for its words or its encoder, and its weights."""
     reader: PcnnForm | EncoderForm
     if memory.reader == PCNN:
@@ -227,10 +257,10 @@ def bag_form_of(memory: BagMemory) -> BagForm:
             pool=memory.pool,  # type: ignore[arg-type]
             longest=memory.longest,
         )
-    return BagForm(tuple(memory.relations), reader, memory.dropout)
+    return Made(tuple(memory.relations), reader, memory.dropout)
 
 
-def modeller_without_key(memory: BagMemory) -> BagModeller:
+def modeller_without_key(memory: BagForm) -> BagModeller:
     """The same for who makes models and reads nothing: the server.
 
     Raises what `find_encoder` raises.
@@ -241,7 +271,7 @@ def modeller_without_key(memory: BagMemory) -> BagModeller:
     return BagModeller(bag_form_of(memory), find_encoder(memory.encoder))
 
 
-def words_of(memory: BagMemory, key: bytes | None) -> KeyedVocabulary:
+def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:
     """The common words, for who holds the key.
 
     Raises KeyFileError where there is no key, or not the one that the sites shared.
@@ -250,6 +280,6 @@ def words_of(memory: BagMemory, key: bytes | None) -> KeyedVocabulary:
     return KeyedVocabulary(memory.word_digests_V16, "word", key)
 
 
-def triple_digest(memory: BagMemory, key: bytes, triple: tuple[str, str, str]) -> bytes:
+def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
     """16 bytes that stand for (head, tail, relation) in this run, for who holds the key."""
     return digest(key, "triple", json.dumps([memory.nonce, *triple]))

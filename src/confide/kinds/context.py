@@ -7,7 +7,7 @@ cache (`confide.learning.context`), since they are a function of the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -23,9 +23,9 @@ from confide.federation.guards import check_mark
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds.vocabulary import file_check
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.methods.vocabulary import file_check
 
 NONE = "none"
 WIDEST = 16_384
@@ -137,3 +137,26 @@ def with_cached(
     sentences = [example.tokens for example in examples]
     found = contextual(sentences, encoder, folder=cache_folder() if keep else None)
     return with_context(encoded, found.states_NX, found.from_S1)
+
+
+def with_encoder(
+    federation: Federation,
+    step: Step,
+    digests: Mapping[str, str],
+    *,
+    ours: str,
+    name: str = "encoder",
+) -> list[str]:
+    """The sites that have the server's encoder (`ours`), by the digests of theirs.
+
+    The others are left out. Raises FederationError where too few have it.
+    """
+
+    def error(parted: Parted) -> FederationError:
+        return FederationError(
+            f"the sites do not have the server's {name}: {', '.join(parted.odd)} has another one",
+            fix="give every site the same files, and name them with `context` in its table",
+        )
+
+    why = f"its {name} is not the server's"
+    return alike(federation, digests, step=step, why=why, error=error, ours=ours)

@@ -14,10 +14,10 @@ from confide.data.relations import (
 )
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
+from confide.kinds.context import find_encoder
+from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.learning.relations import RelationModeller, probabilities, relation_logits
 from confide.learning.weights import load
-from confide.methods.context import find_encoder
-from confide.methods.relation_form import RelationMemory, modeller_of, rules_of
 from confide.models.relation import RelationClassifier
 from confide.text.document import Document
 
@@ -53,7 +53,7 @@ class RelationExtractor:
 
 
 def extractor_of(
-    memory: RelationMemory, weights: Arrays, *, encoder: str | None = None
+    memory: RelationForm, weights: Arrays, *, encoder: str | None = None
 ) -> RelationExtractor:
     """What a trained classifier is; `encoder` is where its files lie, if not as the settings say.
 

@@ -6,23 +6,29 @@ sites), the names of its relations and entity types, and between which types its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from confide.data.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
-from confide.federation.agreement import Parted, alike
 from confide.federation.federation import Federation
 from confide.federation.guards import check_mark, check_names
-from confide.federation.messages import carries
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
+from confide.kinds.protocol import desk_at
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.relations import RelationForm, RelationModeller
-from confide.methods.context import WIDEST, encoder_of, find_encoder
+from confide.learning.relations import RelationForm as Made
+from confide.learning.relations import RelationModeller
+from confide.learning.weights import arrays
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+
+if TYPE_CHECKING:
+    from confide.kinds.relations.desk import RelationDesk
+    from confide.kinds.relations.extractor import RelationExtractor
 
 ANY = -1
 """How a message says of a limit that there is none."""
@@ -47,10 +53,10 @@ class RelationsDescribed:
 
 
 @dataclass(frozen=True)
-class RelationMemory:
-    """What a site keeps: the form of the classifier, and which pairs are looked at.
+class PairForm:
+    """What finds relations between pairs of entities, and which pairs are looked at.
 
-    `relations` are its classes: the first one is `NO_RELATION`, wherever there are such pairs.
+    `relations` are the classes: the first one is `NO_RELATION`, wherever there are such pairs.
     """
 
     relations: list[str] = carries("names of the classes")
@@ -66,6 +72,42 @@ class RelationMemory:
     pool: str = carries("what stands for an entity: sum or start")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("word pieces that are read of an example")
+
+
+@dataclass(frozen=True)
+class RelationForm(PairForm):
+    """The form of a relation classifier."""
+
+    private: ClassVar[Sequence[str]] = ("relation",)
+    head: ClassVar[str] = "relation"
+    word_table: ClassVar[str] = ""
+
+    def own(self, site: Site, private: Sequence[str]) -> Self:
+        """The form of the site's own classifier, with the relations of its text."""
+        found = {relation.type for document in site.train for relation in document.relations}
+        return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
+
+    def first(self, seed: int) -> Arrays:
+        """Encoder, rows for the marks and a linear layer: all of it is trained."""
+        return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))
+
+    def tables(self) -> Sequence[str]:
+        """None: pieces are not a common vocabulary of the sites."""
+        return ()
+
+    def at(self, site: Site) -> RelationDesk:
+        """The desk of this form at a site."""
+        from confide.kinds.relations.desk import RelationDesk  # it needs this form
+
+        return desk_at(site, self, RelationDesk)
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> RelationExtractor:
+        """What a trained classifier is. Raises FederationError, and what `find_encoder` raises."""
+        from confide.kinds.relations.extractor import extractor_of  # it needs this form
+
+        return extractor_of(self, weights, encoder=encoder)
 
 
 def describe_relations(
@@ -105,8 +147,8 @@ DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
 
 def agree_on_relations(
     run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
-) -> RelationMemory:
-    """The form that all sites can use, with what the public set knows besides.
+) -> tuple[RelationForm, dict[str, list[str]]]:
+    """The form that all sites can use, with what the public set knows besides; by site what it has.
 
     Raises FederationError: sites have different encoders, or nobody annotates a relation.
     """
@@ -123,30 +165,8 @@ def agree_on_relations(
     pairs |= type_pairs(public)
     types = {name for reply in replies.values() for name in reply.types}
     types |= {entity.type for document in public for entity in document.entities}
-    return _form(run, relations, pairs=run.pairs.types or pairs, types=types, digest=server.digest)
-
-
-def with_encoder(
-    federation: Federation,
-    step: Step,
-    digests: Mapping[str, str],
-    *,
-    ours: str,
-    name: str = "encoder",
-) -> list[str]:
-    """The sites that have the server's encoder (`ours`), by the digests of theirs.
-
-    The others are left out. Raises FederationError where too few have it.
-    """
-
-    def error(parted: Parted) -> FederationError:
-        return FederationError(
-            f"the sites do not have the server's {name}: {', '.join(parted.odd)} has another one",
-            fix="give every site the same files, and name them with `context` in its table",
-        )
-
-    why = f"its {name} is not the server's"
-    return alike(federation, digests, step=step, why=why, error=error, ours=ours)
+    form = _form(run, relations, pairs=run.pairs.types or pairs, types=types, digest=server.digest)
+    return form, {site: replies[site].relations for site in same}
 
 
 def check_relations_known(relations: Collection[str]) -> None:
@@ -160,9 +180,9 @@ def check_relations_known(relations: Collection[str]) -> None:
 
 def _form(
     run: RunSettings, relations: set[str], *, pairs: Any, types: set[str], digest: str
-) -> RelationMemory:
+) -> RelationForm:
     own, rules = run.classifier, run.pairs
-    return RelationMemory(
+    return RelationForm(
         relations=[NO_RELATION, *sorted(relations)],
         types=sorted(types) if own.typed else [],
         known_types=sorted(types),
@@ -184,7 +204,7 @@ def limit_of(number: float) -> int:
     return ANY if number == float("inf") else int(number)
 
 
-def rules_of(memory: RelationMemory) -> Rules:
+def rules_of(memory: PairForm) -> Rules:
     """Which pairs of entities are looked at."""
     return Rules(
         types=frozenset(memory.pairs),
@@ -194,9 +214,9 @@ def rules_of(memory: RelationMemory) -> Rules:
     )
 
 
-def modeller_of(memory: RelationMemory, encoder: FrozenEncoder) -> RelationModeller:
+def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModeller:
     """What makes classifiers of this form."""
-    form = RelationForm(
+    form = Made(
         relations=tuple(memory.relations),
         types=tuple(memory.types),
         blind=memory.blind,

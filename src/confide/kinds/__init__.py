@@ -1,0 +1,24 @@
+"""The kinds of models, one folder each, and an explicit dict of them."""
+
+from __future__ import annotations
+
+from confide.kinds.bags import BagKind
+from confide.kinds.encoder import EncoderKind
+from confide.kinds.lightner import LightnerKind
+from confide.kinds.protocol import Kind
+from confide.kinds.relations import RelationKind
+from confide.kinds.tagger import TaggerKind
+from confide.kinds.text import TextKind
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        TaggerKind(),
+        EncoderKind(),
+        LightnerKind(),
+        RelationKind(),
+        BagKind(),
+        TextKind(),
+    )
+}
+"""By their names, those of tasks in the order of the documentation."""

@@ -1,0 +1,255 @@
+"""A bag model at a site: its bags of numbered sentences, made once, and one model in a process.
+
+Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W winners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.bags import held_out_bags, training_bags
+from confide.data.relations import candidates, with_labels
+from confide.data.sentences import EncodedSentences
+from confide.data.vectors import VectorFile, read_vectors
+from confide.data.vocabulary import DIGEST_BYTES, UNK
+from confide.errors import ConfideError
+from confide.federation.failures import Refusal
+from confide.federation.keys import key_check
+from confide.federation.messages import Arrays
+from confide.federation.site import Site
+from confide.kinds.bags.form import (
+    PCNN,
+    WORD_ROWS,
+    BagForm,
+    bag_form_of,
+    triple_digest,
+    words_of,
+)
+from confide.kinds.context import encoder_of
+from confide.kinds.evaluation import BagsScored, bags_scored
+from confide.kinds.how import How
+from confide.kinds.protocol import Fitted
+from confide.kinds.relations.form import rules_of
+from confide.kinds.vocabulary import file_check
+from confide.learning.bags import (
+    BagModeller,
+    EncodedBags,
+    bag_scores,
+    fit_bags,
+    fit_sentences,
+    sentence_probabilities,
+    set_vectors,
+)
+from confide.learning.weights import arrays, load
+from confide.models.bags import BagModel
+from confide.scoring.bags import count_bags
+
+Rows = NDArray[np.int64]
+
+
+@dataclass
+class _Bench:
+    """What the sites of one process share: the model of one form, and what makes it."""
+
+    modeller: BagModeller
+    words_V16: NDArray[np.uint8]
+    vectors: dict[Path, VectorFile] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> BagModel:
+        return self.modeller.initial(0)
+
+    def knows(self, form: BagForm) -> bool:
+        """Whether these are the common words."""
+        ours, theirs = self.words_V16, form.word_digests_V16
+        return ours is theirs or np.array_equal(ours, theirs)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A part of a site's text as bags of numbered sentences.
+
+    Training bags have a class each, `relations_G`, and the digest of their triple,
+    `digests_G16`; held-out bags have `facts`.
+    """
+
+    encoded: EncodedBags
+    groups: Sequence[Rows]
+    relations_G: Rows
+    digests_G16: NDArray[np.uint8]
+    facts: Sequence[frozenset[str]] = ()
+
+
+class BagDesk:
+    """A bag model at a site.
+
+    Besides what every desk does, it says how likely the model finds each relation in every training
+    sentence (`likely`), and trains on some of them alone (`fit`, `only_W`).
+    """
+
+    def __init__(self, site: Site, form: BagForm) -> None:
+        self.site = site
+        self.form = form
+        self._looked: dict[str, Looked] = {}
+
+    @property
+    def size(self) -> int:
+        """Training sentences, each of two entities."""
+        return len(self.looked("train").encoded)
+
+    def check(self) -> None:
+        """Raise Refusal where the training text has a relation that the form does not have."""
+        self.looked("train")
+
+    @property
+    def key(self) -> bytes:
+        """The site's key. Raises Refusal where it is not the one that the sites agreed on."""
+        key = self.site.key()
+        if key_check(key, self.form.nonce) != self.form.check:
+            raise Refusal("other-key")
+        return key
+
+    @property
+    def bench(self) -> _Bench:
+        """That of the site's process. Raises Refusal: key or encoder is not the common one."""
+        key, form, encoder = self.key, self.form, None
+        if form.reader != PCNN:
+            encoder = encoder_of(self.site, form.encoder)
+            if encoder.digest != form.digest:
+                raise Refusal("other-encoder")
+        benches: dict[Any, _Bench] = self.site.scratch.setdefault("bag benches", {})
+        place = (bag_form_of(form), form.check)
+        if place not in benches or not benches[place].knows(form):
+            modeller = BagModeller(bag_form_of(form), encoder or words_of(form, key))
+            benches[place] = _Bench(modeller, form.word_digests_V16)
+        return benches[place]
+
+    def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
+        """The process's model with these weights.
+
+        `vectors`: rows of the site's own file stand at their words. `lent`: it computes with these
+        very arrays, so it must not be trained.
+        """
+        model, found = self.bench.model, self.file if vectors else None
+        load(model, weights, lent=lent and found is None)
+        if found is not None:
+            set_vectors(model, found)
+        return model
+
+    @property
+    def file(self) -> VectorFile | None:
+        """Rows of the site's own file of vectors for the common words, read once in a process."""
+        place, form = self.site.vectors, self.form
+        if place is None or form.reader != PCNN:
+            return None
+        read = self.bench.vectors
+        if place not in read:
+            words = words_of(form, self.site.key())
+            try:
+                found = read_vectors(place, words, how=form.how)  # type: ignore[arg-type]
+            except (OSError, ConfideError) as error:
+                raise Refusal("vectors-missing") from error
+            if found.dims != form.sizes["word_dim"]:
+                raise Refusal("vectors-dimension")
+            read[place] = found
+        return read[place]
+
+    def vectors(self) -> str:
+        """A keyed check value of the file; empty without one."""
+        return file_check(self.site.key(), self.file.digest) if self.file else ""
+
+    def rows_seen(self) -> Arrays:
+        """Of a PCNN's table of words: 1 where the training text has the word, else 0."""
+        encoded = self.looked("train").encoded
+        if not isinstance(encoded, EncodedSentences):
+            return {}
+        words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
+        words_V[encoded.words_N] = 1.0
+        words_V[UNK] = 1.0
+        return {WORD_ROWS: words_V}
+
+    def looked(self, part: str) -> Looked:
+        """The bags of a part of the site's text, made once.
+
+        Raises Refusal where a relation of training text is outside the agreed set, or where
+        training sentences are fewer than the site's own guard asks for.
+        """
+        if part not in self._looked:
+            self._looked[part] = self._training() if part == "train" else self._held_out(part)
+        return self._looked[part]
+
+    def _held_out(self, part: str) -> Looked:
+        documents = self.site.documents(part)
+        examples = candidates(documents, rules_of(self.form)).examples
+        held = held_out_bags(examples, documents, same=self.form.same)  # type: ignore[arg-type]
+        encoded = self.bench.modeller.encoded(with_labels(examples, ()))
+        return Looked(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
+
+    def _training(self) -> Looked:
+        site, form = self.site, self.form
+        examples = candidates(site.train, rules_of(form)).examples
+        if examples and len(examples) < site.guards.min_sentences:
+            raise Refusal("too-few-sentences")
+        bags = training_bags(examples, site.train, same=form.same)  # type: ignore[arg-type]
+        number = {name: place for place, name in enumerate(form.relations)}
+        if not number.keys() >= set(bags.relations):
+            raise Refusal("relation-outside-set")
+        key = self.key
+        marks = [
+            triple_digest(form, key, (*names, relation))
+            for names, relation in zip(bags.pairs, bags.relations, strict=True)
+        ]
+        return Looked(
+            encoded=self.bench.modeller.encoded(bags.examples),
+            groups=bags.groups,
+            relations_G=np.array([number[name] for name in bags.relations], np.int64),
+            digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(-1, DIGEST_BYTES),
+        )
+
+    def likely(self, weights: Arrays, *, vectors: bool) -> NDArray[np.float32]:
+        """likely_SR: of every training sentence, how likely the model finds each relation in it."""
+        model = self.model(weights, vectors=vectors, lent=True)
+        return sentence_probabilities(model, self.looked("train").encoded)
+
+    def fit(self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None) -> Fitted:
+        """Train on the site's own bags; `only_W`: on these of its sentences, each by itself."""
+        looked = self.looked("train")
+        encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
+        if not len(encoded):
+            raise Refusal("no-training-text")
+        model = self.model(weights, vectors=how.vectors)
+        own: dict[str, Any] = {
+            "epochs": how.epochs,
+            "batch_size": how.batch_size,
+            "optimiser": how.steps,
+            "seed": seed,
+        }
+        if only_W is None:
+            denoise: Any = self.form.denoise
+            report = fit_bags(model, encoded, looked.groups, denoise=denoise, **own)
+        else:
+            report = fit_sentences(model, encoded, **own)
+        return Fitted(arrays(model), report.loss, report.sentences)
+
+    def scored(self, weights: Arrays, part: str) -> BagsScored:
+        """How highly the model ranks what holds between the pairs of held-out text, in counts."""
+        looked = self.looked(part)
+        model, denoise = self.model(weights, lent=True), self.form.denoise
+        scores_GR = bag_scores(
+            model,
+            looked.encoded,
+            looked.groups,
+            denoise=denoise,  # type: ignore[arg-type]
+        )
+        return bags_scored(count_bags(scores_GR, self.form.relations, looked.facts))
+
+
+_NONE = np.zeros(0, np.int64)
+_NO_DIGESTS = np.zeros((0, DIGEST_BYTES), np.uint8)

@@ -1,0 +1,147 @@
+"""An encoder that tags: a public encoder with a linear layer over the pieces of each word.
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public encoder. The form holds no word, so there is no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.context import encoder_of, find_encoder
+from confide.kinds.entities import (
+    Bench,
+    EntityDesk,
+    EntityExtractor,
+    EntityKind,
+    extractor_with,
+    other_files,
+)
+from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.types import (
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    described,
+    describing,
+    types_in_text,
+)
+from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.weights import trained
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class EncoderForm:
+    """The form of an encoder that tags words."""
+
+    private: ClassVar[Sequence[str]] = ("tag",)
+    head: ClassVar[str] = "tag"
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "tag.weight"
+
+    types: list[str] = carries("names of all entity types")
+    tag_scheme: str = carries("scheme of the tags: iobes or iob2")
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("word pieces that are read at once")
+
+    def first(self, seed: int) -> Arrays:
+        """Encoder and a new linear layer: all of it is trained."""
+        return trained(TokenModeller(find_encoder(self.encoder), self.made()).initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """Numbers of the whole model: all of it is trained."""
+        return sum(array.size for array in first.values())
+
+    def tables(self) -> Sequence[str]:
+        """None: pieces are not a common vocabulary of the sites."""
+        return ()
+
+    def at(self, site: Site) -> EntityDesk[EncoderForm]:
+        """The desk of this form at a site."""
+        return desk_at(site, self, EntityDesk[EncoderForm])
+
+    def own(self, site: Site, private: Sequence[str]) -> Self:
+        """The form of the site's own model, with the types of its text."""
+        return replace(self, types=types_in_text(site))
+
+    def bench(self, site: Site) -> Bench:
+        """That of the site's process. Raises Refusal where its encoder is another."""
+        encoder = encoder_of(site, self.encoder)
+        if encoder.digest != self.digest:
+            raise Refusal("other-encoder")
+        benches: dict[Any, Bench] = site.scratch.setdefault("encoder benches", {})
+        place = (encoder.folder, repr(self.made()))
+        if place not in benches:
+            benches[place] = Bench(TokenModeller(encoder, self.made()))
+        return benches[place]
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """What a trained one is. Raises FederationError, and what `find_encoder` raises."""
+        found = find_encoder(encoder or self.encoder)
+        if found.digest != self.digest:
+            raise other_files(encoder or self.encoder)
+        return extractor_with(TokenModeller(found, self.made()), weights)
+
+    def made(self) -> TokenForm:
+        """The same as models are made of."""
+        return TokenForm(
+            types=tuple(self.types),
+            tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
+            dropout=self.dropout,
+            longest=self.longest,
+        )
+
+
+def describe_types_and_encoder(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Look the encoder up, and what is annotated in the training text."""
+    return described(site, encoder_of(site, ask.encoder).digest), memory
+
+
+DESCRIBE = describing(describe_types_and_encoder)
+
+
+class EncoderKind(EntityKind):
+    """The kind: `model.kind = "encoder"`."""
+
+    name: ClassVar[str] = "encoder"
+    Form: ClassVar[type] = EncoderForm
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types, with the encoder that the server has. Raises FederationError."""
+        own = run.classifier
+        digest = find_encoder(own.encoder).digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest
+        )
+        form = EncoderForm(
+            types=types,
+            tag_scheme=run.model.tag_scheme,
+            encoder=own.encoder,
+            digest=digest,
+            dropout=own.dropout,
+            longest=own.longest,
+        )
+        return Agreed(
+            form,
+            sorted(replies),
+            {site: reply.sentences for site, reply in replies.items()},
+            {site: reply.types for site, reply in replies.items()},
+        )

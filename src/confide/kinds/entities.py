@@ -1,0 +1,306 @@
+"""What kinds that find entities have in common: a desk at a site, and what a trained model is.
+
+The kinds differ in what makes models of their form (`learning.modelling.EntityModeller`).
+
+Shapes: S rows (training sentences, or windows of long ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from confide.data.examples import Example, Span
+from confide.errors import FederationError
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays
+from confide.federation.site import Site
+from confide.kinds import evaluation
+from confide.kinds.context import with_cached
+from confide.kinds.evaluation import Scored, check_scored, counts_of, score_documents
+from confide.kinds.how import How
+from confide.kinds.protocol import Fitted
+from confide.kinds.types import own_types
+from confide.kinds.vocabulary import training_examples
+from confide.learning.encoder import FrozenEncoder
+from confide.learning.modelling import EntityModeller, Slopes, annotate_with, read
+from confide.learning.predict import FoundSpan
+from confide.learning.weights import load, trained
+from confide.scoring import EntityCounts, f1, micro
+from confide.settings import Settings as RunSettings
+from confide.settings import Task
+from confide.text.document import Document
+
+Modeller = EntityModeller[Any, Any]
+
+
+@dataclass
+class Bench:
+    """What the sites of one process share: what makes models of one form, and one model."""
+
+    modeller: Modeller
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The one model of this form in this process."""
+        return self.modeller.initial(0)
+
+
+class EntityForm(Protocol):
+    """The form of a kind that finds entities.
+
+    `slope` ends the name of the part by whose gradient sentences can be compared; `head` is the
+    part whose shape follows from the types, if there is one.
+    """
+
+    slope: ClassVar[str]
+    head: ClassVar[str]
+    private: ClassVar[Sequence[str]]
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the entity types."""
+        ...
+
+    def own(self, site: Site, private: Sequence[str]) -> Self:
+        """The form of the site's own model, where each has its own types. Raises Refusal."""
+        ...
+
+    def bench(self, site: Site) -> Bench:
+        """That of the site's process. Raises Refusal where its encoder or key is another."""
+        ...
+
+    def parameters(self, first: Arrays) -> int:
+        """Numbers of the whole model, whose first weights are these."""
+        ...
+
+
+E = TypeVar("E", bound=EntityForm)
+
+
+class EntityDesk(Generic[E]):
+    """A kind that finds entities, at a site.
+
+    Besides what every desk does, it finds what the site's own text has under other weights
+    (`find`), lays other spans over it (`annotated`), and says what single sentences pull at
+    (`slopes`).
+    """
+
+    def __init__(self, site: Site, form: E) -> None:
+        self.site = site
+        self.form = form
+
+    @property
+    def size(self) -> int:
+        """Training sentences."""
+        return len(training_examples(self.site))
+
+    def check(self) -> None:
+        """Raise Refusal where the site annotates a type that the form does not have."""
+        if not own_types(self.site) <= set(self.form.types):
+            raise Refusal("tag-outside-set")
+        self.form.bench(self.site)
+
+    def vectors(self) -> str:
+        """There are none."""
+        return ""
+
+    @property
+    def modeller(self) -> Modeller:
+        """What makes the process's model."""
+        return self.form.bench(self.site).modeller
+
+    def trainer(self, how: How) -> Modeller:
+        """What trains it as `how` says."""
+        return self.modeller
+
+    def model(self, weights: Arrays, *, lent: bool = False) -> nn.Module:
+        """The process's model with these weights; `lent`: these very arrays, not to be trained."""
+        model = self.form.bench(self.site).model
+        load(model, weights, lent=lent)
+        return model
+
+    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
+        """The text with what a frozen encoder says of it, if there is one."""
+        return text
+
+    @cached_property
+    def text(self) -> Any:
+        """The training sentences as numbers, without annotation."""
+        examples = training_examples(self.site)
+        return self.featured(self.modeller.prepared(examples), examples)
+
+    @cached_property
+    def own(self) -> Any:
+        """The training sentences as numbers, with the site's own annotation."""
+        return self.annotated([list(one.spans) for one in training_examples(self.site)])
+
+    def annotated(self, spans: Sequence[Sequence[Span]], *, source: Set[str] | None = None) -> Any:
+        """The training sentences with these spans; the types in `source` are the site's own."""
+        own = own_types(self.site) if source is None else source
+        return self.modeller.annotated(self.text, spans, source=own)
+
+    def find(self, weights: Arrays) -> list[list[FoundSpan]]:
+        """What a model of these weights finds in each training sentence."""
+        return self.modeller.find(self.model(weights, lent=True), self.text)
+
+    def slopes(self, weights: Arrays, encoded: Any) -> Slopes:
+        """The gradient of each row's loss by the form's `slope`."""
+        return self.modeller.slopes(self.model(weights, lent=True), encoded)
+
+    def fit(
+        self,
+        weights: Arrays,
+        how: How,
+        *,
+        seed: int,
+        encoded: Any = None,
+        each_S: NDArray[np.float32] | None = None,
+    ) -> Fitted:
+        """Train on the site's own annotation, or on text that `annotated` gave.
+
+        `each_S`: how much the own entities of each row count.
+        """
+        text = self.own if encoded is None else encoded
+        if not len(text):
+            raise Refusal("no-training-text")
+        model = self.model(weights)
+        self.fill(model, how)
+        report = self.trainer(how).fit(
+            model,
+            text,
+            weights_S=each_S,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+        )
+        return Fitted(trained(model), report.loss, report.sentences)
+
+    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
+        """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
+        if not len(self.own):
+            raise Refusal("no-training-text")
+        model = self.model(weights, lent=True)
+        loss, slope = self.trainer(how).gradient(
+            model, self.own, size=how.batch_size, clip=how.clip, seed=seed
+        )
+        return loss, slope, min(how.batch_size, len(self.own))
+
+    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Rows of a file of vectors, by the table that they belong to: ids and rows."""
+        return {}
+
+    def worth(self, counted: Scored, by: str) -> float | None:
+        """By how much a model is better than another; None where nothing was scored."""
+        return f1(micro(getattr(counts_of(counted), by))) if counted.sentences else None
+
+    def fill(self, model: nn.Module, how: How) -> None:
+        """Put the rows of the site's file of vectors into the model, if it is asked to."""
+
+    def rows_seen(self) -> Arrays:
+        """There are no tables."""
+        return {}
+
+    def scored(self, weights: Arrays, part: str) -> Scored:
+        """Counts on held-out text.
+
+        Where the site says what it annotates, nothing is counted of the other types: what is found
+        may be right.
+        """
+        gold = self.site.documents(part)
+        place = f"entities {part}"
+        if place not in self.site.cache:
+            found = read(self.modeller, gold)
+            text = self.featured(found.text, found.examples)
+            self.site.cache[place] = replace(found, text=text)
+        model = self.model(weights, lent=True)
+        predicted = annotate_with(self.modeller, model, self.site.cache[place])
+        if self.site.knows:
+            test = self.site.test_knows if part == "test" else ()
+            predicted = among(predicted, gold, {*self.site.knows, *test})
+        return score_documents(gold, predicted)
+
+
+def among(
+    predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
+) -> list[Document]:
+    """The documents with entities of those types alone that somebody looked for in their text.
+
+    Those are what is `annotated` there, and what occurs in the gold documents.
+    """
+    types = {*annotated, *(e.type for one in gold for e in one.entities)}
+    return [
+        replace(one, entities=tuple(e for e in one.entities if e.type in types))
+        for one in predicted
+    ]
+
+
+@dataclass(frozen=True)
+class EntityExtractor:
+    """A trained model that finds entities of all types.
+
+    `encoder` is the frozen one of a tagger that has contextual features.
+    """
+
+    modeller: Modeller
+    model: nn.Module
+    encoder: FrozenEncoder | None = None
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The entity types that it finds."""
+        return self.modeller.types
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with what the model finds, a confidence on each entity."""
+        found = read(self.modeller, documents)
+        if self.encoder is not None:
+            text = with_cached(found.text, found.examples, self.encoder, keep=False)
+            found = replace(found, text=text)
+        return annotate_with(self.modeller, self.model, found)
+
+
+def extractor_with(
+    modeller: Modeller, weights: Arrays, *, encoder: FrozenEncoder | None = None
+) -> EntityExtractor:
+    """What a model of these weights is."""
+    model = modeller.initial(0)
+    load(model, weights)
+    return EntityExtractor(modeller, model, encoder)
+
+
+def other_files(place: str) -> FederationError:
+    """What is raised where a model's encoder or BART is another than it was trained with."""
+    return FederationError(
+        "these are not the files that the model was trained with",
+        got=place,
+        fix="name the folder of the same files",
+    )
+
+
+class EntityKind:
+    """What kinds that find entities have in common; one without a key unless it says so."""
+
+    task: ClassVar[Task] = "ner"
+    keyed: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
+    Scored: ClassVar[type] = Scored
+    drawn: ClassVar[Mapping[str, str]] = {}
+
+    def check(self, run: RunSettings) -> None:
+        """Every setting can be trained with."""
+
+    def check_scored(self, ask: object, reply: evaluation.Scored) -> None:
+        """Raise GuardError where counts contradict themselves."""
+        check_scored(ask, reply)
+
+    def counts(self, reply: evaluation.Scored) -> EntityCounts:
+        """The counts in a reply."""
+        return counts_of(reply)

@@ -1,0 +1,57 @@
+"""How a site trains. A new way to train arrives here, for all kinds and methods at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from confide.federation.messages import carries
+from confide.learning.optimisers import Optimiser
+from confide.settings import Settings as RunSettings
+
+
+@dataclass(frozen=True)
+class How:
+    """How a site trains in a round."""
+
+    learning_rate: float = carries("of this round")
+    optimiser: str = carries("sgd, adam or adamw")
+    momentum: float = carries("of SGD")
+    weight_decay: float = carries("factor")
+    clip: float = carries("largest norm of a gradient")
+    batch_size: int = carries("examples")
+    epochs: int = carries("passes over the site's training text")
+    word_dropout: float = carries("share of words that are read as the unknown one")
+    vectors: bool = carries("whether rows of the site's vector file are filled in first")
+    progress: float = carries("how much of the run is over, for what changes on the way")
+
+    @property
+    def steps(self) -> Optimiser:
+        """The optimiser that takes the steps."""
+        return Optimiser(
+            name=self.optimiser,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+        )
+
+    def without_vectors(self) -> How:
+        """The same, of weights in which they are filled in already."""
+        return replace(self, vectors=False)
+
+
+def how_of(run: RunSettings, round: int) -> How:
+    """How sites train in a round: the rate falls with it, vectors are filled in in the first."""
+    own = run.training
+    return How(
+        learning_rate=own.learning_rate * own.decay ** (round - 1),
+        optimiser=own.optimiser,
+        momentum=own.momentum,
+        weight_decay=own.weight_decay,
+        clip=own.clip,
+        batch_size=own.batch_size,
+        epochs=own.local_epochs,
+        word_dropout=own.word_dropout,
+        vectors=round == 1,
+        progress=(round - 1) / run.rounds,
+    )

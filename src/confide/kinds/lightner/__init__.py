@@ -1,0 +1,213 @@
+"""LightNER: prompts on a public BART that writes entities one by one (Chen et al., COLING 2022).
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public BART. The form holds no word, so there is no key.
+
+With an adversary (Wang et al. 2023, App. A) the model learns besides not to tell the sites apart:
+the form names those it is to tell apart, and each trains as the one that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from confide.data.corpora import locate
+from confide.errors import ConfideError, SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.context import NONE
+from confide.kinds.entities import (
+    Bench,
+    EntityDesk,
+    EntityExtractor,
+    EntityKind,
+    Modeller,
+    extractor_with,
+    other_files,
+)
+from confide.kinds.how import How
+from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.types import (
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    described,
+    describing,
+    types_in_text,
+)
+from confide.learning.adversaries import AdversarialModeller, Reversal
+from confide.learning.bart_files import PretrainedBart, load_bart
+from confide.learning.lightner import LightnerForm as Made
+from confide.learning.lightner import LightnerModeller
+from confide.learning.weights import trained
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class LightnerForm:
+    """The form of a LightNER."""
+
+    private: ClassVar[Sequence[str]] = ("prompts",)
+    head: ClassVar[str] = ""
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "prompts.q_QD"
+
+    types: list[str] = carries("names of all entity types, by which they are written")
+    bart: str = carries("the BART's name in the settings of the run")
+    digest: str = carries("digest of its files")
+    prompts: int = carries("number of prompts, N_q")
+    hidden: int = carries("width of the projections of the prompts, h")
+    where: str = carries("which self-attention has prompts: both or decoder")
+    tune: str = carries("what is trained: prompts, all or lora")
+    rank: int = carries("of the updates of lora")
+    constrained: bool = carries("whether only well-formed entities are written")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("word pieces that are read at once")
+    adversary: str = carries("what it is trained against: none, dann, fada or fade")
+    reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
+    told_apart: list[str] = carries("names of the sites that the adversary tells apart")
+
+    def first(self, seed: int) -> Arrays:
+        """Of what is trained: the prompts, all, or updates of low rank."""
+        return trained(self.modeller(find_bart(self.bart)).initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """Numbers of the whole model, those included that are not trained."""
+        model = self.modeller(find_bart(self.bart)).initial(0)
+        return sum(p.numel() for p in model.parameters())
+
+    def tables(self) -> Sequence[str]:
+        """None: pieces are not a common vocabulary of the sites."""
+        return ()
+
+    def at(self, site: Site) -> LightnerDesk:
+        """The desk of this form at a site."""
+        return desk_at(site, self, LightnerDesk)
+
+    def own(self, site: Site, private: Sequence[str]) -> Self:
+        """The form of the site's own model, with the types of its text."""
+        return replace(self, types=types_in_text(site))
+
+    def bench(self, site: Site) -> Bench:
+        """That of the site's process. Raises Refusal where its BART is another."""
+        bart = bart_of(site, self.bart)
+        if bart.digest != self.digest:
+            raise Refusal("other-encoder")
+        benches: dict[Any, Bench] = site.scratch.setdefault("lightner benches", {})
+        place = (bart.folder, repr(self.made()), self.adversary, *self.told_apart)
+        if place not in benches:
+            benches[place] = Bench(self.modeller(bart))
+        return benches[place]
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """What a trained one is; `encoder` is where its BART lies. Raises FederationError."""
+        bart = find_bart(encoder or self.bart)
+        if bart.digest != self.digest:
+            raise other_files(encoder or self.bart)
+        return extractor_with(self.modeller(bart), weights)
+
+    def made(self) -> Made:
+        """The same as models are made of."""
+        return Made(
+            types=tuple(self.types),
+            prompts=self.prompts,
+            hidden=self.hidden,
+            where=self.where,  # type: ignore[arg-type]
+            tune=self.tune,  # type: ignore[arg-type]
+            rank=self.rank,
+            constrained=self.constrained,
+            dropout=self.dropout,
+            longest=self.longest,
+        )
+
+    def modeller(self, bart: PretrainedBart) -> Modeller:
+        """What makes models of this form, with their adversary, if they have one."""
+        made = LightnerModeller(bart, self.made())
+        if self.adversary == NONE:
+            return made
+        kind: Any = self.adversary
+        return AdversarialModeller(made, kind, sites=len(self.told_apart))
+
+
+class LightnerDesk(EntityDesk[LightnerForm]):
+    """The same at a site: an adversary is told which site it is."""
+
+    def trainer(self, how: How) -> Modeller:
+        """What trains the model as `how` says."""
+        modeller, form = self.modeller, self.form
+        if not isinstance(modeller, AdversarialModeller):
+            return modeller
+        if self.site.name not in form.told_apart:
+            raise Refusal("bad-ask")
+        own = form.told_apart.index(self.site.name)
+        return replace(modeller, site=own, reversal=Reversal(form.reversal).at(how.progress))
+
+
+def bart_of(site: Site, name: str) -> PretrainedBart:
+    """The site's BART, looked up once in a process. Raises Refusal where it cannot be used."""
+    place = site.model_place(name)
+    found: dict[str, PretrainedBart] = site.scratch.setdefault("barts", {})
+    if place not in found:
+        try:
+            found[place] = find_bart(place)
+        except ConfideError as error:
+            raise Refusal("encoder-missing") from error
+    return found[place]
+
+
+def find_bart(place: str) -> PretrainedBart:
+    """The BART of this name or folder, which may begin with `$CONFIDE_DATA`.
+
+    Raises SettingsError where none is named, and what `load_bart` raises.
+    """
+    if not place:
+        raise SettingsError(
+            "LightNER needs a BART, and the settings name none",
+            expected="lightner.bart: a folder, or a name on the hub",
+            fix="`confide pretrain` makes a small one where there is no hub",
+        )
+    return load_bart(str(locate(place)) if place.startswith("$") else place)
+
+
+def describe_types_and_bart(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Look the BART up, and what is annotated in the training text."""
+    return described(site, bart_of(site, ask.encoder).digest), memory
+
+
+DESCRIBE = describing(describe_types_and_bart)
+
+
+class LightnerKind(EntityKind):
+    """The kind: `model.kind = "lightner"`."""
+
+    name: ClassVar[str] = "lightner"
+    Form: ClassVar[type] = LightnerForm
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types, with the BART that the server has. Raises FederationError."""
+        own: dict[str, Any] = run.lightner.model_dump()
+        digest = find_bart(run.lightner.bart).digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
+        )
+        told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
+        form = LightnerForm(**own, types=types, digest=digest, told_apart=told_apart)
+        return Agreed(
+            form,
+            sorted(replies),
+            {site: reply.sentences for site, reply in replies.items()},
+            {site: reply.types for site, reply in replies.items()},
+        )

@@ -1,0 +1,67 @@
+"""The relation classifier as a kind: `task = "re"`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from confide.federation.federation import Federation
+from confide.federation.steps import Step
+from confide.kinds.evaluation import (
+    RelationsScored,
+    check_relations_scored,
+    relation_counts_of,
+)
+from confide.kinds.protocol import Agreed
+from confide.kinds.relations.form import DESCRIBE_RELATIONS, RelationForm, agree_on_relations
+from confide.kinds.relations.public import PublicExamples, RelationStudent, public_of
+from confide.scoring import RelationCounts
+from confide.settings import Settings as RunSettings
+from confide.settings import Task
+from confide.text.document import Document
+
+
+class RelationKind:
+    """The kind: it reads the pieces of a public encoder, so there is no key."""
+
+    name: ClassVar[str] = "relations"
+    task: ClassVar[Task] = "re"
+    keyed: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
+    Form: ClassVar[type] = RelationForm
+    Scored: ClassVar[type] = RelationsScored
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_RELATIONS,)
+    drawn: ClassVar[Mapping[str, str]] = {
+        "train": "train_relations",
+        "train_alone": "train_relations_alone",
+    }
+
+    Public: ClassVar[type] = PublicExamples
+
+    def public(
+        self, form: RelationForm, documents: Sequence[Document]
+    ) -> tuple[PublicExamples, list[str]]:
+        """The examples of a public set, and their labels. Raises SettingsError: there is none."""
+        return public_of(form, documents)
+
+    def student(self) -> RelationStudent:
+        """The server's own classifier, that learns from the sites' predictions."""
+        return RelationStudent()
+
+    def check(self, run: RunSettings) -> None:
+        """Every setting can be trained with."""
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on encoder, relations and pairs. Raises FederationError."""
+        form, relations = agree_on_relations(run, federation, public=public)
+        return Agreed(form, sorted(relations), types=relations)
+
+    def check_scored(self, ask: object, reply: RelationsScored) -> None:
+        """Raise GuardError where counts contradict themselves."""
+        check_relations_scored(ask, reply)
+
+    def counts(self, reply: RelationsScored) -> RelationCounts:
+        """The counts in a reply."""
+        return relation_counts_of(reply)

@@ -1,0 +1,194 @@
+"""A relation classifier at a site: examples as numbers, made once, and one model in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.batches import drawn_rows
+from confide.data.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.relations import (
+    NO_RELATION,
+    Candidates,
+    candidates,
+    with_labels,
+)
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays
+from confide.federation.site import Site
+from confide.kinds.context import encoder_of
+from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
+from confide.kinds.how import How
+from confide.kinds.protocol import Fitted
+from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.public import PublicExamples
+from confide.learning.gradients import gradients
+from confide.learning.relations import RelationModeller, fit_relations, relation_logits
+from confide.learning.weights import arrays, load
+from confide.models import relation
+from confide.models.relation import RelationClassifier, loss_among
+from confide.scoring import SCORING, count_relations
+
+
+@dataclass
+class _Bench:
+    """What the sites of one process share: the classifier of one form, and what makes it."""
+
+    modeller: RelationModeller
+
+    @cached_property
+    def model(self) -> RelationClassifier:
+        return self.modeller.initial(0)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A part of a site's text: the examples that it gives, and those as numbers."""
+
+    found: Candidates
+    encoded: EncodedRelations
+
+
+class RelationDesk:
+    """A relation classifier at a site.
+
+    Besides what every desk does, it predicts other examples than the site's own (`logits`).
+    """
+
+    def __init__(self, site: Site, form: RelationForm) -> None:
+        self.site = site
+        self.form = form
+        self._looked: dict[str, Looked] = {}
+
+    @property
+    def size(self) -> int:
+        """Training examples: pairs of entities."""
+        return len(self.looked("train").encoded)
+
+    def check(self) -> None:
+        """Raise Refusal where the training text has a relation that the form does not have."""
+        self.looked("train")
+
+    def vectors(self) -> str:
+        """There are none."""
+        return ""
+
+    def rows_seen(self) -> Arrays:
+        """There are no tables."""
+        return {}
+
+    @property
+    def bench(self) -> _Bench:
+        """That of the site's process. Raises Refusal where the encoder is not the common one."""
+        encoder = encoder_of(self.site, self.form.encoder)
+        if encoder.digest != self.form.digest:
+            raise Refusal("other-encoder")
+        benches: dict[Any, _Bench] = self.site.scratch.setdefault("relation benches", {})
+        modeller = modeller_of(self.form, encoder)
+        if modeller.form not in benches:
+            benches[modeller.form] = _Bench(modeller)
+        return benches[modeller.form]
+
+    def model(self, weights: Arrays, *, lent: bool = False) -> RelationClassifier:
+        """The process's model with these weights; `lent`: these very arrays, not to be trained."""
+        model = self.bench.model
+        load(model, weights, lent=lent)
+        return model
+
+    def looked(self, part: str) -> Looked:
+        """The examples of a part of the site's text, made once.
+
+        Raises Refusal where a relation of training text is outside the agreed set or what the site
+        says that it knows, or where training examples are fewer than the site's own guard asks for.
+        """
+        if part not in self._looked:
+            site = self.site
+            found = candidates(site.documents(part), rules_of(self.form))
+            if part == "train" and 0 < len(found.examples) < site.guards.min_sentences:
+                raise Refusal("too-few-sentences")
+            known = set(compress(self.form.relations, self.known))
+            if part == "train" and any(one.relation not in known for one in found.examples):
+                raise Refusal("relation-outside-set")
+            unlabelled = with_labels(found.examples, known)
+            self._looked[part] = Looked(found, self.bench.modeller.encoded(unlabelled))
+        return self._looked[part]
+
+    @property
+    def known(self) -> list[bool]:
+        """For each class whether the site annotates it; no relation is one that all do."""
+        own = {NO_RELATION, *self.site.knows}
+        return [not self.site.knows or name in own for name in self.form.relations]
+
+    def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
+        """Train on the site's own examples.
+
+        A site that annotates some of the relations only learns to choose among these.
+        """
+        encoded = self.looked("train").encoded
+        if not len(encoded):
+            raise Refusal("no-training-text")
+        model = self.model(weights)
+        report = fit_relations(
+            model,
+            encoded,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+            loss=self._loss(),
+        )
+        return Fitted(arrays(model), report.loss, report.sentences)
+
+    def _loss(self) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+        return None if all(self.known) else loss_among(self.known)
+
+    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
+        """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
+        encoded = self.looked("train").encoded
+        if not len(encoded):
+            raise Refusal("no-training-text")
+        model, loss_of = self.model(weights, lent=True), self._loss() or relation.loss
+        random = np.random.default_rng(seed)
+        rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
+        batch = relation_batch(encoded, rows_B)
+        loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
+        return loss, slope, len(rows_B)
+
+    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """There is no file of vectors."""
+        return {}
+
+    def worth(self, counted: RelationsScored, by: str) -> float | None:
+        """By how much a model is better than another; None where nothing was scored."""
+        counts = relation_counts_of(counted)
+        scoring = SCORING["re"]
+        return scoring.value(scoring.scores(counts), by) if counts.confusion else None
+
+    def logits(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
+        """logits_SR of public examples, which are encoded once in a process."""
+        sets: dict[Any, EncodedRelations] = self.site.scratch.setdefault("public sets", {})
+        bench = self.bench
+        key = public.name, bench.modeller.form
+        if key not in sets:
+            sets[key] = bench.modeller.encoded(public.examples())
+        return relation_logits(self.model(weights, lent=True), sets[key])
+
+    def scored(self, weights: Arrays, part: str) -> RelationsScored:
+        """Counts on held-out text.
+
+        A relation that the site does not annotate is not found there: that would be no fault.
+        """
+        looked = self.looked(part)
+        logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
+        logits_SR[:, ~np.array(self.known)] = -np.inf
+        predicted = [self.form.relations[place] for place in logits_SR.argmax(1)]
+        gold = [example.relation for example in looked.found.examples]
+        counts = count_relations(gold, predicted, missed=looked.found.missed)
+        return relations_scored(counts)

@@ -1,0 +1,152 @@
+"""A public set of relation examples: text that the server and all sites may read.
+
+A site predicts it with the model that it has (`RelationDesk.logits`); the server's own model, the
+student, learns from what the sites predict.
+
+Shapes: S public examples, R classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.relation_pieces import EncodedRelations, RelationBatch
+from confide.data.relations import NO_RELATION, RelationExample, candidates
+from confide.errors import SettingsError
+from confide.federation.messages import Arrays, carries
+from confide.kinds.context import find_encoder
+from confide.kinds.how import How
+from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.learning.relations import fit_relations
+from confide.learning.weights import arrays, load
+from confide.models.distillation import distillation_loss
+from confide.models.relation import RelationClassifier
+from confide.text.document import Document
+
+Spans = list[tuple[int, int]]
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class PublicExamples:
+    """The public examples without their relations. `name` is a number from their content."""
+
+    texts: list[str] = carries("text of each public example", most=8 * MIB)
+    heads: list[Spans] = carries("where the head is in it", most=2 * MIB)
+    tails: list[Spans] = carries("where the tail is in it", most=2 * MIB)
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB)
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
+    name: int = carries("a number from the content of the public examples")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
+        """The same as examples; `labels` are the server's, where it has some."""
+        every = labels or [NO_RELATION] * len(self.texts)
+        return [
+            RelationExample(
+                id=f"public:{number}",
+                text=self.texts[number],
+                head=tuple(self.heads[number]),
+                tail=tuple(self.tails[number]),
+                head_type=self.head_types[number],
+                tail_type=self.tail_types[number],
+                relation=label,
+            )
+            for number, label in enumerate(every)
+        ]
+
+
+def public_of(
+    form: RelationForm, documents: Sequence[Document]
+) -> tuple[PublicExamples, list[str]]:
+    """The pairs of these documents as the sites get them, and the labels, which they do not get.
+
+    Raises SettingsError where there is none.
+    """
+    examples = candidates(documents, rules_of(form)).examples
+    if not examples:
+        raise SettingsError(
+            "FedED needs a public set, text with pairs of entities that all sites may read",
+            fix="name its files in [public], or take a `share` of a corpus that is dealt",
+        )
+    content: dict[str, list[Any]] = {
+        "texts": [one.text for one in examples],
+        "heads": [[tuple(span) for span in one.head] for one in examples],
+        "tails": [[tuple(span) for span in one.tail] for one in examples],
+        "head_types": [one.head_type for one in examples],
+        "tail_types": [one.tail_type for one in examples],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+    public = PublicExamples(**content, name=int.from_bytes(digest[:4], "big"))
+    return public, [one.relation for one in examples]
+
+
+class RelationStudent:
+    """The server's own classifier, made once, that learns from the sites' predictions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # federations of one run may go on side by side
+        self._made: tuple[Any, RelationClassifier, EncodedRelations] | None = None
+
+    def learn(
+        self,
+        form: RelationForm,
+        public: PublicExamples,
+        labels: Sequence[str],
+        weights: Arrays,
+        *,
+        teacher_SR: NDArray[np.float32],
+        temperature: float,
+        how: How,
+        seed: int,
+    ) -> tuple[Arrays, float]:
+        """The weights after the distillation (Sui et al. 2020, Eq. 6), and the mean loss.
+
+        `temperature` softens what the student says. Without `labels` the first part of Eq. 6 is
+        left out.
+        """
+        with self._lock:
+            model, encoded = self._ready(form, public, labels)
+            load(model, weights)
+            teacher = torch.from_numpy(teacher_SR)
+
+            def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
+                return distillation_loss(
+                    model(batch),
+                    teacher[batch.rows_B],
+                    labels_B=batch.relations_B if labels else None,
+                    temperature=temperature,
+                )
+
+            report = fit_relations(
+                model,
+                encoded,
+                epochs=how.epochs,
+                batch_size=how.batch_size,
+                optimiser=how.steps,
+                seed=seed,
+                loss=loss,
+            )
+            return arrays(model), report.loss
+
+    def _ready(
+        self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
+    ) -> tuple[RelationClassifier, EncodedRelations]:
+        """The classifier and the public examples as numbers, made once for a set and a form."""
+        key = public.name, tuple(form.relations), tuple(form.types)
+        if self._made is None or self._made[0] != key:
+            modeller = modeller_of(form, find_encoder(form.encoder))
+            self._made = key, modeller.initial(0), modeller.encoded(public.examples(labels))
+        return self._made[1:]

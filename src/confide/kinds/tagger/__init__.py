@@ -1,0 +1,47 @@
+"""The BiLSTM-CNNs-CRF tagger (Ma & Hovy 2016) as a kind: `model.kind = "tagger"`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from confide.federation.federation import Federation
+from confide.federation.steps import Step
+from confide.kinds.context import DESCRIBE_ENCODER, agree_on_encoder
+from confide.kinds.entities import EntityKind
+from confide.kinds.protocol import Agreed
+from confide.kinds.tagger.form import TaggerForm, form_of
+from confide.kinds.types import DESCRIBE_TYPES, agree_on_types
+from confide.kinds.vocabulary import CHECK_KEY, COUNT_VOCABULARY, agree
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+
+
+class TaggerKind(EntityKind):
+    """The kind: its words are keyed, so who has no key of the sites cannot use the model."""
+
+    name: ClassVar[str] = "tagger"
+    keyed: ClassVar[bool] = True
+    Form: ClassVar[type] = TaggerForm
+    steps: ClassVar[tuple[Step, ...]] = (
+        DESCRIBE_TYPES,
+        CHECK_KEY,
+        COUNT_VOCABULARY,
+        DESCRIBE_ENCODER,
+    )
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on types, words, characters and the frozen encoder. Raises FederationError."""
+        types, _ = agree_on_types(run, federation)
+        agreed = agree(
+            federation,
+            how=run.vocabulary.how,
+            types=types,
+            min_count=run.vocabulary.min_count,
+            min_sites=run.vocabulary.min_sites,
+        )
+        dim = agree_on_encoder(federation, run.model.context)
+        form = form_of(run, types, agreed, dim=dim)
+        return Agreed(form, sorted(agreed.sentences), agreed.sentences, agreed.types_by_site)

@@ -1,0 +1,266 @@
+"""The form of a BiLSTM-CNNs-CRF tagger (Ma & Hovy 2016) whose words are keyed.
+
+What leaves a site at the start: names of the entity types that it annotates, that it holds the
+common key, keyed digests of its words and characters with counts, how many training sentences it
+has, and a keyed check value of its frozen encoder, where the tagger reads one's states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from confide.data.encoding import Encoded, TagSet
+from confide.data.examples import Example
+from confide.data.vectors import VectorFile, read_vectors
+from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
+from confide.errors import ConfideError, KeyFileError
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.kinds.context import NONE, find_encoder, with_features
+from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, extractor_with
+from confide.kinds.how import How
+from confide.kinds.protocol import desk_at
+from confide.kinds.types import types_in_text
+from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check
+from confide.learning.crf_modelling import CrfModeller
+from confide.learning.weights import initial, set_words, trained
+from confide.models.tagger import Tagger, TaggerSizes
+from confide.settings import Settings as RunSettings
+
+CHARACTER_ROWS = ("character.embedding.weight",)
+"""The parameters that have a row per character, as `WORD_ROWS` has one per word."""
+WORD_ROWS = "word.weight"
+
+
+@dataclass(frozen=True)
+class TaggerShape:
+    """What the shape of a tagger depends on, and how it reads text."""
+
+    types: list[str] = carries("names of the entity types")
+    tag_scheme: str = carries("scheme of the tags that it learns: iobes or iob2")
+    how: str = carries("how a word is normalised")
+    sizes: dict[str, int] = carries("sizes of the tagger")
+    character: str = carries("which character part the tagger has")
+    context: str = carries("name of the frozen encoder; none without one")
+    cnn_widths: list[int] = carries("widths of the word CNN")
+    dropout: float = carries("share of features dropped in training")
+
+
+@dataclass(frozen=True)
+class TaggerForm(TaggerShape):
+    """The same with the common vocabulary: at a site it needs the key."""
+
+    private: ClassVar[Sequence[str]] = ("bilstm", "crf")
+    head: ClassVar[str] = "crf"
+    word_table: ClassVar[str] = "word.weight"
+    slope: ClassVar[str] = "crf.linear.weight"
+
+    nonce: str = carries("the number of this run that sites compared their keys by")
+    check: str = carries("what the common key makes of it: tells whether a key is the common one")
+    word_digests_V16: NDArray[np.uint8] = carries(
+        "digests of the common words, in order of ids", most=MOST_COMMON
+    )
+    character_digests_V16: NDArray[np.uint8] = carries(
+        "the same for characters", legend="C16", most=MOST_COMMON
+    )
+
+    def first(self, seed: int) -> Arrays:
+        """All of a tagger is trained."""
+        return trained(initial(tagger_sizes(self), seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """Numbers of the whole model: all of it is trained."""
+        return sum(array.size for array in first.values())
+
+    def tables(self) -> Sequence[str]:
+        """Those of words, and of characters if it reads them."""
+        return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
+
+    def at(self, site: Site) -> TaggerDesk:
+        """The desk of this form at a site."""
+        return desk_at(site, self, TaggerDesk)
+
+    def own(self, site: Site, private: Sequence[str]) -> Self:
+        """The form of the site's own tagger, with the types of its text, and its own tag scheme.
+
+        Raises Refusal where the CRF is shared, and the site has another tag scheme.
+        """
+        scheme = site.tag_scheme or self.tag_scheme
+        if scheme != self.tag_scheme and self.head not in private:
+            raise Refusal("tag-scheme")
+        form = replace(self, types=types_in_text(site), tag_scheme=scheme)
+        return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
+
+    def bench(self, site: Site) -> Bench:
+        """That of the site's process. Raises Refusal where the key is not the common one."""
+        benches: dict[Any, Bench] = site.scratch.setdefault("tagger benches", {})
+        place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
+        if place not in benches:
+            benches[place] = Bench(modeller_of(self, vocabulary_at(site, self)))
+        return benches[place]
+
+    @cached_property
+    def _words(self) -> str:
+        """Tells common vocabularies apart: sites by themselves have one each, of the same key."""
+        digests = (self.word_digests_V16, self.character_digests_V16)
+        return hashlib.sha256(b"|".join(array.tobytes() for array in digests)).hexdigest()
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """What a trained tagger is for who holds the key; `encoder` is where its frozen one lies.
+
+        Raises KeyFileError; and what `find_encoder` raises.
+        """
+        frozen = None if self.context == NONE else find_encoder(encoder or self.context)
+        return extractor_with(modeller_of(self, vocabulary_for(self, key)), weights, encoder=frozen)
+
+
+def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int) -> TaggerForm:
+    """The form of the settings' tagger, whose frozen encoder has states of `dim` numbers."""
+    model = run.model
+    sizes = {
+        "words": len(agreed.word_digests_V16) + SPECIALS,
+        "characters": len(agreed.character_digests_V16) + SPECIALS,
+        "tags": len(TagSet(tuple(types), model.tag_scheme)),
+        "context_dim": dim,
+    }
+    return TaggerForm(
+        types=list(types),
+        tag_scheme=model.tag_scheme,
+        how=run.vocabulary.how,
+        sizes=sizes | {name: getattr(model, name) for name in _SIZES},
+        character=model.character,
+        context=model.context,
+        cnn_widths=list(model.cnn_widths),
+        dropout=model.dropout,
+        nonce=agreed.nonce,
+        check=agreed.check,
+        word_digests_V16=agreed.word_digests_V16,
+        character_digests_V16=agreed.character_digests_V16,
+    )
+
+
+_SIZES = (
+    "word_dim", "character_dim", "character_filters", "character_width", "character_hidden",
+    "cnn_filters", "bilstm_hidden", "bilstm_layers",
+)  # fmt: skip
+
+
+def shape_of(form: TaggerShape) -> dict[str, Any]:
+    """The fields of a form but for its vocabulary."""
+    return {field.name: getattr(form, field.name) for field in fields(TaggerShape)}
+
+
+def tagger_sizes(form: TaggerShape) -> TaggerSizes:
+    """The sizes of a tagger of this form."""
+    return TaggerSizes(
+        **form.sizes,
+        character=form.character,  # type: ignore[arg-type]
+        cnn_widths=tuple(form.cnn_widths),
+        dropout=form.dropout,
+    )
+
+
+def tag_set(form: TaggerShape) -> TagSet:
+    """The tags of a tagger of this form."""
+    return TagSet(tuple(form.types), form.tag_scheme)  # type: ignore[arg-type]
+
+
+def modeller_of(form: TaggerShape, vocabulary: dict[str, Any]) -> CrfModeller:
+    """What makes taggers of this form, with the words that `vocabulary_for` gives."""
+    return CrfModeller(
+        sizes=tagger_sizes(form),
+        tags=tag_set(form),
+        how=form.how,  # type: ignore[arg-type]
+        **vocabulary,
+    )
+
+
+def vocabulary_for(form: TaggerForm, key: bytes | None) -> dict[str, Any]:
+    """What turns words and characters into the model's numbers, for who holds the key.
+
+    Raises KeyFileError where this is not the key that the sites shared: no word would be known.
+    """
+    key = common_key(key, nonce=form.nonce, check=form.check)
+    characters = KeyedVocabulary(form.character_digests_V16, "character", key)
+    return {
+        "words": KeyedVocabulary(form.word_digests_V16, "word", key),
+        "characters": None if form.character == NONE else characters,
+    }
+
+
+def vocabulary_at(site: Site, form: TaggerForm) -> dict[str, Any]:
+    """The same at a site, which must still have the key that it had at the start."""
+    try:
+        return vocabulary_for(form, site.key())
+    except KeyFileError as error:
+        raise Refusal("other-key") from error
+
+
+def vectors_of(site: Site, form: TaggerForm) -> VectorFile | None:
+    """Rows of the site's own file of vectors for the common words that it knows."""
+    if site.vectors is None:
+        return None
+    words = KeyedVocabulary(form.word_digests_V16, "word", site.key())
+    try:
+        found = read_vectors(site.vectors, words, how=form.how)  # type: ignore[arg-type]
+    except (OSError, ConfideError) as error:
+        raise Refusal("vectors-missing") from error
+    if found.dims != form.sizes["word_dim"]:
+        raise Refusal("vectors-dimension")
+    return found
+
+
+class TaggerDesk(EntityDesk[TaggerForm]):
+    """A tagger at a site, with its word vectors and the states of its frozen encoder."""
+
+    @cached_property
+    def file(self) -> VectorFile | None:
+        """Rows of the site's own file of vectors, read once."""
+        return vectors_of(self.site, self.form)
+
+    def vectors(self) -> str:
+        """A keyed check value of the file; empty without one."""
+        return file_check(self.site.key(), self.file.digest) if self.file else ""
+
+    def trainer(self, how: How) -> CrfModeller:
+        """What trains it as `how` says."""
+        assert isinstance(self.modeller, CrfModeller)
+        return replace(self.modeller, word_dropout=how.word_dropout)
+
+    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
+        """The text with the states of the frozen encoder."""
+        return with_features(text, examples, site=self.site, name=self.form.context)
+
+    def fill(self, model: nn.Module, how: How) -> None:
+        """Put the rows of the file into the word table, if it is asked to."""
+        if how.vectors and self.file:
+            assert isinstance(model, Tagger)
+            set_words(model, self.file)
+
+    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The rows of the file, of the word table."""
+        if self.file is None:
+            return {}
+        return {WORD_ROWS: (self.file.ids_K.astype(np.int64), self.file.rows_KD)}
+
+    def rows_seen(self) -> Arrays:
+        """Of the tables of words and characters: 1 where the training text has it, else 0."""
+        encoded: Encoded = self.own.encoded
+        words_V = np.zeros(self.form.sizes["words"], np.float32)
+        words_V[encoded.words_F] = 1.0
+        words_V[UNK] = 1.0
+        characters_V = np.zeros(self.form.sizes["characters"], np.float32)
+        characters_V[encoded.characters_M] = 1.0
+        own = {name: characters_V.copy() for name in CHARACTER_ROWS if name in self.form.tables()}
+        return {WORD_ROWS: words_V} | own

@@ -1,0 +1,178 @@
+"""A BART at a site: passages, cut once, and the one model of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide.data.denoising import DenoisingBatch
+from confide.data.noise import Noise
+from confide.data.passages import Passages, passages
+from confide.errors import GuardError
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.kinds.how import How
+from confide.kinds.protocol import Fitted
+from confide.kinds.text.form import TextForm
+from confide.learning.bart_making import write_bart
+from confide.learning.denoising import Denoiser, Denoising
+from confide.learning.seeds import derive_seed
+from confide.learning.texts import MadeBart, Reading, fit_texts
+from confide.learning.weights import load
+from confide.scoring.texts import TextCounts
+from confide.text.document import Document
+
+_MEASURE = derive_seed(1, "measure")
+"""Of the noise in text that is measured on: the same in every round and every run."""
+
+
+class TextDesk:
+    """A BART at a site; annotation is ignored."""
+
+    def __init__(self, site: Site, form: TextForm) -> None:
+        self.site = site
+        self.form = form
+        self._passages: dict[str, Passages] = {}
+
+    @property
+    def size(self) -> int:
+        """Training sentences."""
+        return int(self.passages("train").sentences_N.sum())
+
+    def check(self) -> None:
+        """Raise Refusal where the training text has fewer sentences than the site's guard asks."""
+        self.passages("train")
+
+    def vectors(self) -> str:
+        """There are none."""
+        return ""
+
+    def rows_seen(self) -> Arrays:
+        """There are no tables."""
+        return {}
+
+    def passages(self, part: str) -> Passages:
+        """The passages of a part of the site's text, cut once.
+
+        Training text has no sentence of the site's held-out text. Raises Refusal where it has fewer
+        sentences than the site's own guard asks for.
+        """
+        if part not in self._passages:
+            site = self.site
+            without = [*site.dev, *site.test] if part == "train" else []
+            reading = reading_of(self.form, self.form.bart(site))
+            found = cut(reading, site.documents(part), without=without)
+            if part == "train" and 0 < found.sentences_N.sum() < site.guards.min_sentences:
+                raise Refusal("too-few-sentences")
+            self._passages[part] = found
+        return self._passages[part]
+
+    def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
+        """Train on the site's own text; a batch has as many pieces as its full passages would."""
+        found, form = self.passages("train"), self.form
+        if not len(found):
+            raise Refusal("no-training-text")
+        made = form.bart(self.site)
+        load(made.model, weights)
+        denoiser = Denoiser(
+            made.model,
+            Denoising(
+                train=form.part,
+                learning_rate=how.learning_rate,
+                warm_up=0.0,
+                weight_decay=how.weight_decay,
+                clip=how.clip,
+                dropout=form.dropout,
+                sampled=form.sampled,
+                seed=seed,
+            ),
+        )
+        batching = reading_of(form, made).batching(how.batch_size * form.longest)
+        report = fit_texts(denoiser, found, batching, epochs=how.epochs, seed=seed)
+        return Fitted(denoiser.trained(), report.loss, self.size * how.epochs)
+
+    def scored(self, weights: Arrays, part: str) -> TextScored:
+        """Which pieces of the held-out text the BART writes again, in counts."""
+        made = self.form.bart(self.site)
+        load(made.model, weights, lent=True)
+        denoiser = Denoiser(made.model, Denoising(train=self.form.part))
+        reading = reading_of(self.form, made)
+        batches = reading.measured(self.passages(part), seed=_MEASURE, most=self.form.measured)
+        counts = denoiser.counted(batches)
+        return TextScored(
+            counts.pieces, counts.right, counts.hidden, counts.hidden_right, counts.loss
+        )
+
+
+@dataclass(frozen=True)
+class TextScored:
+    """Counts of one site on one part of its held-out text."""
+
+    pieces: int = carries("word pieces to be written")
+    right: int = carries("how many of them the model finds likeliest")
+    hidden: int = carries("how many of them are not in the noised text")
+    hidden_right: int = carries("how many of these the model finds likeliest")
+    loss: float = carries("sum of the negative log probabilities")
+
+
+def check_text_scored(ask: object, reply: TextScored) -> None:
+    """Raise GuardError where counts contradict themselves."""
+    hidden = min(reply.hidden, reply.right)
+    if not 0 <= reply.right <= reply.pieces or not 0 <= reply.hidden <= reply.pieces:
+        raise GuardError("right or hidden is out of range")
+    if not 0 <= reply.hidden_right <= hidden or not 0 <= reply.loss < float("inf"):
+        raise GuardError("hidden_right or loss is out of range")
+
+
+def text_counts_of(reply: TextScored) -> TextCounts:
+    """The counts in a reply."""
+    return TextCounts(
+        pieces=reply.pieces,
+        right=reply.right,
+        hidden=reply.hidden,
+        hidden_right=reply.hidden_right,
+        loss=reply.loss,
+    )
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A trained BART: what can be measured of it, and the folder that it is written as."""
+
+    made: MadeBart
+    form: TextForm
+
+    def counts(self, documents: Sequence[Document]) -> TextCounts:
+        """What it writes again of these documents."""
+        denoiser = Denoiser(self.made.model, Denoising(train=self.form.part))
+        return denoiser.counted(batches_of(self.form, self.made, documents))
+
+    def write(self, folder: Path) -> None:
+        """A BART's folder as transformers reads it. Raises DataError where the disk takes none."""
+        arrays = Denoiser(self.made.model, Denoising()).arrays()
+        write_bart(folder, arrays, config=self.made.config, tokenizer=self.made.base)
+
+
+def reading_of(form: TextForm, made: MadeBart) -> Reading:
+    """How this BART reads text."""
+    noise = Noise(form.masked, form.mean_span, form.permuted)
+    return Reading(made.pieces, noise, form.longest)
+
+
+def cut(
+    reading: Reading, documents: Sequence[Document], *, without: Sequence[Document] = ()
+) -> Passages:
+    """The passages of documents, without the sentences of some others."""
+    cutter = reading.cutter()
+    cutter.leave_out(without)
+    return passages(cutter.cut(documents))
+
+
+def batches_of(
+    form: TextForm, made: MadeBart, documents: Sequence[Document]
+) -> list[DenoisingBatch]:
+    """Documents at hand with the same noise each time."""
+    reading = reading_of(form, made)
+    return reading.measured(cut(reading, documents), seed=_MEASURE, most=form.measured)

@@ -1,0 +1,150 @@
+"""The form of a BART that learns to write noised text again, made of a public encoder.
+
+What leaves a site at the start: which public encoder it has (a digest of that encoder's files, the
+same at all sites), and how many training sentences it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from confide.data.corpora import locate
+from confide.errors import ConfideError, FederationError
+from confide.federation.failures import Refusal
+from confide.federation.guards import check_mark
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.protocol import desk_at
+from confide.learning.bart_making import base_digest
+from confide.learning.denoising import Denoiser, Denoising
+from confide.learning.encoder_files import find_folder
+from confide.learning.texts import MadeBart, made_bart
+from confide.learning.weights import load
+
+if TYPE_CHECKING:
+    from confide.kinds.text.desk import TextDesk, TextModel
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """What the BART is made of, and how text is noised."""
+
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files")
+    decoder_layers: int = carries("of the BART that is made of it")
+    train: str = carries("what is trained: decoder or all")
+    longest: int = carries("word pieces of a passage")
+    sampled: int = carries("rows of the table that stand for all others in a step's loss; 0: all")
+    measured: int = carries("pieces of held-out text that are looked at; 0: all")
+    masked: float = carries("share of words that are masked")
+    mean_span: float = carries("words of a masked span, in the mean")
+    permuted: float = carries("share of passages whose sentences come in any order")
+    dropout: float = carries("share of features dropped in training")
+
+    @property
+    def part(self) -> Literal["decoder", "all"]:
+        """What is trained."""
+        return "all" if self.train == "all" else "decoder"
+
+    def first(self, seed: int) -> Arrays:
+        """Of the BART that everybody makes of the same encoder: nothing is drawn."""
+        folder, _ = find_base(self.encoder)
+        made = made_bart(folder, decoder_layers=self.decoder_layers)
+        return Denoiser(made.model, Denoising(train=self.part)).trained()
+
+    def tables(self) -> Sequence[str]:
+        """None: pieces are not a common vocabulary of the sites."""
+        return ()
+
+    def at(self, site: Site) -> TextDesk:
+        """The desk of this form at a site."""
+        from confide.kinds.text.desk import TextDesk  # it needs this form
+
+        return desk_at(site, self, TextDesk)
+
+    def bart(self, site: Site) -> MadeBart:
+        """The one BART of this form in the site's process. Raises Refusal: its encoder differs."""
+        folder, digest = base_of(site, self.encoder)
+        if digest != self.digest:
+            raise Refusal("other-encoder")
+        made: dict[Any, MadeBart] = site.scratch.setdefault("made barts", {})
+        place = (digest, self.decoder_layers, self.dropout)
+        if place not in made:
+            made[place] = made_bart(
+                folder, decoder_layers=self.decoder_layers, dropout=self.dropout
+            )
+        return made[place]
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> TextModel:
+        """The trained BART; it annotates nothing. `encoder` is where its encoder lies.
+
+        Raises FederationError where these are other files; and what `find_base` raises.
+        """
+        from confide.kinds.text.desk import TextModel  # it needs this form
+
+        folder, digest = find_base(encoder or self.encoder)
+        if digest != self.digest:
+            raise FederationError(
+                "this is not the encoder that the BART was made of",
+                where=str(folder),
+                fix="name the folder of the same files",
+            )
+        made = made_bart(folder, decoder_layers=self.decoder_layers, dropout=self.dropout)
+        load(made.model, weights)
+        return TextModel(made, self)
+
+
+@dataclass(frozen=True)
+class DescribeBase:
+    """Find the encoder that the BART is made of."""
+
+    encoder: str = carries("the encoder's name in the settings of the run")
+
+
+@dataclass(frozen=True)
+class BaseDescribed:
+    """Equal at sites that have the same encoder."""
+
+    digest: str = carries("digest of the encoder's files, the same at all who have it")
+
+
+def describe_base(
+    site: Site, memory: object, ask: DescribeBase, turn: Turn
+) -> tuple[BaseDescribed, object]:
+    """Look the encoder up where this site has it."""
+    return BaseDescribed(base_of(site, ask.encoder)[1]), memory
+
+
+def check_base(ask: object, reply: BaseDescribed) -> None:
+    """Raise GuardError where this is no digest."""
+    check_mark("digest", reply.digest)
+
+
+DESCRIBE_BASE = Step.of(describe_base, check=check_base)
+
+
+def find_base(place: str) -> tuple[Path, str]:
+    """The folder of an encoder of BERT's form, and the digest of its files.
+
+    Raises what `find_folder` and `base_digest` raise.
+    """
+    folder = find_folder(str(locate(place)) if place.startswith("$") else place)
+    return folder, base_digest(folder)
+
+
+def base_of(site: Site, name: str) -> tuple[Path, str]:
+    """The site's own, looked up once in a process. Raises Refusal where it cannot be used."""
+    place = site.model_place(name)
+    bases: dict[str, tuple[Path, str]] = site.scratch.setdefault("bases", {})
+    if place not in bases:
+        try:
+            bases[place] = find_base(place)
+        except ConfideError as error:
+            raise Refusal("encoder-missing") from error
+    return bases[place]

@@ -1,0 +1,146 @@
+"""Which entity types there are: what each site annotates, and what all together do.
+
+What leaves a site: names of the entity types that it annotates, its number of training sentences
+and, where one is named, a digest of its public encoder or BART. What never does: text, annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confide.errors import DataError, GuardError
+from confide.federation.agreement import Parted, alike
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.guards import check_mark, check_names
+from confide.federation.messages import carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.context import with_encoder
+from confide.kinds.vocabulary import training_examples
+from confide.settings import Settings as RunSettings
+
+
+@dataclass(frozen=True)
+class DescribeTypes:
+    """Say which types you annotate, and find the encoder or BART, if one is named."""
+
+    encoder: str = carries("name of the encoder or BART in the settings of the run; empty: none")
+
+
+@dataclass(frozen=True)
+class TypesDescribed:
+    """What a site annotates, and with what it would train."""
+
+    types: list[str] = carries("names of the entity types that the site annotates (not text)")
+    sentences: int = carries("number of its training sentences")
+    digest: str = carries("digest of the files of its encoder or BART; empty: none is named")
+
+
+def described(site: Site, digest: str) -> TypesDescribed:
+    """What a site says that has public files of this digest. Raises Refusal."""
+    count = len(training_examples(site))
+    if not count:
+        raise Refusal("no-training-text")
+    return TypesDescribed(sorted(own_types(site)), count, digest)
+
+
+def describe_types(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Look up what is annotated in the training text."""
+    return described(site, ""), memory
+
+
+def check_described(ask: object, reply: TypesDescribed) -> None:
+    """Raise GuardError where no site can be like that."""
+    if reply.sentences < 1:
+        raise GuardError("sentences is not a count")
+    check_mark("digest", reply.digest)
+    check_names("types", reply.types)
+
+
+DESCRIBE_TYPES = Step.of(describe_types, check=check_described)
+
+
+def describing(answer: Callable[..., tuple[TypesDescribed, object]]) -> Step:
+    """The step of a kind that looks up an encoder or BART besides."""
+    return Step.of(answer, check=check_described)
+
+
+def own_types(site: Site) -> frozenset[str]:
+    """T_k: what the site annotates: what it says so, or what occurs in its training text.
+
+    Raises Refusal where something occurs that it says it does not annotate.
+    """
+    if "own types" not in site.cache:
+        seen = {span[2] for example in training_examples(site) for span in example.spans}
+        if site.knows and not seen <= set(site.knows):
+            raise Refusal("tag-outside-set")
+        site.cache["own types"] = frozenset(site.knows or seen)
+    found: frozenset[str] = site.cache["own types"]
+    return found
+
+
+def types_in_text(site: Site) -> list[str]:
+    """The types that occur in the site's training text, sorted."""
+    return sorted({span[2] for one in training_examples(site) for span in one.spans})
+
+
+def agree_on_types(
+    run: RunSettings,
+    federation: Federation,
+    *,
+    step: Step = DESCRIBE_TYPES,
+    name: str = "",
+    digest: str = "",
+) -> tuple[list[str], dict[str, TypesDescribed]]:
+    """T: the union of what the sites annotate, or what the settings declare; and their replies.
+
+    A site with another encoder than the server, or with a type that is not declared, is left out.
+    Raises FederationError and DataError where too few are left, DataError where nobody annotates a
+    type.
+    """
+    replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name), round=0)
+    digests = {site: reply.digest for site, reply in replies.items()}
+    same = with_encoder(federation, step, digests, ours=digest, name=run.model.kind)
+    replies = {site: replies[site] for site in same}
+    declared = list(run.data.types)
+    if declared:
+        replies = _of_these_types(declared, federation, replies, step=step)
+    seen = {kind for reply in replies.values() for kind in reply.types}
+    if not seen:
+        raise DataError(
+            "no site has a single annotated entity in its training text",
+            fix="check the tag maps and formats with `confide data check`",
+        )
+    return declared or sorted(seen), replies
+
+
+def _of_these_types(
+    declared: list[str],
+    federation: Federation,
+    replies: dict[str, TypesDescribed],
+    *,
+    step: Step,
+) -> dict[str, TypesDescribed]:
+    """The replies of the sites that annotate nothing else; the others are left out.
+
+    Raises DataError where they are too few.
+    """
+
+    def strange(parted: Parted) -> DataError:
+        seen = {kind for reply in replies.values() for kind in reply.types}
+        odd = {kind for site in parted.odd for kind in replies[site].types} - set(declared)
+        return DataError(
+            f"a site annotates {min(odd)!r}: data.types are not the types of the sites",
+            expected=", ".join(sorted(declared)),
+            got=", ".join(sorted(seen)) or "no type",
+            fix="map the names in the sites' `tags`, or mend data.types",
+        )
+
+    fits = {site: set(reply.types) <= set(declared) for site, reply in replies.items()}
+    why = "it annotates a type that data.types does not name"
+    same = alike(federation, fits, step=step, why=why, error=strange, ours=True)
+    return {site: replies[site] for site in same}

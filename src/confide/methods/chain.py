@@ -1,0 +1,76 @@
+"""The chain: the sites drawn train one after the other, each from where the one before it stopped.
+
+A baseline of Sui et al. 2021 (Lazy MIL, 4.1); cyclic weight transfer in Chang et al., JAMIA 2018.
+
+What leaves a site: what leaves it under FedAvg; but its trained weights are the next site's start,
+so the server sees them one by one. What never does: text, words, predictions, the key.
+
+What we decide:
+- the order is drawn anew each round; the weights pass through the server, since sites do not speak
+  with each other; a site that fails is passed over, one without training text is not asked;
+- rows of a file of word vectors are filled in by the first site of the first round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from confide.federation.federation import Federation
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
+from confide.learning.seeds import derive_seed
+from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.settings import Table
+
+
+class ChainSettings(Table):
+    """The table `[options]`: there is nothing to set."""
+
+
+def train_in_turn(
+    site: Site, memory: Kept[F] | None, ask: Train, turn: Turn
+) -> tuple[Trained, Kept[F]]:
+    """Train as under FedAvg, from where the site before stopped."""
+    return train(site, memory, ask, turn)
+
+
+TRAIN_IN_TURN = Step.of(train_in_turn, **UPLOAD)
+
+
+class Chain(FedAvg):
+    """The method: in a round the sites drawn train in turn, and no mean is taken."""
+
+    method: ClassVar[str] = "chain"
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_IN_TURN, SCORE)
+    Settings: ClassVar[type] = ChainSettings
+
+    def round(
+        self, state: State[Any], federation: Federation, n: int
+    ) -> tuple[State[Any], dict[str, Any]]:
+        """The sites drawn train in an order of the seed, each from where the last one stopped."""
+        drawn = federation.draw(self._run.federation.fraction, n)
+        order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(
+            [site for site in drawn if site not in state.idle]
+        )
+        ask = self._ask(state, n)
+        step = self._step(TRAIN_IN_TURN)
+        replies = federation.relay(step, ask, round=n, sites=list(map(str, order)), then=_on_from)
+        links = list(replies.values())
+        facts = {
+            "loss": sum(link.loss for link in links) / len(links) if links else None,
+            "learning_rate": ask.how.learning_rate,
+            "sites": list(drawn),
+            "order": list(replies),
+            "sentences": sum(link.examples for link in links),
+        }
+        weights = links[-1].weights if links else state.weights
+        return replace(state, weights=weights), facts
+
+
+def _on_from(ask: Train, reply: Trained) -> Train:
+    """What the next site is asked: to train on from here, where vectors are filled in already."""
+    return replace(ask, weights=reply.weights, how=ask.how.without_vectors())
