@@ -13,7 +13,7 @@ from confide.data.vectors import read_vectors
 from confide.data.vocabulary import count_characters, count_words, numbered
 from confide.errors import DataError
 from confide.kinds.context import NONE, find_encoder, with_cached
-from confide.kinds.tagger.form import form_from, tagger_sizes
+from confide.kinds.tagger.form import shape_for, tagger_sizes
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate, prepare
@@ -50,10 +50,8 @@ def tagger_training(
         words = numbered(count_words(tokens, how), min_count=settings.vocabulary.min_count)
         letters = numbered(count_characters(tokens), kind="character")
         characters = None if settings.model.character == "none" else letters
-        form = form_from(
-            settings, tags.types, words=len(words), characters=len(letters), context_dim=dim
-        )
-        sizes = tagger_sizes(form)
+        shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
+        sizes = tagger_sizes(shape)
         model = initial(sizes, derive_seed(seed, "weights"), rules=tags.rules)
         if vectors is not None:
             set_words(model, read_vectors(vectors, words, how=how))
@@ -89,7 +87,7 @@ def _train(
     """
     training, rounds = settings.training, settings.rounds
     epochs = max(1, round(rounds * training.local_epochs * stretch))
-    if settings.trained_by == "fedner":
+    if settings.trained_by == "fedner-tagger":
         epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
     for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
         optimiser = Optimiser(

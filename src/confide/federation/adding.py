@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.messages import fields_of
+from confide.federation.forms import values_of
 
 Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
 """Of each field of arrays, by name: the shape, and whether it holds floats."""
@@ -19,8 +19,8 @@ def form_of(reply: Any) -> Form:
     Raises GuardError where a number is missing.
     """
     found: Form = {}
-    for name, kind in fields_of(type(reply)).items():
-        value = getattr(reply, name)
+    for name, declared, value in values_of(reply):
+        kind = declared.kind
         if kind in ("array", "arrays"):
             arrays = {"": value} if kind == "array" else value
             found[name] = {key: (one.shape, one.dtype.kind == "f") for key, one in arrays.items()}
@@ -36,8 +36,8 @@ def odd_field(form: Form, first: Form) -> str | None:
 
 def add(total: dict[str, Any], reply: Any) -> None:
     """Add a reply to what `total` has by field; the first one makes it."""
-    for name, kind in fields_of(type(reply)).items():
-        value = getattr(reply, name)
+    for name, declared, value in values_of(reply):
+        kind = declared.kind
         if kind == "array":
             total[name] = _plus(total.get(name), value)
         elif kind == "arrays":

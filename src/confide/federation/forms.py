@@ -137,13 +137,18 @@ def _declared(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
 
 def values_of(message: Any) -> Iterator[tuple[str, Form, Any]]:
     """Everything that travels of a message: its name, what is declared of it, and its value."""
-    for field, hint in _declared(type(message)):
+    for field, hint in _declared(_own(message)):
         value = getattr(message, field.name)
         if dataclasses.is_dataclass(value):
             for name, form, inner in values_of(value):
                 yield f"{field.name}.{name}", form, inner
         else:
-            yield field.name, _flat(type(message), field, hint), value
+            yield field.name, _flat(_own(message), field, hint), value
+
+
+def _own(message: Any) -> Any:
+    """The class of a message."""
+    return type(message)
 
 
 @functools.cache

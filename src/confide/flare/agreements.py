@@ -19,7 +19,7 @@ from confide.errors import ConfideError, RunError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.files import for_the_owner, write_of_run
 from confide.flare.consenting import Asked, outside, usual
-from confide.settings import SiteFile
+from confide.settings import OLD_NAMES, SiteFile
 from confide.settings.consentfile import Agreement, ConsentFile, dump_consent, load_consent
 
 SITE_FILE = "site.toml"
@@ -84,8 +84,9 @@ class Agreements:
                 got=held.site,
                 where=str(self._path.with_name(CONSENT_FILE)),
             )
+        named = (held.method if held else {}).items()
         return self.old(site) | {
-            method: Agreed(agreement) for method, agreement in (held.method if held else {}).items()
+            OLD_NAMES.get(method, method): Agreed(agreement) for method, agreement in named
         }
 
     def agreed(self, site: SiteFile, method: str, wire: str | None) -> Agreed:
@@ -144,7 +145,9 @@ class Agreements:
             return {}
         written = int(self._path.stat().st_mtime)
         return {
-            method: Agreed(_with_usual_bounds(site, method, written), old=True)
+            OLD_NAMES.get(method, method): Agreed(
+                _with_usual_bounds(site, method, written), old=True
+            )
             for method in site.consent
         }
 

@@ -12,10 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from confide.errors import SettingsError
-from confide.settings import Settings, dump, nearest
+from confide.settings import Settings, dump, nearest, parse
 from confide.settings.consentfile import ANYONE, BOUNDS, Agreement
 from confide.settings.reading import explained, parse_assignment
-from confide.settings.tables import DEFAULTS
 
 ALONE = "alone"
 DAYS = 365
@@ -145,7 +144,7 @@ def usual(
     Any lead and any sites, in sums of `at_least`; ten runs; twice the method's usual rounds, and at
     least a hundred.
     """
-    rounds = DEFAULTS.get(method, {}).get("rounds", Settings().rounds)
+    rounds = parse({"method": method.rpartition("-")[0] or method}).rounds
     return Agreement(
         wire=wire,
         steps=tuple(steps),

@@ -86,7 +86,7 @@ def consent(
     own. Without settings it is the agreement that there is, or one with the usual bounds. Raises
     SettingsError, KitError.
     """
-    site, held = site_of(kit), held_of(kit)
+    site, held, method = site_of(kit), held_of(kit), method_named(method).name
     found = held.get(method)
     rows = tuple(wire_of(method))
     wire = wire_digest(rows)
@@ -117,6 +117,7 @@ def agree(
 
     The runs are counted anew. Raises SettingsError, KitError, RunError.
     """
+    method = method_named(method).name
     known = [step.name for step in steps_of(method)]
     for step in steps:
         if step not in known:
@@ -139,6 +140,7 @@ def agree(
 
 def withdraw(kit: Kit, method: str) -> Consent:
     """Take a consent back; a run that goes on is refused at its next ask. Raises KitError."""
+    method = method_named(method).name
     left = {name: agreed.agreement for name, agreed in held_of(kit).items() if name != method}
     _keep(kit, site_of(kit), left)
     return consent(kit, method)
@@ -173,7 +175,7 @@ def _proposal(
     base = with_bounds(base, bounds)
     if asked is None:
         return base
-    if asked.trained_by != method:
+    if method_named(asked.trained_by).name != method:
         raise SettingsError(
             "the settings do not run this method",
             expected=method,

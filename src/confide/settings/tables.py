@@ -36,6 +36,9 @@ REFERENCES = ("pooled", "alone", "public-only")
 All text in one place, each site by itself, and the public set alone.
 """
 OLD_NAMES = {
+    "fedavg": "fedavg-tagger",
+    "fedner": "fedner-tagger",
+    "feded": "feded-relations",
     "fedavg-re": "fedavg-relations",
     "fedatt-re": "fedatt-relations",
     "pseudo-complete": "pseudo-complete-lightner",

@@ -125,16 +125,21 @@ class TaggerForm(TaggerShape):
         return extractor_with(modeller_of(self, vocabulary_for(self, key)), weights, encoder=frozen)
 
 
-def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int) -> TaggerForm:
-    """The form of the settings' tagger, whose frozen encoder has states of `dim` numbers."""
+def shape_for(
+    run: RunSettings, types: Sequence[str], *, words: int, characters: int, dim: int
+) -> TaggerShape:
+    """The shape of the settings' tagger; `words` and `characters` count ids with the specials.
+
+    `dim`: numbers of its frozen encoder's states; 0 without one.
+    """
     model = run.model
     sizes = {
-        "words": len(agreed.word_digests_V16) + SPECIALS,
-        "characters": len(agreed.character_digests_V16) + SPECIALS,
+        "words": words,
+        "characters": characters,
         "tags": len(TagSet(tuple(types), model.tag_scheme)),
         "context_dim": dim,
     }
-    return TaggerForm(
+    return TaggerShape(
         types=list(types),
         tag_scheme=model.tag_scheme,
         how=run.vocabulary.how,
@@ -143,6 +148,20 @@ def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int)
         context=model.context,
         cnn_widths=list(model.cnn_widths),
         dropout=model.dropout,
+    )
+
+
+def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int) -> TaggerForm:
+    """The same with the common vocabulary."""
+    shape = shape_for(
+        run,
+        types,
+        words=len(agreed.word_digests_V16) + SPECIALS,
+        characters=len(agreed.character_digests_V16) + SPECIALS,
+        dim=dim,
+    )
+    return TaggerForm(
+        **shape_of(shape),
         nonce=agreed.nonce,
         check=agreed.check,
         word_digests_V16=agreed.word_digests_V16,
