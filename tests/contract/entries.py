@@ -1,8 +1,14 @@
-"""What the contract has to know of each method. A new method adds one entry."""
+"""What the contract has to know of each pair of a method and a kind.
+
+A new pair needs no entry where its method can do with what its kind learns with; a new kind adds a
+line to `LEARNS`, a new method an entry for each pair that it was published with.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -11,7 +17,7 @@ from confide.methods import METHODS
 
 @dataclass(frozen=True)
 class Entry:
-    """How a method's tiny run is set up.
+    """How a pair's tiny run is set up.
 
     Attributes:
         learning: overrides with which it learns `contract.corpus` in a few rounds.
@@ -20,6 +26,7 @@ class Entry:
         variants: overrides of other forms of the method that must resume and agree too.
         asked: overrides with which a step is asked that is not asked without them.
         slow: tests of every form are slow for the plain one too, since another entry is much alike.
+        crossed: the method and the kind are tested in other pairs; nearly all tests are slow.
     """
 
     learning: tuple[str, ...]
@@ -27,34 +34,63 @@ class Entry:
     variants: tuple[tuple[str, ...], ...] = ()
     asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
     slow: bool = False
+    crossed: bool = False
 
 
 OPTIONAL = {"describe_encoder"}
-"""Steps that are asked only where the settings name an encoder (tests/methods/test_context.py)."""
+"""Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py)."""
 
 
-LEARNING_BAGS = (
-    "rounds=6",
-    "training.local_epochs=2",
-    "training.optimiser=adam",
-    "training.learning_rate=0.02",
-)
-
-ENTRIES: dict[str, Entry] = {
-    "fedavg": Entry(
-        learning=(
+LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
+    "tagger": (
+        (
             "rounds=6",
             "training.local_epochs=2",
             "training.learning_rate=0.03",
             "model.dropout=0.1",
         ),
-        reaches=0.9,
+        0.9,
+    ),
+    "encoder": (
+        (
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.batch_size=4",
+            "classifier.dropout=0",
+        ),
+        0.9,
+    ),
+    "lightner": (("rounds=8", "training.local_epochs=3", "training.batch_size=4"), 0.8),
+    "relations": (("rounds=9", "training.local_epochs=3", "training.batch_size=4"), 0.9),
+    "bags": (
+        (
+            "rounds=6",
+            "training.local_epochs=2",
+            "training.optimiser=adam",
+            "training.learning_rate=0.02",
+        ),
+        0.9,
+    ),
+    "text": (("rounds=6", "training.local_epochs=10", "denoising.masked=0.15"), 0.1),
+}
+"""Overrides with which a kind learns, and what it reaches, under methods that average weights."""
+
+
+def entry(kind: str, **own: Any) -> Entry:
+    """The entry of a pair that learns as its kind does, but for what is its own."""
+    learning, reaches = LEARNS[kind]
+    return Entry(**{"learning": learning, "reaches": reaches, **own})
+
+
+ENTRIES: dict[str, Entry] = {
+    "fedavg-tagger": entry(
+        "tagger",
         variants=(
             ("options.weighting=sentences", "options.rows=seen"),
             ("model.character=bilstm",),
         ),
     ),
-    "fedner": Entry(
+    "fedner-tagger": Entry(
         learning=(
             "rounds=60",
             "select.every=20",
@@ -71,7 +107,7 @@ ENTRIES: dict[str, Entry] = {
             ("options.private=[]",),
         ),
     ),
-    "feded": Entry(
+    "feded-relations": Entry(
         learning=(
             "rounds=6",
             "training.local_epochs=3",
@@ -94,37 +130,28 @@ ENTRIES: dict[str, Entry] = {
         ),
         asked={"take_model": ("options.download=difference",)},
     ),
-    "fedavg-re": Entry(
-        learning=("rounds=9", "training.local_epochs=3", "training.batch_size=4"),
-        reaches=0.9,
+    "fedavg-relations": entry(
+        "relations",
         variants=(
             ("options.weighting=equal", "classifier.typed=true"),
             ("classifier.pool=start", "classifier.blind=false", "training.optimiser=sgd"),
         ),
         slow=True,
     ),
-    "fedatt-re": Entry(
-        learning=("rounds=9", "training.local_epochs=3", "training.batch_size=4"),
-        reaches=0.9,
+    "fedatt-relations": entry(
+        "relations",
         variants=(("options.epsilon=0.5", "federation.fraction=0.5"),),
         slow=True,
     ),
-    "pseudo-complete": Entry(
-        learning=("rounds=8", "training.local_epochs=3", "training.batch_size=4"),
-        reaches=0.8,
+    "pseudo-complete-lightner": entry(
+        "lightner",
         variants=(
             ("lightner.tune=prompts", "lightner.where=decoder"),
             ("lightner.tune=lora", "lightner.constrained=false", "options.momentum=0.5"),
         ),
     ),
-    "pseudo-complete-encoder": Entry(
-        learning=(
-            "rounds=6",
-            "training.local_epochs=3",
-            "training.batch_size=4",
-            "classifier.dropout=0",
-        ),
-        reaches=0.9,
+    "pseudo-complete-encoder": entry(
+        "encoder",
         variants=(("options.weighting=sentences", "federation.fraction=0.7"),),
         slow=True,
     ),
@@ -141,20 +168,18 @@ ENTRIES: dict[str, Entry] = {
             ("options.weighting=sentences", "federation.fraction=0.7", "rounds=4"),
         ),
     ),
-    "lazy-mil": Entry(
-        learning=LEARNING_BAGS,
-        reaches=0.9,
+    "lazy-mil-bags": entry(
+        "bags",
         variants=(
             ("options.weighting=equal", "federation.fraction=0.5", "select.every=2", "rounds=5"),
             ("bags.same=letters", "pcnn.activation=relu", "vocabulary.min_sites=2"),
             ("bags.reader=encoder", "training.optimiser=adamw", "training.learning_rate=0.005"),
             ("options.warm_rounds=1",),
         ),
-        asked={"train_bags": ("options.warm_rounds=1",)},
+        asked={"train": ("options.warm_rounds=1",)},
     ),
-    "fedavg-bags": Entry(
-        learning=LEARNING_BAGS,
-        reaches=0.9,
+    "fedavg-bags": entry(
+        "bags",
         variants=(
             ("bags.denoise=none", "options.weighting=equal"),
             ("bags.denoise=one", "federation.fraction=0.5", "select.every=2", "rounds=5"),
@@ -163,26 +188,29 @@ ENTRIES: dict[str, Entry] = {
         ),
         slow=True,
     ),
-    "chain": Entry(
-        learning=LEARNING_BAGS,
-        reaches=0.9,
+    "chain-bags": entry(
+        "bags",
         variants=(("bags.denoise=one", "federation.fraction=0.7"),),
         slow=True,
     ),
+    "fedavg-text": entry(
+        "text",
+        variants=(
+            ("options.weighting=equal", "denoising.train=all", "denoising.dropout=0.1"),
+            ("denoising.sampled=4", "denoising.permuted=0.5", "federation.fraction=0.7"),
+        ),
+    ),
 }
+"""The pairs that were published, or that tests of other rooms stand on."""
 
-ENTRIES["fedavg-text"] = Entry(
-    learning=(
-        "rounds=6",
-        "training.local_epochs=10",
-        "denoising.masked=0.15",
-    ),
-    reaches=0.1,
-    variants=(
-        ("options.weighting=equal", "denoising.train=all", "denoising.dropout=0.1"),
-        ("denoising.sampled=4", "denoising.permuted=0.5", "federation.fraction=0.7"),
-    ),
-)
+_CROSSED: dict[str, dict[str, Any]] = {}
+"""What other pairs need besides."""
+
+ENTRIES |= {
+    name: entry(pair.kind.name, slow=True, crossed=True, **_CROSSED.get(name, {}))
+    for name, pair in METHODS.items()
+    if name not in ENTRIES
+}
 
 STEPS = [
     (method, step.name)
@@ -190,19 +218,28 @@ STEPS = [
     for step in kind.steps
     if step.name not in OPTIONAL
 ]
-"""Every step of every method, but for those that are optional."""
+"""Every step of every pair, but for those that are optional."""
 
 
 def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
-    """The mark of a step that an earlier method has too: it is the same code."""
-    answers = {
-        name: next(one.answer for one in METHODS[name].steps if one.name == step)
-        for name, other in STEPS
-        if other == step
-    }
-    first = next(name for name, answer in answers.items() if answer is answers[method])
-    return [] if first == method else [pytest.mark.slow]
+    """The mark of a step that an earlier pair has too: it is the same code.
 
+    Of a method's own step and one kind, and of any kind where the pair is not `crossed`.
+    """
+    return [] if (method, step) in _FIRST else [pytest.mark.slow]
+
+
+def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    found: dict[Any, tuple[str, str]] = {}
+    for method, name in sorted(steps, key=lambda one: ENTRIES[one[0]].crossed):
+        answer = next(one.answer for one in METHODS[method].steps if one.name == name)
+        kind = "" if ENTRIES[method].crossed else METHODS[method].kind.name
+        if kind or not any(one is answer for one, _ in found):
+            found.setdefault((answer, kind), (method, name))
+    return set(found.values())
+
+
+_FIRST = _firsts(STEPS)
 
 EVERY_STEP = [pytest.param(*pair, marks=slow_if_repeated(*pair)) for pair in STEPS]
 """The same as parameters of tests, each step once among those that are not slow."""
