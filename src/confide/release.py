@@ -30,7 +30,7 @@ from confide.errors import RunError
 from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
-from confide.federation.messages import Arrays, carries, decode, encode
+from confide.federation.messages import Arrays, carries, decode_file, encode
 from confide.gathering import gather
 from confide.kinds.bags.extractor import BagExtractor, extractor_with
 from confide.kinds.bags.form import PCNN, BagForm, words_of
@@ -225,19 +225,19 @@ def released(folder: Path) -> EntityExtractor | RelationExtractor | BagExtractor
     the encoder that it was made of.
     """
     if release_task(folder) == "bags":
-        bags = decode(ReleasedBags, (Path(folder) / BAGS).read_bytes())
+        bags = decode_file(ReleasedBags, (Path(folder) / BAGS).read_bytes())
         if bags.reader != PCNN:
             return bags.extractor(bags.weights, key=None)
         return extractor_with(bags, bags.weights, ClearVocabulary(tuple(bags.words), "word"))
     if release_task(folder) == "re":
-        made = decode(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
+        made = decode_file(ReleasedRelations, (Path(folder) / RELATIONS).read_bytes())
         return made.extractor(made.weights, key=None)
     for file, kind in ((TOKENS, ReleasedTokens), (BART, ReleasedBart)):
         if (Path(folder) / file).is_file():
-            shape: Any = decode(kind, (Path(folder) / file).read_bytes())
+            shape: Any = decode_file(kind, (Path(folder) / file).read_bytes())
             extract: EntityExtractor = shape.extractor(shape.weights, key=None)
             return extract
-    model = decode(Released, (Path(folder) / FILE).read_bytes())
+    model = decode_file(Released, (Path(folder) / FILE).read_bytes())
     characters = ClearVocabulary(tuple(model.characters), "character")
     vocabulary: dict[str, Any] = {
         "words": ClearVocabulary(tuple(model.words), "word"),

@@ -24,7 +24,7 @@ from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import decode
+from confide.federation.messages import decode_file
 from confide.methods import Method
 from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
 
@@ -189,7 +189,7 @@ class RunFolder:
         part = self.part_of(result, site, personal=method.personal)
         checkpoint = self.store(part).load(result["best_rounds"][part])
         try:
-            state: Any = decode(method.State, checkpoint.state.tobytes())
+            state: Any = decode_file(method.State, checkpoint.state.tobytes())
         except MessageError as error:
             raise RunError(
                 f"the model was written by another version of confide: {error.what}",
@@ -208,12 +208,12 @@ class RunFolder:
         return self.path / name
 
 
-def memory_of(folder: Path, kind: type) -> Any:
+def memory_of(folder: Path, kind: Any) -> Any:
     """What a site remembers at the end of a run; `folder` is the site's own.
 
     Raises RunError where there is nothing.
     """
-    memory = MemoryStore(folder / "memory", kind).latest()
+    memory = MemoryStore(folder / "memory", kind).written()
     if memory is None:
         raise RunError(
             "the site's own part of the model is not here",

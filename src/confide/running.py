@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confide.errors import CheckpointError, FederationError
+from confide.errors import CheckpointError, FederationError, MessageError
 from confide.federation.agreement import DIFFERS
 from confide.federation.bounds import LARGEST, odd_part
 from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
@@ -216,7 +216,14 @@ class Rounds:
                 where=str(self._store.path(round)),
                 fix="resume with the settings and data of the run, or start in another folder",
             )
-        state: Any = decode(self._method.State, checkpoint.state.tobytes())
+        try:
+            state: Any = decode(self._method.State, checkpoint.state.tobytes())
+        except MessageError as error:
+            raise CheckpointError(
+                f"the checkpoint was written by another version of confide: {error.what}",
+                where=str(self._store.path(round)),
+                fix="finish the run with the version that environment.json names",
+            ) from error
         return checkpoint.round, state, Progress(**json.loads(checkpoint.progress))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError
 from confide.federation.files import write_atomically
-from confide.federation.messages import carries, decode, encode
+from confide.federation.messages import carries, decode_file, encode
 
 _MARK = b"confide checkpoint 1\n"
 _NAME = re.compile(r"^round-(\d{6})\.ckpt$")
@@ -88,7 +88,7 @@ class CheckpointStore:
                 fix="delete it to continue from an older round, or start the run again",
             )
         try:
-            return decode(Checkpoint, data)
+            return decode_file(Checkpoint, data)
         except MessageError as error:
             raise CheckpointError(
                 "the checkpoint was written by another version of confide", where=str(path)

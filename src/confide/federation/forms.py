@@ -46,16 +46,22 @@ _AXIS = re.compile(r"[A-Z]|[0-9]+")
 
 
 def carries(
-    what: str, *, legend: str = "", most: int = 0, start: Callable[[], Any] | None = None
+    what: str,
+    *,
+    legend: str = "",
+    most: int = 0,
+    start: Callable[[], Any] | None = None,
+    was: str = "",
 ) -> Any:
     """A message field, with the words that the wire table prints for it.
 
     `legend`: the axes of an array (or of each of several), where the name does not say them.
     `most`: of an array, how long an axis with a letter can be; of a text, list or table, how many
     bytes it can be as JSON. `start` makes the value of a field that is not given. A message that is
-    decoded has all its fields, whether they have a `start` or not.
+    decoded has all its fields, whether they have a `start` or not. `was`: how the field was called
+    in format 2.
     """
-    metadata = {"what": what, "legend": legend, "most": most}
+    metadata = {"what": what, "legend": legend, "most": most, "was": was}
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -78,7 +84,7 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """What a field declares. `axes` is None, and `dtypes` empty, where it leaves them open.
 
-    `what` are the words of `carries`, `hint` is the annotation.
+    `what` are the words of `carries`, `hint` is the annotation, `was` the name in format 2.
     """
 
     kind: str
@@ -87,6 +93,7 @@ class Form:
     most: int
     what: str
     hint: Any
+    was: str
 
 
 def class_of(kind: Any) -> type:
@@ -175,14 +182,17 @@ def value_at(message: Any, name: str) -> Any:
 
 def _form(field: dataclasses.Field[Any], hint: Any) -> Form:
     kind, most = _kind(hint), int(field.metadata.get("most", 0))
-    what = str(field.metadata.get("what", ""))
+    what, was = (
+        str(field.metadata.get("what", "")),
+        str(field.metadata.get("was", "") or field.name),
+    )
     if kind not in ("array", "arrays"):
-        return Form(kind, frozenset(), None, most, what, hint)
+        return Form(kind, frozenset(), None, most, what, hint, was)
     named = _LEGEND.search(field.name) if kind == "array" else None
     legend = field.metadata.get("legend") or (named[1] if named else "")
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
-    return Form(kind, _dtypes(array), axes, most, what, hint)
+    return Form(kind, _dtypes(array), axes, most, what, hint, was)
 
 
 def _kind(hint: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from confide.federation.failures import Refusal
 from confide.federation.files import write_atomically
-from confide.federation.messages import decode, encode
+from confide.federation.messages import decode, decode_file, encode
 
 Kept = TypeVar("Kept")
 _NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
@@ -96,6 +96,11 @@ class MemoryStore:
     def latest(self) -> Any:
         """The newest version, or None."""
         return self._newest()
+
+    def written(self) -> Any:
+        """The newest version in the folder, perhaps of the version of confide before; or None."""
+        paths = [one.path for one in self._versions() if one.path is not None and not one.same]
+        return decode_file(self._kind, paths[-1].read_bytes()) if paths else None
 
     def _newest(self) -> Any:
         newest = next((version for version in reversed(self._versions()) if not version.same), None)

@@ -51,6 +51,7 @@ __all__ = [
     "carries",
     "check_size",
     "decode",
+    "decode_file",
     "decode_one_of",
     "encode",
     "fields_of",
@@ -58,7 +59,7 @@ __all__ = [
     "sizes",
 ]
 
-FORMAT = 2
+FORMAT, BEFORE = 3, 2
 MOST_INT = 2**63 - 1
 M = TypeVar("M")
 
@@ -101,6 +102,37 @@ def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
     return found
 
 
+def decode_file(kind: type[M], data: bytes) -> M:
+    """The same of a file that this place wrote, perhaps with the version before: format 2.
+
+    There, messages did not nest, and had other names. What a message did not have then is empty.
+    """
+    header = _opened(data, OWN, formats=(FORMAT, BEFORE))
+    if header.format == FORMAT:
+        return decode(kind, data)
+    found: M = _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
+    return found
+
+
+def _renamed(kind: Any, before: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    """Plain fields and arrays of format 2, as they are called now."""
+    plain, named = dict[str, Any](), dict[str, np.ndarray]()
+    empty: dict[str, Any] = {"list": [], "table": {}, "text": "", "number": 0}
+    for name, form in forms_of(kind).items():
+        was, _, key = form.was.partition("/")
+        if form.kind == "arrays":
+            old = {f"{name}/{key}": arrays[was]} if key and was in arrays else {}
+            start = f"{was}/"
+            kept = {place: array for place, array in arrays.items() if place.startswith(start)}
+            named |= {f"{name}/{place.removeprefix(start)}": one for place, one in kept.items()}
+            named |= old
+        elif form.kind == "array" and was in arrays:
+            named[name] = arrays[was]
+        elif form.kind != "array":
+            plain[name] = before.get(was, empty[form.kind])
+    return plain, named
+
+
 def decode_one_of(kinds: tuple[Any, ...], data: bytes, *, limits: Limits = OWN) -> Any:
     """The same of a message that may be of several classes."""
     header = _opened(data, limits)
@@ -108,15 +140,25 @@ def decode_one_of(kinds: tuple[Any, ...], data: bytes, *, limits: Limits = OWN) 
     if kind is None:
         expected = " or ".join(class_of(one).__name__ for one in kinds)
         raise MessageError("another message", expected=expected, got=header.message[:80])
+    return _made(kind, header.fields, _arrays(kind, header, data))
+
+
+def _arrays(kind: Any, header: _Header, data: bytes) -> Arrays:
+    """The arrays of a message, by their names on the wire. Raises MessageError."""
     called = class_of(kind).__name__
     try:
-        tensors: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
+        found: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
     except Exception as error:  # whatever a library makes of bytes that anybody may have written
         raise MessageError(f"the arrays of a {called} cannot be read") from error
-    odd = sorted(key for key, array in tensors.items() if array.dtype.name not in DTYPES)
+    odd = sorted(key for key, array in found.items() if array.dtype.name not in DTYPES)
     if odd:
         raise MessageError(f"{called}.{odd[0]} is an array of a type that cannot travel")
-    plain = header.fields
+    return found
+
+
+def _made(kind: Any, plain: dict[str, Any], tensors: Arrays) -> Any:
+    """The message of these fields, which must be all that it has. Raises MessageError."""
+    called = class_of(kind).__name__
     values: dict[str, Any] = {}
     for name, form in forms_of(kind).items():
         if form.kind == "arrays":
@@ -149,6 +191,7 @@ class _Header:
     message: str
     fields: dict[str, Any]
     arrays: int
+    format: int = FORMAT
 
 
 def check_size(data: bytes, limits: Limits) -> int:
@@ -168,7 +211,7 @@ def check_size(data: bytes, limits: Limits) -> int:
     return size
 
 
-def _opened(data: bytes, limits: Limits) -> _Header:
+def _opened(data: bytes, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)) -> _Header:
     """The header, parsed once. Raises MessageError."""
     size = check_size(data, limits)
     try:
@@ -179,7 +222,7 @@ def _opened(data: bytes, limits: Limits) -> _Header:
             raise MessageError(what, expected=f"at most {limits.arrays}", got=str(arrays))
         header = json.loads(outer["__metadata__"]["confide"])
         format = header["format"] if isinstance(header, dict) else header[0]
-        if type(format) is int and format != FORMAT:
+        if type(format) is int and format not in formats:
             raise MessageError(
                 "a message of another version of confide",
                 expected=f"format {FORMAT}",
@@ -187,9 +230,9 @@ def _opened(data: bytes, limits: Limits) -> _Header:
                 fix="use the same version of confide at all places",
             )
         version, message, fields = header
-        if version != FORMAT or not isinstance(message, str) or not isinstance(fields, dict):
+        if version not in formats or not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return _Header(message, fields, arrays)
+        return _Header(message, fields, arrays, version)
     except MessageError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:

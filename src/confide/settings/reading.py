@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -117,6 +118,7 @@ def parse(
         _put(plain, key, value)
     for key, value in given:
         _put(plain, key, value)
+    _rename(plain)
     for tree in defaults(*_chosen(plain)):
         for key, value in leaves(tree):
             _put(plain, key, value, unless_there=True)
@@ -125,6 +127,24 @@ def parse(
     except ValidationError as error:
         raise explained(error) from error
     return settings if folder is None else anchored(settings, folder)
+
+
+RENAMED = {
+    ("options", "adversary"): ("lightner", "adversary"),
+    ("options", "reversal"): ("lightner", "reversal"),
+}
+"""Keys that have another name now: old files go on working."""
+
+
+def _rename(plain: dict[str, Any]) -> None:
+    """Put what stands under an old name under the new one, and say so."""
+    for (table, old), new in RENAMED.items():
+        held = plain.get(table)
+        if isinstance(held, dict) and old in held:
+            warnings.warn(
+                f"{table}.{old} is called {'.'.join(new)} now", FutureWarning, stacklevel=3
+            )
+            _put(plain, list(new), held.pop(old), unless_there=True)
 
 
 def _chosen(plain: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -46,7 +46,7 @@ class PublicExamples:
     tails: list[Spans] = carries("where the tail is in it", most=2 * MIB)
     head_types: list[str] = carries("entity type of the head", most=2 * MIB)
     tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
-    name: int = carries("a number from the content of the public examples")
+    name: int = carries("a number from the content of the public examples", was="public")
 
     def __len__(self) -> int:
         return len(self.texts)

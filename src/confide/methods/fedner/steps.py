@@ -59,10 +59,10 @@ class Enrolled(Kept[F], Generic[F]):
     batch_size: int = carries("examples in a step")
     share: float = carries("of all training examples")
     lift_ids: dict[str, NDArray[np.int64]] = carries(
-        "rows of each table that the site's file has", legend="K"
+        "rows of each table that the site's file has", legend="K", was="lift_ids_K/word.weight"
     )
     lift_rows: dict[str, NDArray[np.float32]] = carries(
-        "its vectors, less the table's start", legend="KD"
+        "its vectors, less the table's start", legend="KD", was="lift_rows_KD/word.weight"
     )
     own: Arrays = carries("weights of the private parts")
     steps: int = carries("steps of Adam", start=int)
