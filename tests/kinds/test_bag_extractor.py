@@ -10,8 +10,8 @@ import pytest
 
 from confide.data.relations import NO_RELATION
 from confide.errors import KeyFileError
-from confide.learning.bags import sentence_probabilities
 from confide.kinds.bags.extractor import BagExtractor
+from confide.learning.bags import sentence_probabilities
 from confide.text.document import Document, Relation
 from contract.bags import bag_documents, holds
 from contract.corpus import KEY, tiny
@@ -20,7 +20,7 @@ from contract.relations import DRUGS, EFFECTS
 from methods.relation_runs import started
 
 
-@pytest.fixture(scope="module", params=["lazy-mil", "fedavg-bags"])
+@pytest.fixture(scope="module", params=["lazy-mil-bags", "fedavg-bags"])
 def learned(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any]:

@@ -14,8 +14,8 @@ from confide.data.relations import NO_RELATION
 from confide.data.vocabulary import digest, normalise
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
-from confide.kinds.bags.form import COUNT_BAGS, BagsCounted, CountBags, triple_digest
 from confide.kinds.bags.desk import TAKE_BAG_FORM, BagFormTaken
+from confide.kinds.bags.form import COUNT_BAGS, BagsCounted, CountBags, triple_digest
 from confide.text.document import Document
 from contract.bags import bag_documents, tiny_bags, write_bags
 from contract.corpus import KEY, tiny

@@ -13,9 +13,9 @@ from confide.data.examples import examples_from
 from confide.errors import FederationError, QuorumError
 from confide.federation.messages import decode, encode
 from confide.gathering import gather
+from confide.kinds.context import EncoderDescribed
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import load_encoder
-from confide.kinds.context import EncoderDescribed
 from confide.predict import predict
 from confide.release import release
 from confide.run import run
@@ -34,12 +34,12 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_bert(tmp_path / "encoder")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedner"])
+@pytest.mark.parametrize("method", ["fedavg-tagger", "fedner-tagger"])
 def test_a_run_with_features_learns_predicts_and_is_released(
     tmp_path: Path, encoder: Path, method: str
 ) -> None:
     overrides = (f"method={method}", f"base={method}", f'model.context="{encoder}"')
-    rounds = ("rounds=60", "select.every=20") if method == "fedner" else ("rounds=12",)
+    rounds = ("rounds=60", "select.every=20") if method == "fedner-tagger" else ("rounds=12",)
     settings = tiny(tmp_path, *overrides, *rounds, "training.learning_rate=0.03")
     done = run(settings, out=tmp_path / "run")
     assert done.result["scores"]["overall"]["strict"]["f1"] > 0.5
@@ -97,7 +97,7 @@ def test_a_description_that_cannot_be_is_refused(
         run(tiny(tmp_path, f'model.context="{encoder}"'), out=tmp_path / "run")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedner"])
+@pytest.mark.parametrize("method", ["fedavg-tagger", "fedner-tagger"])
 def test_the_features_of_a_site_are_never_sent(
     tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -28,7 +28,9 @@ from methods.relation_runs import started
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """A method and a state that has learnt the corpus."""
     folder = tmp_path_factory.mktemp("learned")
-    settings = tiny(folder, "method=fedavg-re", *ENTRIES["fedavg-re"].learning, sites=2)
+    settings = tiny(
+        folder, "method=fedavg-relations", *ENTRIES["fedavg-relations"].learning, sites=2
+    )
     method, federation, _ = started(folder, settings)
     state = method.start(federation)
     for number in range(1, settings.rounds + 1):

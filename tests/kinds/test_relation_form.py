@@ -16,7 +16,6 @@ from confide.data.relations import NO_RELATION
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.messages import decode, encode
-from confide.learning.encoder import load_encoder
 from confide.kinds.relations.form import (
     ANY,
     DESCRIBE_RELATIONS,
@@ -26,6 +25,7 @@ from confide.kinds.relations.form import (
     modeller_of,
     rules_of,
 )
+from confide.learning.encoder import load_encoder
 from confide.text.document import Document
 from contract.corpus import tiny
 from contract.models import folder_of

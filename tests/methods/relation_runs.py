@@ -23,6 +23,7 @@ from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import tiny
 from contract.relations import write_documents
+from kinds.hows import how
 
 
 class Seen(SequentialEngine):
@@ -95,14 +96,8 @@ def with_train(
 def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
     """An ask of the defaults, about S public examples and R classes."""
     ask = TrainAndPredict(
-        learning_rate=0.01,
-        optimiser="adamw",
-        momentum=0.9,
-        weight_decay=0.0,
-        clip=1.0,
-        batch_size=4,
-        local_epochs=2,
         weights={},
+        how=how(learning_rate=0.01, optimiser="adamw", clip=1.0, batch_size=4, epochs=2),
         version=1,
         public=77,
         examples=S,

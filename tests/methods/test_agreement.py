@@ -16,8 +16,8 @@ from confide.federation.agreement import DIFFERS, Parted, alike
 from confide.federation.federation import Delivery, Federation
 from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode
-from confide.methods import METHODS
 from confide.kinds.vocabulary import CHECK_KEY
+from confide.methods import METHODS
 from confide.run import run
 from contract.corpus import tiny
 from contract.entries import ENTRIES
@@ -146,7 +146,7 @@ def test_one_site_that_differs_is_left_out(
     assert done["left_out"] == {"site-2": DIFFERS}
     assert sorted(done["scores"]["sites"]) == ["site-1", "site-3"]
     assert done["history"][0]["failed"] == {}  # it was asked nothing more
-    if method in ("fedavg", "fedavg-text") and step != "check_key":
+    if method in ("fedavg-tagger", "fedavg-text") and step != "check_key":
         strict = tiny(tmp_path, f"method={method}", "rounds=1")
         with pytest.raises(FederationError, match="site-2 has another one"):
             run(strict, out=tmp_path / "strict")
@@ -195,11 +195,11 @@ def test_a_type_that_was_not_declared_is_left_out_with_its_site(
 @pytest.mark.parametrize(
     ("method", "step", "field"),
     [
-        ("fedavg", "count_vocabulary", "word_digests_W16"),
-        ("fedavg", "count_vocabulary", "word_counts_W"),
+        ("fedavg-tagger", "count_vocabulary", "word_digests_W16"),
+        ("fedavg-tagger", "count_vocabulary", "word_counts_W"),
         ("fedavg-bags", "count_bags", "word_counts_W"),
-        ("lazy-mil", "bid", "values_G"),
-        ("lazy-mil", "bid", "digests_G16"),
+        ("lazy-mil-bags", "bid", "values_G"),
+        ("lazy-mil-bags", "bid", "digests_G16"),
     ],
 )
 @pytest.mark.parametrize("value", [np.array(3), np.zeros((0,)), np.zeros((1, 1, 1))], ids=str)

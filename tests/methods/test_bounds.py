@@ -23,6 +23,7 @@ from confide.methods.fedner.steps import (
 from confide.run import run
 from contract.corpus import tiny
 from contract.runs import Asking, same_run, use_engine
+from kinds.hows import how
 
 
 def f32(*numbers: Any) -> np.ndarray:
@@ -41,7 +42,8 @@ STEP = {"word.weight": f32([3, 0], [0, 4], [0, 0]), "crf": f32(0, 12)}  # its no
 
 
 def asked(*, weighting: str = "equal", rows: str = "all") -> Train:
-    return Train(BEFORE, 0.1, "sgd", 0.0, 0.0, 5.0, 10, 1, 0.0, weighting, rows)
+    tables = ["word.weight"] if rows == "seen" else []
+    return Train(BEFORE, how(), weighting, tables)
 
 
 def trained(times: float = 1.0, *, weight: float = 1.0) -> Trained:
@@ -61,7 +63,7 @@ def test_a_site_that_moved_no_further_sends_what_it_has(most: float, weight: flo
 
 @pytest.mark.parametrize("weight", [1.0, 3.0, 7.0])
 def test_a_site_that_moved_further_goes_a_part_of_the_way(weight: float) -> None:
-    ask = asked(weighting="sentences")
+    ask = asked(weighting="examples")
     found = bounded_trained(ask, trained(weight=weight), 6.5)
     expected = trained(0.5, weight=weight)
     for name, array in found.weights.items():
@@ -84,7 +86,7 @@ def test_a_number_that_did_not_move_stays_bit_for_bit() -> None:
 
 def test_rows_that_do_not_leave_do_not_count() -> None:
     """The third row is 50 long, and 0 as it is sent: the site has not seen its word."""
-    ask = asked(weighting="sentences", rows="seen")
+    ask = asked(weighting="examples", rows="seen")
     seen = f32(1, 1, 0)
     reply = trained(weight=2.0)
     reply.weights["word.weight"][2] = 0
@@ -117,7 +119,7 @@ def improved(times: float = 1.0, *, share: float = 0.25, kinds: tuple[type, ...]
 def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
     """Whatever travels; a server may ask in two types of number."""
     weights = {n: way.astype(kind) for (n, way), kind in zip(WAY.items(), kinds, strict=True)}
-    ask = Improve(weights, 0.1, 0.0, 5.0, 0.0, 1, False)
+    ask = Improve(weights, how(), 1, False)
     for scale in (1.0, 0.5):
         reply = improved(scale, kinds=kinds)
         assert bounded_improved(ask, reply, 13.0 * scale) is reply
@@ -135,7 +137,7 @@ def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
 def test_rounding_to_half_the_digits_adds_no_more_than_rounding() -> None:
     draws = np.random.default_rng(2).normal(size=(50, 20)).astype(np.float32)
     sent = (draws * np.float32(0.1 * HALF)).astype(np.float16)
-    ask = Improve({"word.weight": sent}, 0.1, 0.0, 5.0, 0.0, 1, False)
+    ask = Improve({"word.weight": sent}, how(), 1, False)
     found = bounded_improved(ask, Improved({"word.weight": sent}, 0.1, 0.5, 6), 0.7)
     meant = found.update["word.weight"].astype(np.float64) / HALF / 0.1
     assert np.linalg.norm(meant) == pytest.approx(0.7, rel=1e-3)
@@ -160,10 +162,10 @@ def change_of(ask: Train | Improve, reply: Trained | Improved) -> Arrays:
 
 
 FORMS = [
-    ("method=fedavg",),
-    ("method=fedavg", "options.weighting=sentences", "options.rows=seen"),
-    ("method=fedner",),
-    ("method=fedner", "options.local_steps=2", "options.wire_dtype=float16"),
+    ("method=fedavg-tagger",),
+    ("method=fedavg-tagger", "options.weighting=sentences", "options.rows=seen"),
+    ("method=fedner-tagger",),
+    ("method=fedner-tagger", "options.local_steps=2", "options.wire_dtype=float16"),
 ]
 
 

@@ -1,0 +1,26 @@
+"""How sites train, for tests that make an ask by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from confide.kinds.how import How
+
+PLAIN = How(
+    learning_rate=0.1,
+    optimiser="sgd",
+    momentum=0.0,
+    weight_decay=0.0,
+    clip=5.0,
+    batch_size=10,
+    epochs=1,
+    word_dropout=0.0,
+    vectors=False,
+    progress=0.0,
+)
+
+
+def how(**changes: Any) -> How:
+    """Plain steps, but for these changes."""
+    return replace(PLAIN, **changes)
