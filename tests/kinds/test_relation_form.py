@@ -20,7 +20,7 @@ from confide.kinds.relations.form import (
     ANY,
     DESCRIBE_RELATIONS,
     DescribeRelations,
-    RelationMemory,
+    RelationForm,
     RelationsDescribed,
     modeller_of,
     rules_of,
@@ -33,7 +33,7 @@ from contract.relations import documents, encoder
 from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
 
-EVERY = ("feded", "fedavg-re", "fedatt-re")
+EVERY = ("feded-relations", "fedavg-relations", "fedatt-relations")
 PLAIN = Document("plain", "the patient took nothing .")
 TRAIN = documents("site-1", "train", 12)
 
@@ -50,33 +50,35 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
         tmp_path, with_train(tmp_path, method, [one, two], *overrides)
     )
     state = made.start(federation)
-    assert state.relations == [NO_RELATION, "causes", "eases"]
-    assert state.types == state.known_types == ["Drug", "Drug-2", "Pain", "Pain-2"]
-    assert state.pairs == [("Drug", "Pain"), ("Drug-2", "Pain-2")]
+    assert state.form.relations == [NO_RELATION, "causes", "eases"]
+    assert state.form.types == state.form.known_types == ["Drug", "Drug-2", "Pain", "Pain-2"]
+    assert state.form.pairs == [("Drug", "Pain"), ("Drug-2", "Pain-2")]
     for site in federation.sites:
         memory = engine.memory(site)
-        assert memory.relations == state.relations
-        assert (memory.max_tokens, memory.max_sentences) == (7, 0)
-        assert decode(type(memory), encode(memory)) == memory
-        rules = rules_of(memory)
+        assert memory.form == state.form
+        assert (memory.form.max_tokens, memory.form.max_sentences) == (7, 0)
+        assert decode(made.Memory, encode(memory)) == memory
+        rules = rules_of(memory.form)
         assert rules.types == {("Drug", "Pain"), ("Drug-2", "Pain-2")}
         assert (rules.direction, rules.max_tokens, rules.max_sentences) == ("undirected", 7, 0)
     described = engine.replies["describe_relations", "site-1"]
     assert described.relations == ["causes"]
     assert described.types == ["Drug", "Pain"]
-    form = modeller_of(state, load_encoder(state.encoder)).form
+    form = modeller_of(state.form, load_encoder(state.form.encoder)).form
     assert form.types == ("Drug", "Drug-2", "Pain", "Pain-2")
     assert form.relations == (NO_RELATION, "causes", "eases")
 
 
 def test_settings_may_say_which_pairs_are_looked_at(tmp_path: Path) -> None:
     overrides = ('pairs.types=[["Pain","Drug"]]', "pairs.max_sentences=inf")
-    made, federation, _ = started(tmp_path, with_train(tmp_path, "fedavg-re", [TRAIN], *overrides))
+    made, federation, _ = started(
+        tmp_path, with_train(tmp_path, "fedavg-relations", [TRAIN], *overrides)
+    )
     state = made.start(federation)
-    assert state.pairs == [("Pain", "Drug")]
-    assert state.types == []
-    assert (state.max_sentences, state.max_tokens) == (ANY, ANY)
-    assert rules_of(state).max_sentences is rules_of(state).max_tokens is None
+    assert state.form.pairs == [("Pain", "Drug")]
+    assert state.form.types == []
+    assert (state.form.max_sentences, state.form.max_tokens) == (ANY, ANY)
+    assert rules_of(state.form).max_sentences is rules_of(state.form).max_tokens is None
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -102,10 +104,12 @@ def test_a_site_with_another_encoder_is_named(tmp_path: Path, method: str) -> No
 
 def test_a_copy_of_the_encoder_is_the_same_encoder(tmp_path: Path) -> None:
     copy = shutil.copytree(folder_of(encoder()), tmp_path / "copy")
-    settings = with_train(tmp_path, "fedavg-re", [TRAIN, TRAIN], context={"site-2": str(copy)})
+    settings = with_train(
+        tmp_path, "fedavg-relations", [TRAIN, TRAIN], context={"site-2": str(copy)}
+    )
     made, federation, engine = started(tmp_path, settings)
     state, _ = made.round(made.start(federation), federation, 1)
-    assert engine.replies["describe_relations", "site-2"].encoder == state.digest
+    assert engine.replies["describe_relations", "site-2"].encoder == state.form.digest
     assert made.score(state, federation, part="test", round=1).keys() == {"site-1", "site-2"}
 
 
@@ -133,17 +137,18 @@ def test_a_site_whose_encoder_changed_in_the_middle_says_so(tmp_path: Path, meth
 
 
 @pytest.mark.parametrize("method", EVERY)
-def test_a_site_without_an_example_is_left_out_if_enough_are_left(
-    tmp_path: Path, method: str
-) -> None:
+def test_a_site_without_an_example_is_not_asked_to_train(tmp_path: Path, method: str) -> None:
     settings = with_train(tmp_path, method, [TRAIN, TRAIN[:6], [PLAIN]])
-    made, federation, engine = started(tmp_path, settings, at_least=2)
+    made, federation, engine = started(tmp_path, settings)
     state = made.start(federation)
-    if method != "feded":
-        assert engine.replies["take_form", "site-3"].examples == 0
+    take = "take_public_set" if method == "feded-relations" else "take"
+    assert [engine.replies[take, site].size for site in federation.sites] == [12, 6, 0]
+    assert state.idle == ["site-3"]
     after, facts = made.round(state, federation, 1)
-    assert [fault.site for fault in federation.faults] == ["site-3"]
-    assert "no training sentence" in str(federation.faults[0])
+    assert not federation.faults
+    trained = {site for step, site in engine.asks if step.startswith("train")}
+    assert trained == {"site-1", "site-2"}
+    assert facts["sites"] == ["site-1", "site-2", "site-3"]
     assert facts["sentences"] == 18
     assert all(np.isfinite(array).all() for array in after.weights.values())
     counts = made.score(after, federation, part="test", round=1)
@@ -171,7 +176,7 @@ def test_a_site_that_has_no_example_of_a_relation_takes_part(tmp_path: Path, met
         for doc in TRAIN
     ]
     state, _ = made.round(made.start(federation), federation, 1)
-    assert "unheard" not in state.relations
+    assert "unheard" not in state.form.relations
     counts = made.score(state, federation, part="test", round=1)
     gold = {gold for gold, _ in counts["site-1"].confusion}
     assert gold == {"unheard", NO_RELATION}
@@ -224,6 +229,20 @@ def test_a_site_does_not_find_what_it_does_not_annotate(tmp_path: Path, method: 
     assert {predicted for _, predicted in counts["site-2"].confusion} == {"eases"}
 
 
+@pytest.mark.parametrize("method", EVERY)
+def test_a_run_where_no_site_has_an_example_is_refused(tmp_path: Path, method: str) -> None:
+    """They annotate relations, but between entities that are not looked at."""
+    settings = tiny(tmp_path, f"method={method}", 'pairs.types=[["Drug","Pain"]]')
+    made, federation, engine = started(tmp_path, settings)
+    for site in federation.sites:
+        engine.site(site).train = [
+            replace(doc, entities=tuple(replace(e, type=f"{e.type}-2") for e in doc.entities))
+            for doc in TRAIN
+        ]
+    with pytest.raises(FederationError, match="no site has anything to learn from"):
+        made.start(federation)
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -249,8 +268,9 @@ def test_a_description_that_cannot_be_is_refused(changes: dict[str, Any]) -> Non
 def test_what_is_agreed_on_is_what_settings_say(tmp_path: Path) -> None:
     overrides = ("classifier.blind=false", "classifier.pool=start", "classifier.longest=24")
     made, federation, engine = started(
-        tmp_path, with_train(tmp_path, "fedatt-re", [TRAIN], *overrides, "classifier.dropout=0.3")
+        tmp_path,
+        with_train(tmp_path, "fedatt-relations", [TRAIN], *overrides, "classifier.dropout=0.3"),
     )
     made.start(federation)
-    memory: RelationMemory = engine.memory("site-1")
-    assert (memory.blind, memory.pool, memory.longest, memory.dropout) == (False, "start", 24, 0.3)
+    form: RelationForm = engine.memory("site-1").form
+    assert (form.blind, form.pool, form.longest, form.dropout) == (False, "start", 24, 0.3)

@@ -21,7 +21,8 @@ from confide.federation.keys import key_check, new_key
 from confide.federation.ledger import Ledger
 from confide.federation.site import Site
 from confide.federation.steps import Turn
-from confide.kinds.tagger.form import TaggerMemory
+from confide.kinds.protocol import Kept
+from confide.kinds.tagger.form import TaggerForm
 from confide.kinds.vocabulary import (
     CHECK_KEY,
     COUNT_VOCABULARY,
@@ -64,7 +65,7 @@ def federation(
         for name, train in texts.items()
     ]
     steps = {step.name: step for step in (CHECK_KEY, COUNT_VOCABULARY)}
-    engine = SequentialEngine(specs, Hosting(steps, TaggerMemory, 1))
+    engine = SequentialEngine(specs, Hosting(steps, Kept[TaggerForm], 1))
     return Federation(engine, seed=1, ledger=Ledger(), at_least=at_least)
 
 

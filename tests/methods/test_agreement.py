@@ -20,7 +20,7 @@ from confide.kinds.vocabulary import CHECK_KEY
 from confide.methods import METHODS
 from confide.run import run
 from contract.corpus import tiny
-from contract.entries import ENTRIES
+from contract.entries import slow_if_repeated
 from contract.runs import Forging, use_engine
 from federation.toys import TELL, ask, federation, sequential
 
@@ -108,9 +108,9 @@ CASES = [
 """Every field of a reply that says whether a site has what the others have."""
 
 
-def forging(step: str, field: str) -> Callable[[str, str, int, bytes], bytes]:
+def forging(method: str, step: str, field: str) -> Callable[[str, str, int, bytes], bytes]:
     """What site-2 says becomes another value."""
-    steps = {one.name: one for kind in METHODS.values() for one in kind.steps}
+    steps = {one.name: one for one in METHODS[method].steps}
 
     def change(asked: str, site: str, round: int, reply: bytes) -> bytes:
         if (asked, site) != (step, "site-2"):
@@ -127,16 +127,12 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize(
     ("method", "step", "field"),
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] * ENTRIES[case[0]].slow)
-        for case in CASES
-        if not (case[0] == "pseudo-complete-tagger" and case[2] == "digest")
-    ],
+    [pytest.param(*case, marks=slow_if_repeated(*case[:2])) for case in CASES],
 )
 def test_one_site_that_differs_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, step: str, field: str
 ) -> None:
-    use_engine(monkeypatch, Forging, change=staticmethod(forging(step, field)))
+    use_engine(monkeypatch, Forging, change=staticmethod(forging(method, step, field)))
     settings = tiny(tmp_path, f"method={method}", "federation.at_least=2", "rounds=1")
     if field == "encoder" and settings.task == "bags":
         settings = tiny(
@@ -153,7 +149,9 @@ def test_one_site_that_differs_is_left_out(
 
 
 def test_a_resumed_run_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_engine(monkeypatch, Forging, change=staticmethod(forging("check_key", "check")))
+    use_engine(
+        monkeypatch, Forging, change=staticmethod(forging("fedavg-tagger", "check_key", "check"))
+    )
     settings = tiny(tmp_path, "federation.at_least=2", "rounds=1")
     run(settings, out=tmp_path / "run")
     asked: list[str] = []
