@@ -14,7 +14,7 @@ from confide.data.relations import NO_RELATION
 from confide.data.vocabulary import digest, normalise
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
-from confide.kinds.bags.desk import TAKE_BAG_FORM, BagFormTaken
+from confide.federation.keys import key_check
 from confide.kinds.bags.form import COUNT_BAGS, BagsCounted, CountBags, triple_digest
 from confide.text.document import Document
 from contract.bags import bag_documents, tiny_bags, write_bags
@@ -40,20 +40,21 @@ def test_words_are_those_of_all_sites_most_frequent_first(tmp_path: Path) -> Non
             counts.update(normalise(token, "lower-digits") for token in one.text.split())
     marks = {word: digest(KEY, "word", word) for word in counts}
     expected = sorted(counts, key=lambda word: (-counts[word], marks[word]))
-    assert [bytes(row) for row in state.word_digests_V16] == [marks[word] for word in expected]
+    assert [bytes(row) for row in state.form.word_digests_V16] == [marks[word] for word in expected]
     reply = engine.replies["count_bags", "site-1"]
     assert [bytes(row) for row in reply.word_digests_W16] == sorted(
         {digest(KEY, "word", token) for one in SITES["site-1"] for token in one.text.split()}
     )
-    taken = engine.replies["take_bag_form", "site-1"]
+    desk = state.form.at(engine.site("site-1"))
     pairs = {
         (one.entities[0].concepts, one.entities[1].concepts, one.relations[:1] and 1)
         for one in SITES["site-1"]
     }
-    assert (taken.sentences, taken.bags) == (20, len(pairs))
-    assert state.relations == [NO_RELATION, "causes", "eases"]
-    assert state.pairs == [("Drug", "Pain")]
-    assert state.sizes["filters"] == 12
+    assert engine.replies["take", "site-1"].size == desk.size == 20
+    assert len(desk.looked("train").groups) == len(pairs)
+    assert state.form.relations == [NO_RELATION, "causes", "eases"]
+    assert state.form.pairs == [("Drug", "Pain")]
+    assert state.form.sizes["filters"] == 12
     assert state.idle == []
 
 
@@ -68,7 +69,7 @@ def test_rare_words_and_words_of_few_sites_are_left_out(tmp_path: Path) -> None:
             counts[bytes(mark)] += int(count)
             owners[bytes(mark)] += 1
     expected = {mark for mark, count in counts.items() if count >= 4 and owners[mark] == 2}
-    assert {bytes(row) for row in state.word_digests_V16} == expected
+    assert {bytes(row) for row in state.form.word_digests_V16} == expected
     assert 0 < len(expected) < len(counts)
 
 
@@ -83,7 +84,7 @@ def test_a_site_holds_its_rare_words_back(tmp_path: Path) -> None:
 def test_a_site_with_fewer_sentences_than_its_guard_wants_refuses(tmp_path: Path) -> None:
     method, federation, engine = begun(tmp_path)
     engine.site("site-2").guards = Guards(min_sentences=10)
-    with pytest.raises(QuorumError, match=r"site-2, step take_bag_form.*min_sentences"):
+    with pytest.raises(QuorumError, match=r"site-2, step take.*min_sentences"):
         method.start(federation)
 
 
@@ -102,10 +103,14 @@ def test_an_encoder_reads_without_words(tmp_path: Path) -> None:
     state = method.start(federation)
     reply = engine.replies["count_bags", "site-1"]
     assert (reply.word_digests_W16.shape, len(reply.word_counts_W)) == ((0, 16), 0)
-    assert len(state.word_digests_V16) == 0
-    assert (state.reader, state.pool, state.digest) == ("encoder", "max", reply.encoder)
+    assert len(state.form.word_digests_V16) == 0
+    assert (state.form.reader, state.form.pool, state.form.digest) == (
+        "encoder",
+        "max",
+        reply.encoder,
+    )
     extract = method.extractor(state, None, key=None)  # the pieces of a public encoder: no key
-    assert extract.relations == tuple(state.relations)
+    assert extract.relations == tuple(state.form.relations)
     engine.replies.clear()
     engine.change = lambda step, site, turn, given: (
         replace(given, encoder="f" * 64) if (step, site) == ("count_bags", "site-2") else given
@@ -138,19 +143,21 @@ def test_digests_of_triples_are_of_one_run_and_of_one_direction(tmp_path: Path) 
         ("D1", "E1", "eases"), ("E1", "D1", "eases"), ("D1", "E1", "causes"), ("D1E", "1", "eases"),
         ("D1", "E1", NO_RELATION), ('D1", "E1', "", "eases"), ("\ud800", "E1", "eases"),
     ]  # fmt: skip
-    marks = {triple_digest(state, KEY, triple) for triple in triples}
-    marks |= {triple_digest(replace(state, nonce="1"), KEY, triples[0])}
-    marks |= {triple_digest(state, bytes(32), triples[0])}
+    marks = {triple_digest(state.form, KEY, triple) for triple in triples}
+    marks |= {triple_digest(replace(state.form, nonce="1"), KEY, triples[0])}
+    marks |= {triple_digest(state.form, bytes(32), triples[0])}
     assert len(marks) == len(triples) + 2
     assert {len(mark) for mark in marks} == {16}
 
 
 def test_a_site_reads_its_text_anew_with_another_form(tmp_path: Path) -> None:
     method, federation, engine = begun(tmp_path)
-    method.start(federation)
-    first = engine.site("site-1").cache["bags train"]
-    method.start(federation)
-    assert engine.site("site-1").cache["bags train"] is not first
+    form, site = method.start(federation).form, engine.site("site-1")
+    first = form.at(site).looked("train")
+    assert replace(form).at(site).looked("train") is first
+    other = replace(form, nonce="1", check=key_check(KEY, "1")).at(site).looked("train")
+    assert other is not first
+    assert not np.array_equal(other.digests_G16, first.digests_G16)
 
 
 def marks(*numbers: int) -> np.ndarray:
@@ -198,14 +205,6 @@ def test_an_encoder_has_a_width_and_no_words() -> None:
     for odd in (none, replace(none, dim=10**6), replace(GOOD, dim=384)):
         with pytest.raises(GuardError):
             check_reply(COUNT_BAGS, ask, odd)
-
-
-@pytest.mark.parametrize(("sentences", "bags"), [(3, 4), (-1, -1), (3, 0), (0, 1), (10**13, 1)])
-def test_numbers_of_bags_that_cannot_be_are_refused(sentences: int, bags: int) -> None:
-    check_reply(TAKE_BAG_FORM, None, BagFormTaken("", 0, 0))
-    check_reply(TAKE_BAG_FORM, None, BagFormTaken("", 3, 3))
-    with pytest.raises(GuardError):
-        check_reply(TAKE_BAG_FORM, None, BagFormTaken("", sentences, bags))
 
 
 def test_an_empty_document_is_no_bag(tmp_path: Path) -> None:
