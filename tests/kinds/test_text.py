@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ import numpy as np
 import pytest
 
 from confide.comparison import compare
-from confide.errors import FederationError, QuorumError, RunError, SettingsError
+from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.messages import decode
 from confide.federation.site import Site
+from confide.kinds.protocol import State
+from confide.kinds.text.desk import TextScored, check_text_scored
+from confide.kinds.text.form import TextForm, find_base
 from confide.learning.bart_files import load_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.texts import made_bart
-from confide.methods import METHODS
-from confide.methods.text_averaging import TextState, text_model_of
-from confide.kinds.text.form import find_base, passages_at
 from confide.opening import opened
 from confide.release import release, release_task
 from confide.report import report
@@ -30,15 +31,15 @@ from contract.runs import states
 PARTS = ("train", "dev", "test")
 
 
-def trained(tmp_path: Path, *overrides: str, **tree: Any) -> tuple[Path, TextState]:
+def trained(tmp_path: Path, *overrides: str, **tree: Any) -> tuple[Path, State[TextForm]]:
     settings = tiny(tmp_path, "method=fedavg-text", *overrides, **tree)
     folder = run(settings, out=tmp_path / "run").folder
-    return folder, decode(TextState, states(folder).popitem()[1])
+    return folder, decode(State[TextForm], states(folder).popitem()[1])
 
 
 def test_the_encoder_stays_and_the_decoder_alone_travels(tmp_path: Path) -> None:
     _, state = trained(tmp_path, "rounds=1")
-    made = made_bart(find_base(state.encoder)[0], decoder_layers=1)
+    made = made_bart(find_base(state.form.encoder)[0], decoder_layers=1)
     first = Denoiser(made.model, Denoising()).trained()
     assert state.weights.keys() == first.keys()
     assert all(name.startswith("model.decoder.") for name in first)
@@ -55,7 +56,7 @@ def test_the_mean_is_of_what_each_site_comes_to_by_itself(tmp_path: Path) -> Non
         trained(tmp_path / table["name"], "rounds=1", "seed=1", site=[table])[1] for table in tables
     ]
     folder = run(both, out=tmp_path / "run").folder
-    state = decode(TextState, states(folder).popitem()[1])
+    state = decode(State[TextForm], states(folder).popitem()[1])
     heavy = [own_sentences(table) for table in tables]
     assert heavy[0] != heavy[1]
     for name, array in state.weights.items():
@@ -75,14 +76,12 @@ def site_with(train: list[str], held_out: list[str]) -> Site:
     return Site("s", documents, dev=[Document("h", text) for text in held_out])
 
 
-def memory(**changes: Any) -> Any:
+def form() -> TextForm:
     folder = reader("encoder")
-    own = {
-        "encoder": folder, "digest": find_base(folder)[1], "decoder_layers": 1,
-        "train": "decoder", "longest": 32, "sampled": 0, "measured": 0, "masked": 0.3,
-        "mean_span": 3.0, "permuted": 1.0, "dropout": 0.0,
-    }  # fmt: skip
-    return METHODS["fedavg-text"].Memory(**{**own, **changes})
+    return TextForm(
+        encoder=folder, digest=find_base(folder)[1], decoder_layers=1, train="decoder", longest=32,
+        sampled=0, measured=0, masked=0.3, mean_span=3.0, permuted=1.0, dropout=0.0,
+    )  # fmt: skip
 
 
 SAID = "The patient took aspirin today with the patient after nausea again."
@@ -90,9 +89,13 @@ SAID = "The patient took aspirin today with the patient after nausea again."
 
 def test_held_out_sentences_are_not_learnt() -> None:
     other = "The patient had insulin then again with rash after the patient today."
-    assert len(passages_at(site_with([SAID, other], []), memory(), "train")) == 2
-    assert len(passages_at(site_with([SAID, other], [SAID.upper()]), memory(), "train")) == 1
-    assert len(passages_at(site_with([SAID], [SAID]), memory(), "train")) == 0
+
+    def learnt(train: list[str], held_out: list[str]) -> int:
+        return len(form().at(site_with(train, held_out)).passages("train"))
+
+    assert learnt([SAID, other], []) == 2
+    assert learnt([SAID, other], [SAID.upper()]) == 1
+    assert learnt([SAID], [SAID]) == 0
 
 
 def test_annotation_is_not_needed(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_a_release_is_a_bart_that_lightner_reads(tmp_path: Path) -> None:
     assert release_task(out) is None
     bart = load_bart(str(out))
     assert bart.folder == out
-    again = text_model_of(state, state.weights)
+    again = state.form.extractor(state.weights, key=None)
     held_out = [Document("d", SAID), Document("e", "The patient took codeine then again today.")]
     assert again.counts(held_out).pieces > 20
     from safetensors.numpy import load_file
@@ -144,13 +147,13 @@ def test_a_site_without_text_of_its_own_is_not_asked_to_train(tmp_path: Path) ->
         (tmp_path / "data" / "site-2" / "test.txt").read_text()
     )
     done = run(settings, out=tmp_path / "run").result
-    state = decode(TextState, states(tmp_path / "run").popitem()[1])
+    state = decode(State[TextForm], states(tmp_path / "run").popitem()[1])
     assert state.idle == [table.name]
     assert done["history"][0]["failed"] == {}
     for name in ("site-1", "site-2"):
         file = tmp_path / "data" / name / "train.txt"
         file.write_text((tmp_path / "data" / name / "test.txt").read_text())
-    with pytest.raises(FederationError, match="no site has a passage to learn from"):
+    with pytest.raises(FederationError, match="no site has anything to learn from"):
         run(settings, out=tmp_path / "none")
 
 
@@ -170,12 +173,34 @@ def test_another_encoder_is_refused_by_name(tmp_path: Path) -> None:
         trained(tmp_path, site=tables)
     _, state = trained(tmp_path / "b", "rounds=1")
     with pytest.raises(FederationError, match="not the encoder that the BART was made of"):
-        text_model_of(state, state.weights, encoder=other)
+        state.form.extractor(state.weights, key=None, encoder=other)
 
 
 def test_other_optimisers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="trained by AdamW alone"):
         trained(tmp_path, "training.optimiser=sgd")
+
+
+GOOD = TextScored(pieces=9, right=4, hidden=5, hidden_right=3, loss=2.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"right": 10}, "right or hidden is out of range"),
+        ({"right": -1}, "right or hidden is out of range"),
+        ({"hidden": 10}, "right or hidden is out of range"),
+        ({"hidden_right": 5}, "hidden_right or loss is out of range"),
+        ({"hidden_right": -1}, "hidden_right or loss is out of range"),
+        ({"loss": -0.5}, "hidden_right or loss is out of range"),
+        ({"loss": float("inf")}, "hidden_right or loss is out of range"),
+    ],
+    ids=str,
+)
+def test_counts_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
+    check_text_scored(None, GOOD)
+    with pytest.raises(GuardError, match=words):
+        check_text_scored(None, replace(GOOD, **changes))
 
 
 def test_scores_of_text() -> None:
