@@ -19,16 +19,15 @@ from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
 from confide.gathering import gather
-from confide.methods.fedavg import (
-    TRAIN,
-    FedAvg,
-    FedAvgState,
-    Train,
-    Trained,
-    check_trained,
-)
+from confide.kinds.protocol import State
+from confide.kinds.tagger.form import TaggerForm
+from confide.methods import METHODS
+from confide.methods.fedavg import TRAIN, Train, Trained, check_trained
 from confide.settings import Settings
 from contract.corpus import KEY, tiny, write_sites
+from kinds.hows import how
+
+FedAvg = METHODS["fedavg-tagger"]
 
 
 class Seen(SequentialEngine):
@@ -52,7 +51,7 @@ class Seen(SequentialEngine):
 
 def started(
     folder: Path, settings: Settings, engine: type[SequentialEngine] = Seen
-) -> tuple[FedAvg, Federation, Any]:
+) -> tuple[Any, Federation, Any]:
     """The method, a federation of the settings' sites, and its engine."""
     gathered = gather(settings, folder / "sites", key_file=folder / "shared.key")
     steps = {step.name: step for step in FedAvg.steps}
@@ -102,7 +101,7 @@ def test_a_row_may_be_the_mean_over_the_sites_that_have_its_word(
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, _ = method.round(state, federation, 1)
-    words = KeyedVocabulary(state.word_digests_V16, "word", KEY)
+    words = KeyedVocabulary(state.form.word_digests_V16, "word", KEY)
     weights = [1.0, 1.0] if weighting == "equal" else [16.0, 8.0]
     rows = np.zeros_like(state.weights["word.weight"], np.float64)
     total = np.zeros(len(rows))
@@ -143,19 +142,20 @@ def test_the_learning_rate_falls_by_the_global_round(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         state, facts = method.round(state, federation, number)
         assert facts["learning_rate"] == pytest.approx(0.1 * 0.5 ** (number - 1))
-    assert [ask.learning_rate for ask in engine.asks] == pytest.approx([0.1, 0.05, 0.025])
+    assert [ask.how.learning_rate for ask in engine.asks] == pytest.approx([0.1, 0.05, 0.025])
 
 
 def test_the_first_weights_depend_on_the_seed_and_the_agreement_only(tmp_path: Path) -> None:
-    def first(*overrides: str, sites: int = 3) -> FedAvgState:
+    def first(*overrides: str, sites: int = 3) -> State[TaggerForm]:
         method, federation, _ = started(tmp_path, tiny(tmp_path, *overrides, sites=sites))
-        return method.start(federation)
+        found: State[TaggerForm] = method.start(federation)
+        return found
 
     one, again, other = first(), first(), first("seed=2")
     assert all(np.array_equal(one.weights[n], again.weights[n]) for n in one.weights)
     assert any((one.weights[n] != other.weights[n]).any() for n in one.weights)
-    assert one.sizes["words"] == len(one.word_digests_V16) + 2
-    assert one.weights["word.weight"].shape == (one.sizes["words"], 8)
+    assert one.form.sizes["words"] == len(one.form.word_digests_V16) + 2
+    assert one.weights["word.weight"].shape == (one.form.sizes["words"], 8)
 
 
 def test_unknown_options_are_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ ROWS = np.array([0.0, 1.0], np.float32)
         {"weight": 0.0},
         {"weight": -3.0},
         {"weight": 2.0},
-        {"sentences": 0},
+        {"examples": 0},
         {"seen": {}},
         {"seen": {"word.weight": np.ones(3, np.float32)}},
         {"seen": {"word.weight": ROWS, "crf.weight": ROWS}},
@@ -189,12 +189,12 @@ ROWS = np.array([0.0, 1.0], np.float32)
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
     weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
-    asked = Train(weights, 0.1, "sgd", 0.9, 0.0, 5.0, 10, 1, 0.0, "equal", "seen")
+    asked = Train(weights, how(), "equal", ["word.weight"])
     sent = {**weights, "word.weight": weights["word.weight"] * ROWS[:, None]}
-    good = Trained(sent, 1.0, {"word.weight": ROWS}, loss=0.0, sentences=1)
+    good = Trained(sent, 1.0, {"word.weight": ROWS}, loss=0.0, examples=1)
     check_trained(asked, good)
-    check_trained(replace(asked, rows="all"), replace(good, seen={}))
-    by_size = replace(asked, weighting="sentences")
+    check_trained(replace(asked, tables=[]), replace(good, seen={}))
+    by_size = replace(asked, weighting="examples")
     check_trained(by_size, replace(good, weight=7.0, seen={"word.weight": ROWS * 7}))
     with pytest.raises(GuardError):
         check_trained(asked, replace(good, **changes))
@@ -249,7 +249,7 @@ def test_sites_fill_in_the_rows_that_the_file_knows_in_the_first_round(tmp_path:
     method, federation, _ = started(tmp_path, tiny(tmp_path, *overrides))
     state = method.start(federation)
     after, _ = method.round(state, federation, 1)
-    ids = KeyedVocabulary(state.word_digests_V16, "word", KEY).ids(["aspirin", "nausea"])
+    ids = KeyedVocabulary(state.form.word_digests_V16, "word", KEY).ids(["aspirin", "nausea"])
     lines = [line.split() for line in path.read_text().splitlines()]
     rows = np.array([line[1:] for line in lines[:2]], np.float32)
     np.testing.assert_allclose(after.weights["word.weight"][ids], rows, atol=1e-6)
