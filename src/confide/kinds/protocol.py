@@ -307,10 +307,10 @@ def desk_at(site: Site, form: F, make: Callable[[Site, F], D]) -> D:
     return made
 
 
-def no_tables(form: str) -> SettingsError:
+def no_tables(kind: str) -> SettingsError:
     """What is raised where `rows = "seen"` is asked of a kind without a table of words."""
     return SettingsError(
-        f"{form} has no table of words whose rows could be averaged by themselves",
+        f"a model of the kind {kind} has no table of words whose rows could be averaged apart",
         expected='options.rows = "all"',
         got="'seen'",
     )
