@@ -21,13 +21,14 @@ from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
 from confide.federation.messages import encode
 from confide.gathering import gather
+from confide.kinds.bags.desk import Looked
+from confide.kinds.bags.form import bag_form_of, words_of
+from confide.kinds.relations.form import rules_of
 from confide.learning.bags import BagModeller, fit_sentences, sentence_probabilities
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
-from confide.methods.bag_averaging import train_ask
-from confide.kinds.bags.form import bag_form_of, words_of
-from confide.kinds.bags.desk import Looked
+from confide.methods.fedavg import Train
 from confide.methods.lazy_mil import (
     BID,
     HEAR_WINNERS,
@@ -38,11 +39,10 @@ from confide.methods.lazy_mil import (
     best_sentences,
     winners,
 )
-from confide.kinds.relations.form import rules_of
-from confide.kinds.relations.desk import optimiser_of
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
+from kinds.hows import how
 from methods.relation_runs import Seen, started
 
 SAID = {"eases": "took", "causes": "head", "": "the patient", "nothing": "pain"}
@@ -67,7 +67,7 @@ def own_sites(
 ) -> tuple[Any, Any, Seen]:
     """Lazy MIL over sites that train on these documents."""
     tables = write_bags(folder / "data", sites)
-    settings = tiny(folder, "method=lazy-mil", *overrides, site=tables)
+    settings = tiny(folder, "method=lazy-mil-bags", *overrides, site=tables)
     return started(folder, settings, at_least=at_least)
 
 
@@ -155,19 +155,20 @@ def test_a_bag_bids_with_its_best_sentence_and_of_equal_ones_the_first() -> None
 
 def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, str], list[float]]:
     """Of each triple how likely the model finds each of its sentences, by means of its own."""
-    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    form = state.form
+    modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
     model = modeller.initial(0)
     load(model, state.weights)
-    bags = training_bags(candidates(documents, rules_of(state)).examples, documents, same="concept")
+    bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
     likely = sentence_probabilities(model, modeller.encoded(bags.examples))
     return {
-        (*pair, relation): [float(likely[row, state.relations.index(relation)]) for row in rows]
+        (*pair, relation): [float(likely[row, form.relations.index(relation)]) for row in rows]
         for pair, relation, rows in zip(bags.pairs, bags.relations, bags.groups, strict=True)
     }
 
 
 def mark_of(state: Any, triple: tuple[str, str, str]) -> bytes:
-    return digest(KEY, "triple", json.dumps([state.nonce, *triple]))
+    return digest(KEY, "triple", json.dumps([state.form.nonce, *triple]))
 
 
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
@@ -185,9 +186,10 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
 
 def words_at(engine: Seen, site: str, state: Any, rows: Sequence[int]) -> list[list[int]]:
     """The words of these of a site's sentences."""
-    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    form = state.form
+    modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
     documents = engine.site(site).train
-    bags = training_bags(candidates(documents, rules_of(state)).examples, documents, same="concept")
+    bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
     encoded = modeller.encoded([bags.examples[row] for row in rows])
     cuts = encoded.from_S1
     return [encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)]
@@ -268,7 +270,9 @@ def test_bids_travel_as_digests_only(tmp_path: Path) -> None:
         "digests_G16": "uint8",
         "values_G": "float32",
     }
-    other = [digest(b"another key " * 3, "triple", json.dumps([state.nonce, "D1", "E1", "eases"]))]
+    other = [
+        digest(b"another key " * 3, "triple", json.dumps([state.form.nonce, "D1", "E1", "eases"]))
+    ]
     other += [digest(KEY, "triple", json.dumps(["another run", "D1", "E1", "eases"]))]
     assert mark_of(state, ("D1", "E1", "eases")) in set(map(bytes, bids.digests_G16))
     assert not set(other) & set(map(bytes, bids.digests_G16))
@@ -283,12 +287,12 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
     method, federation, engine = own_sites(tmp_path, TWO, f"options.weighting={weighting}")
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
-    modeller = BagModeller(bag_form_of(state), words_of(state, KEY))
+    modeller = BagModeller(bag_form_of(state.form), words_of(state.form, KEY))
     ask = engine.asks["train_on_winners", "site-1"]
     found, losses, counts = [], [], []
     for site, documents in TWO.items():
         rows = engine.memory(site).won_W
-        examples = candidates(documents, rules_of(state)).examples
+        examples = candidates(documents, rules_of(state.form)).examples
         model = modeller.initial(0)
         load(model, state.weights)
         report = fit_sentences(
@@ -296,7 +300,7 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
             modeller.encoded(examples).only(rows),
             epochs=1,
             batch_size=6,
-            optimiser=optimiser_of(ask),
+            optimiser=ask.how.steps,
             seed=derive_seed(federation.seed, 1, site, "train_on_winners"),
         )
         found.append(arrays(model))
@@ -342,7 +346,7 @@ def test_a_site_without_training_text_is_scored_and_never_asked_to_bid(tmp_path:
     sites = {**TWO, "site-3": nothing}
     method, federation, engine = own_sites(tmp_path, sites)
     state = method.start(federation)
-    assert engine.replies["take_lazy_form", "site-3"].sentences == 0
+    assert engine.replies["take", "site-3"].size == 0
     assert state.idle == ["site-3"]
     after, facts = method.round(state, federation, 1)
     assert not [place for place in engine.asks if place[0] == "bid" and place[1] == "site-3"]
@@ -384,7 +388,7 @@ def test_a_site_that_starts_again_between_bidding_and_training_gives_the_same_re
 ) -> None:
     """Everything that was in the process is gone; what the folder holds is enough."""
     tables = write_bags(tmp_path / "data", TWO)
-    settings = tiny(tmp_path, "method=lazy-mil", site=tables)
+    settings = tiny(tmp_path, "method=lazy-mil-bags", site=tables)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     straight, _ = method.round(state, federation, 1)
@@ -425,7 +429,7 @@ def test_a_triple_that_the_site_did_not_bid_for_is_refused(tmp_path: Path) -> No
         with pytest.raises(QuorumError, match=r"site-1.*that it did not bid for in this round"):
             federation.ask(HEAR_WINNERS, {"site-1": HearWinners(digests)}, round=number, at_least=1)
     with pytest.raises(QuorumError, match="did not bid for in this round"):
-        ask = train_ask(method._run, state.weights, 1, weighting="equal")
+        ask = Train(state.weights, how(), "equal", [])
         federation.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1, sites=["site-1"], at_least=1)
 
 
@@ -487,7 +491,7 @@ def test_a_key_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_warm_rounds_are_those_of_plain_averaging_and_then_sites_bid(tmp_path: Path) -> None:
     warm, federation, engine = started(
-        tmp_path / "warm", tiny(tmp_path, "method=lazy-mil", "options.warm_rounds=2")
+        tmp_path / "warm", tiny(tmp_path, "method=lazy-mil-bags", "options.warm_rounds=2")
     )
     plain, other, _ = started(
         tmp_path / "plain", tiny(tmp_path, "method=fedavg-bags", "bags.denoise=none")
