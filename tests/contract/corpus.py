@@ -195,4 +195,6 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     usual = {"task": task, **_usual(folder, task, overrides)}
     if completes or (task == "ner" and kind != "tagger"):
         usual |= tiny_kind(kind, options=completes)
+    if pair.method == "fedner":  # which takes its steps with no other
+        usual["training"] = {**usual["training"], "optimiser": "adam"}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

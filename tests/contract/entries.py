@@ -203,7 +203,11 @@ ENTRIES: dict[str, Entry] = {
 }
 """The pairs that were published, or that tests of other rooms stand on."""
 
-_CROSSED: dict[str, dict[str, Any]] = {}
+_CROSSED: dict[str, dict[str, Any]] = {
+    "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-relations": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+}
 """What other pairs need besides."""
 
 ENTRIES |= {
@@ -240,6 +244,16 @@ def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 _FIRST = _firsts(STEPS)
+
+
+def pairs(*, slow: bool = False, of: Sequence[str] = tuple(METHODS)) -> list[Any]:
+    """Every pair as a parameter of a test; slow where it is `crossed`, or, if `slow`, says so."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] * (one.crossed or (slow and one.slow)))
+        for name, one in ENTRIES.items()
+        if name in of
+    ]
+
 
 EVERY_STEP = [pytest.param(*pair, marks=slow_if_repeated(*pair)) for pair in STEPS]
 """The same as parameters of tests, each step once among those that are not slow."""

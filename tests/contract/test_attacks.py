@@ -23,7 +23,7 @@ from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.run import run
 from contract.corpus import tiny
-from contract.entries import ENTRIES
+from contract.entries import pairs
 from contract.runs import same_run, states, stopping_at, use_engine
 
 LIAR = "site-1"
@@ -41,11 +41,8 @@ AVERAGING = [
     for name, kind in METHODS.items()
     if any(step.summed and step.learnt and step.learnt.combined for step in kind.steps)
 ]
-every_method = pytest.mark.parametrize("method", METHODS)
-averaging = pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=[pytest.mark.slow] * ENTRIES[name].slow) for name in AVERAGING],
-)
+every_method = pytest.mark.parametrize("method", pairs())
+averaging = pytest.mark.parametrize("method", pairs(slow=True, of=AVERAGING))
 
 
 def _most(array: np.ndarray, number: float) -> float:
@@ -111,13 +108,13 @@ def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
     try:
         done = run(settings, out=tmp_path / "run").result
     except FederationError as error:  # a chain has no other sites to compare a site with
-        assert method == "chain"
+        assert METHODS[method].method == "chain"
         assert "a state that no site could train from" in str(error)
         assert LIAR in str(error)
         return
     blamed = [fault for turn in done["history"] for fault in turn["faults"]]
     assert {fault["site"] for fault in blamed} <= {LIAR}
-    if method != "chain" or lie == "1e30":
+    if METHODS[method].method != "chain" or lie == "1e30":
         codes = {turn["failed"].get(LIAR) for turn in done["history"]}
         assert codes <= {"refused", "too-far"}
         assert all("the server refused the site's reply" in fault["why"] for fault in blamed)
@@ -140,7 +137,9 @@ def test_of_two_sites_no_lie_is_ever_saved(
     except FederationError as error:
         assert "a state that no site could train from" in str(error)
         assert "site-1" in str(error)
-    if method != "chain":  # there the next site trains from the lie itself, before any sum
+    if (
+        METHODS[method].method != "chain"
+    ):  # there the next site trains from the lie itself, before any sum
         assert {event.site for event in events if event.kind == "failed"} <= {LIAR}
     for data in states(tmp_path / "run").values():
         assert odd_part(decode(METHODS[method].State, data)) is None
@@ -153,7 +152,7 @@ def test_without_a_refusal_a_lie_is_outvoted(
 ) -> None:
     """The state is nearly as near the honest one as single sites are."""
     most = ["federation.most_norm=inf", f"federation.combine={how}", "rounds=1"]
-    if method == "feded":
+    if METHODS[method].method == "feded":
         most.append("options.wire_dtype=float32")
     settings = tiny(tmp_path, f"method={method}", *most, sites=5)
     honest = run(settings, out=tmp_path / "honest").folder
@@ -183,7 +182,7 @@ def test_both_engines_agree_and_a_resumed_run_is_the_same(
     same_run(straight, run(settings, out=tmp_path / "stopped", resume=True).folder)
 
 
-@pytest.mark.parametrize("method", ["chain", "fedatt-re"])
+@pytest.mark.parametrize("method", ["chain-bags", "fedatt-relations", "chain-tagger"])
 def test_a_method_without_a_mean_has_nothing_to_combine(method: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="takes no mean of what its sites learnt"):
         run(tiny(tmp_path, f"method={method}", "federation.combine=median"), out=tmp_path / "run")
@@ -214,7 +213,7 @@ def test_the_largest_number_is_one_that_sites_can_train_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state at the edge is saved, and no honest site's guard trips over it."""
-    let_lie(monkeypatch, "fedavg", lambda _, after: np.full_like(after, LARGEST))
-    settings = tiny(tmp_path, "method=fedavg", "rounds=3", sites=2)
+    let_lie(monkeypatch, "fedavg-tagger", lambda _, after: np.full_like(after, LARGEST))
+    settings = tiny(tmp_path, "method=fedavg-tagger", "rounds=3", sites=2)
     done = run(settings, out=tmp_path / "run").result
     assert [turn["faults"] for turn in done["history"]] == [[], [], []]

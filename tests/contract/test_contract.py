@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from confide.errors import CheckpointError, DataError, QuorumError, RunError
+from confide.federation.forms import class_of, value_at
 from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
@@ -23,6 +24,7 @@ from contract.entries import (
     OPTIONAL,
     STEPS,
     asking,
+    pairs,
     slow_if_repeated,
 )
 from contract.runs import (
@@ -39,7 +41,8 @@ from contract.runs import (
 
 SECRET = "Hiltrud Ängström"
 
-every_method = pytest.mark.parametrize("method", METHODS)
+every_method = pytest.mark.parametrize("method", pairs())
+most_quickly = pytest.mark.parametrize("method", METHODS)
 every_step = pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 every_form = pytest.mark.parametrize(
     ("method", "form"),
@@ -60,15 +63,16 @@ def step_of(method: str, name: str) -> Step:
     return next(step for step in METHODS[method].steps if step.name == name)
 
 
-def test_every_method_has_an_entry() -> None:
+def test_every_pair_has_an_entry() -> None:
     assert ENTRIES.keys() == METHODS.keys()
-    assert all(kind.name == name for name, kind in METHODS.items())
+    assert all(pair.name == name for name, pair in METHODS.items())
+    assert all(f"{pair.method}-{pair.kind.name}" == name for name, pair in METHODS.items())
 
 
 # --- messages ------------------------------------------------------------------------------
 
 
-@every_method
+@most_quickly
 def test_state_and_memory_can_travel(method: str) -> None:
     kind = METHODS[method]
     assert fields_of(kind.State)
@@ -77,7 +81,11 @@ def test_state_and_memory_can_travel(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "form"),
-    [(name, form) for name, entry in ENTRIES.items() for form in ((), *entry.asked.values())],
+    [
+        pytest.param(name, form, marks=[pytest.mark.slow] * entry.crossed)
+        for name, entry in ENTRIES.items()
+        for form in ((), *entry.asked.values())
+    ],
 )
 def test_every_message_round_trips_and_a_re_ask_is_harmless(
     method: str, form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,7 +111,7 @@ def test_every_message_round_trips_and_a_re_ask_is_harmless(
     same_run(tmp_path / "once", tmp_path / "twice")
 
 
-@every_method
+@most_quickly
 def test_a_site_can_bound_every_sum_of_arrays(method: str) -> None:
     """Or its guard `max_norm` would refuse the method."""
     for step in METHODS[method].steps:
@@ -166,7 +174,7 @@ def moments(events: list[Any]) -> list[int]:
     return [group[turn % len(group)] for turn, group in enumerate(found.values())]
 
 
-@every_method
+@most_quickly
 def test_a_finished_run_that_is_resumed_stays_as_it_is(method: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, f"method={method}")
     out = run(settings, out=tmp_path / "run").folder
@@ -232,7 +240,9 @@ def poisons(step: Step) -> dict[str, Any]:
     spoiled: dict[str, Any] = {
         "garbage": lambda data: b"garbage",
         "cut short": lambda data: data[: len(data) // 2],
-        "another message": lambda data: data.replace(step.reply.__name__.encode(), b"Nonsense"),
+        "another message": lambda data: data.replace(
+            class_of(step.reply).__name__.encode(), b"Nonsense"
+        ),
     }
 
     def change(name: str, value: Any) -> Any:
@@ -304,7 +314,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
     state = decode(METHODS[method].State, states(tmp_path / "run").popitem()[1])
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
-            assert all(np.isfinite(array).all() for array in getattr(state, name).values())
+            assert all(np.isfinite(array).all() for array in value_at(state, name).values())
     assert done.result["scores"]["overall"][SCORING[settings.task].unit] > 0
 
 

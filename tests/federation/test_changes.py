@@ -15,6 +15,7 @@ from confide.federation.changes import restored, shortened
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds.how import How
 from confide.methods.fedavg import TRAIN, Train, Trained
 
 
@@ -149,7 +150,9 @@ def test_rows_that_do_not_fit_are_refused(sent: Arrays, words: str) -> None:
 def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Trained]:
     """Training that moved rows 1 and 2 of five, of which a site has rows 1, 2 and 3."""
     table = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
-    ask = Train({"word.weight": table}, 0.1, "adam", 0.9, 0.0, 5.0, 8, 1, 0.0, "equal", "all")
+    how = How(0.1, "adam", 0.9, 0.0, 5.0, 8, 1, 0.0, True, 0.0)
+    tables = [] if seen_V is None else ["word.weight"]
+    ask = Train({"word.weight": table}, how, "equal" if weight == 1 else "examples", tables)
     after = table.copy()
     after[1:3] += 0.5
     after *= np.float32(weight)

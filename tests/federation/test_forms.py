@@ -20,13 +20,14 @@ from confide.federation.failures import Failure
 from confide.federation.forms import (
     OWN,
     Limits,
+    class_of,
     forms_of,
     limits_of,
     limits_with,
     undeclared,
 )
 from confide.federation.guards import reply_limits
-from confide.federation.messages import Arrays, carries, decode, encode, peek
+from confide.federation.messages import FORMAT, Arrays, carries, decode, encode, peek
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.flare.joining import JOIN, LEAVE
@@ -35,7 +36,7 @@ from federation.toys import MULTIPLY, TELL, Reply, ask
 
 MIB = 2**20
 STEPS = {
-    (step.ask.__name__, step.reply.__name__): step
+    (step.ask, step.reply): step
     for step in (JOIN, LEAVE, *(step for kind in METHODS.values() for step in kind.steps))
 }
 MESSAGES = sorted(
@@ -45,7 +46,7 @@ MESSAGES = sorted(
         Checkpoint,
         Failure,
     },
-    key=lambda kind: (kind.__module__, kind.__name__),
+    key=str,
 )
 
 
@@ -78,7 +79,7 @@ def counted(**changes: Any) -> Counted:
 # --- what is declared ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+@pytest.mark.parametrize("kind", MESSAGES, ids=str)
 def test_every_array_of_every_message_is_declared(kind: type) -> None:
     assert undeclared(kind) == []
 
@@ -88,8 +89,8 @@ def test_arrays_by_name_in_a_reply_are_declared_or_like_those_of_the_ask(step: S
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
         if form.kind == "arrays" and name not in like:
-            assert form.axes is not None, f"{step.reply.__name__}.{name}"
-            assert form.dtypes, f"{step.reply.__name__}.{name}"
+            assert form.axes is not None, f"{class_of(step.reply).__name__}.{name}"
+            assert form.dtypes, f"{class_of(step.reply).__name__}.{name}"
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=lambda step: step.name)
@@ -98,7 +99,7 @@ def test_every_reply_is_bounded_by_its_field_its_ask_or_its_step(step: Step) -> 
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
         if form.kind in ("array", "arrays") and name not in like and not form.most:
-            assert step.numbers is not None, f"{step.reply.__name__}.{name}"
+            assert step.numbers is not None, f"{class_of(step.reply).__name__}.{name}"
 
 
 def test_a_step_whose_message_leaves_an_array_open_is_refused() -> None:
@@ -149,7 +150,7 @@ def test_what_is_not_as_declared_is_refused(changes: dict[str, Any], words: str)
 
 def header_of(size: int) -> bytes:
     """A message that is all header: a list of so many bytes."""
-    inner = json.dumps([2, "Counted", {"names": ["x" * size]}])
+    inner = json.dumps([FORMAT, "Counted", {"names": ["x" * size]}])
     header = json.dumps({"__metadata__": {"confide": inner}}).encode()
     return len(header).to_bytes(8, "little") + header
 
@@ -183,7 +184,7 @@ def test_many_empty_arrays_are_refused_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     empty = {f"rows/{n}": np.zeros(0, np.float32) for n in range(5_000)}
-    header = json.dumps([2, "Counted", {"names": []}])
+    header = json.dumps([FORMAT, "Counted", {"names": []}])
     data = safetensors.numpy.save(empty, {"confide": header})
     monkeypatch.setattr("confide.federation.messages.safetensors.numpy.load", never)
     limits = Limits(bytes=OWN.bytes, header=200_000, arrays=OWN.arrays)
@@ -272,7 +273,7 @@ class Loose:
 @pytest.mark.parametrize("shape", [[2**63], [2**64], [-1], [0] * 65, [2**62, 0], [1.5], "x", None])
 def test_shapes_that_no_array_has_are_refused(shape: Any) -> None:
     entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
-    inner = json.dumps([2, "Loose", {}])
+    inner = json.dumps([FORMAT, "Loose", {}])
     outer = json.dumps({"__metadata__": {"confide": inner}, "weights/a": entry}).encode()
     data = len(outer).to_bytes(8, "little") + outer
     try:
