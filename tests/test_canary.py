@@ -24,8 +24,8 @@ from confide.errors import ConfideError
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
-from confide.methods import METHODS
 from confide.kinds.vocabulary import CheckKey
+from confide.methods import METHODS
 from confide.release import release
 from confide.run import run
 from confide.runfolder import RunFolder
@@ -33,7 +33,7 @@ from confide.text.document import Document, Entity
 from confide.text.pairs import NO_RELATION
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
-from contract.entries import EVERY_STEP
+from contract.entries import EVERY_STEP, pairs
 from contract.relations import documents, write_documents
 from contract.runs import breaking, use_engine
 
@@ -192,11 +192,11 @@ class Tapped(SequentialEngine):
 
 COUNTING = ("count_vocabulary", "count_bags")
 """Steps in which words are counted."""
-KEYED = [name for name, kind in METHODS.items() if kind.keyed]
-"""Methods under which words travel as keyed digests."""
+KEYED = pairs(of=[name for name, pair in METHODS.items() if pair.keyed])
+"""Pairs under which words travel as keyed digests."""
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=pairs())
 def planted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[tuple[str, str, bytes]]]:
@@ -264,7 +264,7 @@ def test_digests_of_the_canaries_are_sent(planted: tuple[Path, Any]) -> None:
     assert digest(KEY, "word", word) in replies
 
 
-@pytest.mark.parametrize("planted", ["lazy-mil"], indirect=True)
+@pytest.mark.parametrize("planted", ["lazy-mil-bags"], indirect=True)
 def test_digests_of_planted_triples_are_bid(planted: tuple[Path, Any]) -> None:
     """A bag whose head is a planted identifier is bid for, by digest."""
     _, taken = planted

@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import MissingDataError, SettingsError
-from confide.methods import method_named
+from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
-from confide.settings import Settings, anchored, dump, load, nearest, own_settings, parse
+from confide.settings import (
+    OLD_NAMES,
+    Settings,
+    anchored,
+    dump,
+    load,
+    nearest,
+    own_settings,
+    parse,
+)
 from confide.settings import Table as SettingsTable
 
 SITE = {"name": "north", "train": "n.conll"}
@@ -24,7 +33,8 @@ SHORT: dict[str, Any] = {"site": [SITE]}
 
 def test_a_short_file_has_the_papers_defaults() -> None:
     found = parse(SHORT)
-    assert (found.method, found.trained_by, found.seed, found.rounds) == ("fedavg", "fedavg", 1, 20)
+    assert (found.method, found.kind, found.trained_by) == ("fedavg", "tagger", "fedavg-tagger")
+    assert (found.seed, found.rounds) == (1, 20)
     assert (found.training.learning_rate, found.training.momentum) == (0.015, 0.9)
     assert (found.training.decay, found.training.clip) == (0.95, 5.0)
     assert found.training.local_epochs == 10
@@ -131,7 +141,7 @@ def test_references_have_settings_of_their_own() -> None:
     assert parse(tree).rounds == 3
     alone = parse(tree, ["method=alone"])
     assert (alone.rounds, alone.training.decay, alone.training.momentum) == (9, 0.5, 0.9)
-    assert alone.trained_by == "fedavg"
+    assert alone.trained_by == "fedavg-tagger"
     assert parse({**tree, "method": "pooled"}).rounds == 7
     assert parse(tree, ["method=pooled", "rounds=1"]).rounds == 1
     with pytest.raises(SettingsError, match="unknown key 'rouns'"):
@@ -143,6 +153,42 @@ def test_an_unknown_method_names_the_nearest() -> None:
         with pytest.raises(SettingsError, match=f"no method '{name}'.*did you mean '{near}'"):
             method_named(name)
     assert nearest("zzz", ["b", "a"]) == "use one of a, b"
+
+
+def test_a_method_is_named_with_its_kind_alone_or_as_it_was_before() -> None:
+    assert all(method_named(name) is pair for name, pair in METHODS.items())
+    firsts: dict[str, Any] = {}
+    for pair in METHODS.values():
+        firsts.setdefault(pair.method, pair)
+    named = {name: pair for name, pair in firsts.items() if name not in OLD_NAMES}
+    assert {name: method_named(name) for name in named} == named
+    for old, name in OLD_NAMES.items():
+        assert method_named(old) is METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_name_the_pair_that_they_run(name: str) -> None:
+    pair = METHODS[name]
+    model = {"model": {"kind": pair.kind.name}} if pair.task == "ner" else {}
+    settings = parse({**SHORT, "task": pair.task, "method": pair.method, **model})
+    assert (settings.kind, settings.trained_by) == (pair.kind.name, name)
+    assert method_of(settings) is pair
+    if pair.task == "re":
+        return  # of which a reference may be of a method that has a public set
+    alone = parse({**SHORT, "task": pair.task, "method": "alone", "base": pair.method, **model})
+    assert method_of(alone) is pair
+
+
+def test_a_method_that_does_not_train_a_kind_says_which_it_trains() -> None:
+    for tree, words in (
+        ({"method": "fedner", "task": "bags"}, "fedner does not train bags.*tagger, encoder"),
+        ({"method": "lazy-mil"}, "lazy-mil does not train tagger.*expected a model.*: bags;"),
+        ({"method": "feded", "task": "text"}, "feded does not train text.*: relations;"),
+        ({"method": "alone", "base": "feded"}, "feded does not train tagger"),
+        ({"method": "fedavgg"}, "no method 'fedavgg'.*did you mean 'fedavg'"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            method_of(parse({**SHORT, **tree}))
 
 
 def test_a_methods_own_settings_are_as_strict() -> None:

@@ -230,7 +230,7 @@ def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
 
     Of a method's own step and one kind, and of any kind where the pair is not `crossed`.
     """
-    return [] if (method, step) in _FIRST else [pytest.mark.slow]
+    return [] if (method, step) in FIRST else [pytest.mark.slow]
 
 
 def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -243,7 +243,8 @@ def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     return set(found.values())
 
 
-_FIRST = _firsts(STEPS)
+FIRST = _firsts(STEPS)
+"""The pairs and steps whose tests are not slow: one for all that are the same code."""
 
 
 def pairs(*, slow: bool = False, of: Sequence[str] = tuple(METHODS)) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Every method in every form that sends other things: what has to be seen over real processes.
+"""Every method and kind in every form that sends other things, to be seen over real processes.
 
 Made from the dict of methods and from what settings allow, so that none can be left out.
 """
@@ -36,7 +36,7 @@ def _form(name: str, *overrides: str, context: bool = False, homes: str = "") ->
     entry, kind = ENTRIES[name], METHODS[name]
     others = {step for step, asked in entry.asked.items() if not set(asked) <= set(overrides)}
     others |= OPTIONAL if not context else set()
-    lacking = name.startswith("pseudo-complete")  # some sites do not annotate all entity types
+    lacking = kind.method == "pseudo-complete"  # some sites do not annotate all entity types
     return Form(
         name,
         homes or ("lacking" if lacking else kind.task),
@@ -52,11 +52,11 @@ def _forms() -> dict[str, Form]:
         readers = READERS if kind.task == "bags" else ("",)
         for reader in readers:
             more = (f"bags.reader={reader}",) if reader else ()
-            found["-".join(filter(None, (kind.task, name, reader)))] = _form(name, *more)
+            found["-".join(filter(None, (name, reader)))] = _form(name, *more)
         for step, asked in ENTRIES[name].asked.items():
-            found[f"{kind.task}-{name}-{step}"] = _form(name, *asked)
-    found["ner-fedavg-context"] = _form(
-        "fedavg", f"model.context={CONTEXT}", context=True, homes="context"
+            found[f"{name}-{step}"] = _form(name, *asked)
+    found["fedavg-tagger-context"] = _form(
+        "fedavg-tagger", f"model.context={CONTEXT}", context=True, homes="context"
     )
     order = list(dict.fromkeys(form.homes for form in found.values()))
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].homes)))

@@ -122,10 +122,10 @@ def test_no_other_words_for_a_run_of_few_sites_help(
 
 
 def test_little_text_and_small_gradients_are_refused_by_default(tmp_path: Path) -> None:
-    for method, code in (("fedavg", "too-few-sentences"), ("fedner", "small-batch")):
+    for method, code in (("fedavg-tagger", "too-few-sentences"), ("fedner-tagger", "small-batch")):
         settings = tiny(tmp_path, f"method={method}", "training.batch_size=21")
         files = write_site_files(tmp_path / method, settings)
-        if method == "fedavg":
+        if method == "fedavg-tagger":
             without_guards(files)
         else:
             files = write_site_files(tmp_path / method, settings, guards={"min_batch": 8})
@@ -329,7 +329,7 @@ def test_a_line_of_the_count_that_cannot_be_read_counts_as_a_run(tmp_path: Path)
     files = agreed(tmp_path, settings, runs=2)
     count = files["site-2"].with_name(COUNT_FILE)
     with open(count, "a") as file:
-        file.write('{"agreement": "fedavg 20')  # the disk was full
+        file.write('{"agreement": "fedavg-tagger 20')  # the disk was full
     home = SiteHome(files["site-2"])
     assert said(home, "join", joining(settings)) == ("Joined", "")
     assert json.loads(count.read_text().splitlines()[-1])["run"].startswith("trial ")
@@ -353,6 +353,11 @@ def test_a_run_that_cannot_be_counted_does_not_run(
 # --- a server that does other things than it said -------------------------------------------
 
 
+def with_rate(ask: Train, rate: float) -> bytes:
+    """The ask with another learning rate."""
+    return encode(dataclasses.replace(ask, how=dataclasses.replace(ask.how, learning_rate=rate)))
+
+
 def test_a_server_cannot_ask_more_rounds_than_it_said(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     files = write_site_files(tmp_path / "homes", settings)
@@ -363,7 +368,7 @@ def test_a_server_cannot_ask_more_rounds_than_it_said(tmp_path: Path) -> None:
     assert said(home, "train", heard, round=3) == ("outside-consent", "rounds")
     other = decode(Train, heard)
     rates = [0.5 + n / 100 for n in range(4)]
-    asked = [encode(dataclasses.replace(other, learning_rate=rate)) for rate in rates]
+    asked = [with_rate(other, rate) for rate in rates]
     found = [said(home, "train", one, round=2)[0] for one in asked]
     assert found == ["Trained", "Trained", "Trained", "outside-consent"]
 
@@ -403,9 +408,9 @@ def test_an_agreement_that_is_gone_is_one_that_was_withdrawn(tmp_path: Path) -> 
     home = SiteHome(files["site-2"])
     assert said(home, "join", joining(settings)) == ("Joined", "")
     withdraw(files["site-2"])
-    assert said(home, "train", b"") == ("no-consent", "fedavg")
+    assert said(home, "train", b"") == ("no-consent", "fedavg-tagger")
     files["site-2"].with_name(CONSENT_FILE).unlink()
-    assert said(home, "train", b"") == ("no-consent", "fedavg")
+    assert said(home, "train", b"") == ("no-consent", "fedavg-tagger")
 
 
 def old(files: dict[str, Path]) -> Path:
@@ -413,7 +418,7 @@ def old(files: dict[str, Path]) -> Path:
     path = files["site-2"]
     path.with_name(CONSENT_FILE).unlink()
     path.with_name(COUNT_FILE).unlink()
-    wire = wire_digest(wire_of("fedavg"))
+    wire = wire_digest(wire_of("fedavg-tagger"))
     path.write_text(path.read_text() + f'\n[consent.fedavg]\nwire = "{wire}"\nsteps = ["train"]\n')
     return path
 

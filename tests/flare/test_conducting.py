@@ -132,7 +132,9 @@ def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, me
 
 
 def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=fedner", *ENTRIES["fedner"].learning, "rounds=40", sites=2)
+    settings = tiny(
+        tmp_path, "method=fedner", *ENTRIES["fedner-tagger"].learning, "rounds=40", sites=2
+    )
     files = write_site_files(tmp_path / "homes", settings)
     conduct(tmp_path / "server", settings, HomesEngine(files))
     run(settings, out=tmp_path / "one")
@@ -151,7 +153,7 @@ def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
     ("changes", "code"),
     [
         ({"consent": {}}, "no-consent"),
-        ({"consent": {"fedavg": {"wire": "0" * 16}}}, "other-wire"),
+        ({"consent": {"fedavg-tagger": {"wire": "0" * 16}}}, "other-wire"),
         ({"guards": {"max_rounds": 1}}, "too-many-rounds"),
         ({"guards": {"min_sentences": 1000}}, "too-few-sentences"),
         ({"guards": {"min_sites": 4}}, "few-sites"),
@@ -177,9 +179,11 @@ def test_a_site_that_does_not_agree_is_named_and_nothing_runs(
 
 def test_a_step_that_was_not_agreed_to_is_refused(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
-    wire = wire_digest(wire_of("fedavg"))
-    steps = [step.name for step in METHODS["fedavg"].steps if step.name != "train"]
-    files = write_site_files(tmp_path, settings, consent={"fedavg": {"wire": wire, "steps": steps}})
+    wire = wire_digest(wire_of("fedavg-tagger"))
+    steps = [step.name for step in METHODS["fedavg-tagger"].steps if step.name != "train"]
+    files = write_site_files(
+        tmp_path, settings, consent={"fedavg-tagger": {"wire": wire, "steps": steps}}
+    )
     with pytest.raises(QuorumError, match=r"did not agree.*\(train\)"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
 
@@ -265,7 +269,8 @@ def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -
     home, heard = listening.homes["site-1"], listening.heard[0]
     assert peek(home.answer("train", 1, heard))["message"] == "Trained"
     other = decode(Train, heard)
-    third, fourth = (encode(dataclasses.replace(other, learning_rate=r)) for r in (0.5, 0.6))
+    hows = [dataclasses.replace(other.how, learning_rate=rate) for rate in (0.5, 0.6)]
+    third, fourth = (encode(dataclasses.replace(other, how=how)) for how in hows)
     assert peek(home.answer("train", 1, third))["message"] == "Trained"
     assert decode(Failure, home.answer("train", 1, fourth)).code == "too-many-rounds"
     assert peek(home.answer("train", 1, third))["message"] == "Trained"
@@ -333,7 +338,7 @@ def test_only_held_out_text_is_scored(tmp_path: Path) -> None:
 def test_the_server_cannot_name_what_lies_at_a_site(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     home = HomesEngine(write_site_files(tmp_path / "homes", settings)).homes["site-1"]
-    wire = wire_digest(wire_of("fedavg"))
+    wire = wire_digest(wire_of("fedavg-tagger"))
     for line in ('[model]\nvectors = "/etc/passwd"', "[data]\nmask_common = 0.5", 'key = "x"'):
         ask = Join(__version__, "trial", line, ["site-1"], wire, "", "")
         assert decode(Failure, home.answer("join", 0, encode(ask))).kind == "SettingsError"

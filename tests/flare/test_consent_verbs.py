@@ -61,7 +61,7 @@ def test_a_leads_settings_are_proposed_agreed_to_and_compared(kit: Kit, study: P
     assert "agreed: no" in said and "with --agree" in said
     assert not (kit.path / "local" / CONSENT_FILE).exists(), "to look is not to agree"
     assert "agreed: yes until" in say("consent", kit.path, "--for", study, *SOON, "--agree")
-    held = load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg"]
+    held = load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"]
     assert (held.rounds, held.local_epochs, held.batch_size, held.at_least) == (12, 3, 16, 3)
     assert (held.lead, held.sites, held.others, held.runs) == (
         ("ada",),
@@ -73,13 +73,13 @@ def test_a_leads_settings_are_proposed_agreed_to_and_compared(kit: Kit, study: P
     said = say("consent", kit.path, "--for", study)
     assert "12 20 more than agreed" in said and "16 32 fraction" in said
     assert "more is asked than was agreed: rounds" in said
-    assert load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg"] == held
+    assert load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"] == held
 
 
 def test_a_method_alone_gets_the_usual_bounds_and_is_withdrawn(kit: Kit) -> None:
     assert "agreed: no" in say("consent", kit.path, "fedavg")
     say("consent", kit.path, "fedavg", "--agree", "--step", "join", "--step", "train")
-    held = load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg"]
+    held = load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"]
     assert (held.rounds, held.runs, held.lead, held.steps) == (100, 10, ("*",), ("join", "train"))
     assert "agreed: no" in say("consent", kit.path, "fedavg", "--withdraw")
     assert load_consent(kit.path / "local" / CONSENT_FILE).method == {}
@@ -98,7 +98,7 @@ def test_a_guard_that_the_site_says_is_said_to_be_its_own(kit: Kit, tmp_path: Pa
 
 
 def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: Kit) -> None:
-    agree(kit, "fedavg", bounds=("runs=1", "lead=ada"))
+    agree(kit, "fedavg-tagger", bounds=("runs=1", "lead=ada"))
     [held] = standings(kit)
     assert (held.used, held.runs, held.lead, held.warning) == (0, 1, ("ada",), "")
     near = held.until.replace(day=held.until.day)
@@ -108,7 +108,7 @@ def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: K
         assert now.days_left == days
         assert now.warning.startswith(warning) and bool(now.warning) == bool(warning)
     said = say("status", kit.path)
-    assert f"fedavg {held.until} 0 of 1 ada" in said
+    assert f"fedavg-tagger {held.until} 0 of 1 ada" in said
     (kit.path / "local" / COUNT_FILE).unlink()
     assert "the count of its runs is gone" in say("status", kit.path)
 
@@ -130,23 +130,23 @@ def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, st
 def test_what_was_agreed_to_stays_when_the_sites_own_file_changes(
     kit: Kit, tmp_path: Path, study: Path
 ) -> None:
-    agree(kit, "fedavg", asked=asked_by(study))
+    agree(kit, "fedavg-tagger", asked=asked_by(study))
     before = (kit.path / "local" / CONSENT_FILE).read_text()
     setup(kit, tmp_path / "own" / "site.toml")
     assert (kit.path / "local" / CONSENT_FILE).read_text() == before
     count = (kit.path / "local" / COUNT_FILE).read_text()
-    withdraw(kit, "fedavg")
-    agree(kit, "fedavg", bounds=("runs=3",))
+    withdraw(kit, "fedavg-tagger")
+    agree(kit, "fedavg-tagger", bounds=("runs=3",))
     assert (kit.path / "local" / COUNT_FILE).read_text().startswith(count)
 
 
 def test_settings_that_run_another_method_or_are_not_the_leads_are_refused(
     kit: Kit, study: Path
 ) -> None:
-    assert asked_by(study, "fedner").trained_by == "fedner"
-    assert asked_by(study, "alone").trained_by == "fedavg"
+    assert asked_by(study, "fedner").trained_by == "fedner-tagger"
+    assert asked_by(study, "alone").trained_by == "fedavg-tagger"
     with pytest.raises(SettingsError, match=r"do not run this method.*fedner.*fedavg"):
-        consent(kit, "fedner", asked=asked_by(study))
+        consent(kit, "fedner-tagger", asked=asked_by(study))
     study.write_text(STUDY + '[data]\nformat = "conll"\n')
     with pytest.raises(SettingsError, match=r"study.toml: data.format: only a site"):
         asked_by(study)

@@ -21,6 +21,7 @@ from confide.flare.consenting import (
     usual,
     with_bounds,
 )
+from confide.methods import METHODS
 from confide.settings import Settings, parse
 from confide.settings.consentfile import (
     BOUNDS,
@@ -157,7 +158,7 @@ def test_an_agreement_is_not_beyond_itself_and_reads_as_it_was_written(
 ) -> None:
     assert not beyond(agreement, agreement)
     site = agreement.sites[0] if agreement.sites else "a"
-    held = ConsentFile(site=site, method={"fedavg": agreement})
+    held = ConsentFile(site=site, method={"fedavg-tagger": agreement})
     text = dump_consent(held)
     import tomllib
 
@@ -215,11 +216,14 @@ def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None
 # --- what is proposed -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedner", "pseudo-complete", "feded"])
-def test_the_usual_bounds_let_a_methods_defaults_run(method: str) -> None:
+@pytest.mark.parametrize("pair", METHODS)
+def test_the_usual_bounds_let_the_defaults_of_a_pair_run(pair: str) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
-    agreement = usual(method, AGREED["wire"], at_least=3, now=now)
-    tree = {"method": method, "task": "re" if method == "feded" else "ner"}
+    agreement = usual(pair, AGREED["wire"], at_least=3, now=now)
+    of = METHODS[pair]
+    tree: dict[str, Any] = {"method": of.method, "task": of.task}
+    tree |= {"model": {"kind": of.kind.name}} if of.task == "ner" else {}
+    assert parse(tree).trained_by == pair
     about = {"sites": ["x", "y", "z"], "lead": "anyone", "runs": 10, "today": date(2027, 11, 23)}
     assert outside(agreement, parse(tree), **about) == []
     assert outside(agreement, parse(tree), **(about | {"runs": 11})) == ["runs"]
@@ -247,7 +251,7 @@ def test_a_run_is_within_what_its_settings_propose(
 
 
 def test_bounds_are_given_as_settings_are() -> None:
-    base = usual("fedavg", AGREED["wire"], at_least=3, now=AGREED["agreed"])
+    base = usual("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
     found = with_bounds(
         base, ["runs=3", "until=2027-01-31", "lead=ada", "sites=a,b,c", 'combine=["mean"]']
     )
@@ -278,7 +282,7 @@ def test_bounds_are_given_as_settings_are() -> None:
     ],
 )
 def test_bounds_that_cannot_be_are_refused(bound: str, said: str) -> None:
-    base = usual("fedavg", AGREED["wire"], at_least=3, now=AGREED["agreed"])
+    base = usual("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
     with pytest.raises(SettingsError, match=said):
         with_bounds(base, [bound])
 
@@ -300,14 +304,14 @@ def test_the_difference_names_the_lines_that_go_further() -> None:
     [
         ({"sites": ["b", "c"]}, "'a' itself is not among its sites"),
         ({"wire": "0f3a"}, "wire is wrong"),
-        ({"limit": 3}, "unknown key 'method.fedavg.limit'"),
+        ({"limit": 3}, "unknown key 'method.fedavg-tagger.limit'"),
         ({"agreed": datetime(2026, 1, 1)}, "agreed is wrong"),
         ({"steps": ["a\nb"]}, "steps.0 is wrong"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        parse_consent({"site": "a", "method": {"fedavg": AGREED | changes}})
+        parse_consent({"site": "a", "method": {"fedavg-tagger": AGREED | changes}})
 
 
 def test_a_file_of_a_newer_confide_is_refused() -> None:
@@ -318,5 +322,5 @@ def test_a_file_of_a_newer_confide_is_refused() -> None:
 def test_a_line_that_is_missing_is_not_made_up() -> None:
     for name in AGREED:
         tree = {key: value for key, value in AGREED.items() if key != name}
-        with pytest.raises(SettingsError, match=f"method.fedavg.{name} is wrong"):
-            parse_consent({"site": "a", "method": {"fedavg": tree}})
+        with pytest.raises(SettingsError, match=f"method.fedavg-tagger.{name} is wrong"):
+            parse_consent({"site": "a", "method": {"fedavg-tagger": tree}})

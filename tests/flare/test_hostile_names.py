@@ -181,7 +181,7 @@ def _encoder_of_a_job(place: Place, name: Any) -> None:
 
 
 def _join(place: Place, name: Any) -> None:
-    wire = wire_digest(wire_of("fedavg"))
+    wire = wire_digest(wire_of("fedavg-tagger"))
     sites = ["site-1", "site-2", "site-3"]
     home = SiteHome(place.site)
     ask = Join(__version__, str(name), as_toml(place.settings), sites, wire, "", "")
@@ -363,7 +363,7 @@ def test_a_run_cannot_take_the_name_of_evidence(tmp_path: Path) -> None:
     """Runs called as files of ours were accepted, and became folders where these should be."""
     settings = tiny(tmp_path)
     files = write_site_files(tmp_path / "homes", settings)
-    wire = wire_digest(wire_of("fedavg"))
+    wire = wire_digest(wire_of("fedavg-tagger"))
     for name in ("refused.jsonl", "site.log", "veil.key", "runs", "ledger.jsonl"):
         home = SiteHome(files["site-1"])
         ask = Join(

@@ -91,7 +91,7 @@ def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     memory.mkdir(mode=0o755)
     kit = made.kit("site-1")
     setup(kit, file)
-    agree(kit, "fedavg")
+    agree(kit, "fedavg-tagger")
     assert "[method.fedavg]" in site_file(kit).with_name("consent.toml").read_text()
     assert open_in(made.path) == {}
     assert open_in(memory) == {}

@@ -38,8 +38,8 @@ def real(tmp_path_factory) -> Iterator[Real]:
     for name, path in consortium.files.items():
         kit = consortium.kit(name)
         setup(kit, path)
-        withdraw(kit, "fedavg")
-        agree(kit, "fedavg", asked=asked_by(file), bounds=NAMED)
+        withdraw(kit, "fedavg-tagger")
+        agree(kit, "fedavg-tagger", asked=asked_by(file), bounds=NAMED)
     try:
         consortium.start()
         yield consortium
@@ -52,9 +52,9 @@ def test_a_run_within_is_run_and_counted_and_what_is_outside_is_refused(real: Re
     assert {guard.source for guard in guards(kit)} == {"default"}
     assert {guard.name: guard.value for guard in guards(kit)}["min_sites"] == 3
     assert real.run("within").result["left_out"] == {}
-    assert [(one.used, one.runs, one.lead) for one in standings(kit) if one.method == "fedavg"] == [
-        (1, 2, ("lead",))
-    ]
+    assert [
+        (one.used, one.runs, one.lead) for one in standings(kit) if one.method == "fedavg-tagger"
+    ] == [(1, 2, ("lead",))]
     with pytest.raises(EngineError, match=r"site-2, step join.*\(rounds\)"):
         real.run("longer", "rounds=3")
     with pytest.raises(EngineError, match=r"step join.*min_sites"):
@@ -63,17 +63,17 @@ def test_a_run_within_is_run_and_counted_and_what_is_outside_is_refused(real: Re
         real.run("single", sites=["site-1"])
     with pytest.raises(EngineError, match=r"step join.*min_sites"):
         real.run("alone", "method=alone")
-    assert [one.used for one in standings(kit) if one.method == "fedavg"] == [1]
+    assert [one.used for one in standings(kit) if one.method == "fedavg-tagger"] == [1]
 
 
 def test_the_lead_is_who_the_server_says_it_is(real: Real) -> None:
     kit = real.kit("site-2")
-    agree(kit, "fedavg", bounds=("lead=somebody-else",))
+    agree(kit, "fedavg-tagger", bounds=("lead=somebody-else",))
     try:
         with pytest.raises(EngineError) as raised:
             real.run("led")
     finally:
-        agree(kit, "fedavg", bounds=("lead=lead",))
+        agree(kit, "fedavg-tagger", bounds=("lead=lead",))
     assert "site site-2, step join" in str(raised.value)
     assert f"{CODES['outside-consent']} (lead)" in str(raised.value)
     assert "somebody-else" not in str(raised.value)

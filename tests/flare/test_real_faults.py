@@ -207,12 +207,12 @@ def test_another_key_at_one_site_is_named(real: Real) -> None:
 def test_a_method_that_was_not_agreed_to_does_not_run(real: Real) -> None:
     from confide.flare.sitekit import agree, withdraw
 
-    withdraw(real.kit("site-1"), "fedavg")
+    withdraw(real.kit("site-1"), "fedavg-tagger")
     try:
         with pytest.raises(EngineError, match=r"site-1, step join.*did not agree.*site consent"):
             real.run("unasked")
     finally:
-        agree(real.kit("site-1"), "fedavg")
+        agree(real.kit("site-1"), "fedavg-tagger")
 
 
 def test_errors_of_a_site_stay_there_and_no_text_is_anywhere_else(real: Real, whole: Path) -> None:

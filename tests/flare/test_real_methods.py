@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.federation.comparing import compare_ledgers
+from confide.kinds import KINDS
 from confide.methods import METHODS
 from confide.predict import predict
 from confide.release import FILE, release
@@ -104,8 +105,9 @@ def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
 
 def test_every_method_and_kind_is_looked_at() -> None:
     assert {form.method for form in FORMS.values()} == set(METHODS)
-    trained = {kind for one in METHODS.values() for kind in getattr(one, "kinds", ("tagger",))}
-    assert trained == set(get_args(ModelTable.model_fields["kind"].annotation))
+    trained = {METHODS[form.method].kind.name for form in FORMS.values()}
+    assert trained == set(KINDS)
+    assert trained >= set(get_args(ModelTable.model_fields["kind"].annotation))
     for name, kind in METHODS.items():
         asked = [form.asks for form in FORMS.values() if form.method == name]
         missing = {step.name for step in kind.steps}.difference(*asked)
@@ -158,7 +160,7 @@ def test_no_text_is_in_any_frame(ran: Ran) -> None:
 def test_a_name_of_an_entity_type_does_travel_and_is_seen(tapped: Real, tap: Tap) -> None:
     """Types are told by design (docs/privacy.md): so a canary that is one has to be found."""
     word = canaries("site-2")["entity"]
-    settings = settings_of(FORMS["ner-fedavg"], tapped)
+    settings = settings_of(FORMS["fedavg-tagger"], tapped)
     path = Path(settings.site[1].train[0])
     before = path.read_text(encoding="utf-8")
     tapped.become(settings, homes="homes-ner")

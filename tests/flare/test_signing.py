@@ -249,7 +249,8 @@ class Lying(SignedEngine):
     def deliver(self, step: str, round: int, *, asks: Any, timeout: Any) -> Any:
         if step == "train":
             weights = decode(Train, asks["site-1"])
-            other = dataclasses.replace(weights, learning_rate=weights.learning_rate / 2)
+            how = dataclasses.replace(weights.how, learning_rate=weights.how.learning_rate / 2)
+            other = dataclasses.replace(weights, how=how)
             asks = {**asks, "site-1": encode(other)}
         yield from super().deliver(step, round, asks=asks, timeout=timeout)
 
@@ -353,7 +354,8 @@ class Meddling(SealedHomes):
 
 
 def other_learning_rate(data: bytes) -> bytes:
-    return encode(dataclasses.replace(decode(Train, data), learning_rate=9.0))
+    ask = decode(Train, data)
+    return encode(dataclasses.replace(ask, how=dataclasses.replace(ask.how, learning_rate=9.0)))
 
 
 def reshaped(**changes: Any) -> Callable[[Any], bytes]:

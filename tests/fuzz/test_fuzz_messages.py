@@ -11,7 +11,7 @@ import pytest
 from confide.federation.failures import Failure
 from confide.methods import METHODS
 
-QUICK = ("fedavg", "fedavg-bags")
+QUICK = ("fedavg-tagger", "fedavg-bags")
 """Methods whose steps are recorded in a second or two."""
 
 

@@ -52,11 +52,19 @@ def test_what_is_said_about_one():
 def test_a_recipe_loads_with_every_reference(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.name, settings.method) == (name, method)
-    if method == "fedavg" and settings.model.kind != "tagger":
-        with pytest.raises(SettingsError, match="does not train this kind of model"):
-            method_of(settings)
-        return
+    assert method_of(settings).kind.name == settings.kind
     method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["lazy-mil", "feded"])
+def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method):
+    settings = load(recipe_path(name), [f"method={method}"])
+    if settings.kind == {"lazy-mil": "bags", "feded": "relations"}[method]:
+        assert method_of(settings).method == method
+        return
+    with pytest.raises(SettingsError, match=f"{method} does not train {settings.kind}, which"):
+        method_of(settings)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("feded")])
