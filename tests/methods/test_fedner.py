@@ -12,19 +12,28 @@ import pytest
 import torch
 
 from confide.data.batches import drawn_batch
-from confide.errors import FederationError, QuorumError, RunError, SettingsError
+from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery, Federation
+from confide.federation.guards import check_reply
 from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
 from confide.gathering import gather
+from confide.kinds.tagger.form import TaggerForm
 from confide.learning.gradients import gradients
 from confide.learning.seeds import derive_seed
-from confide.learning.weights import arrays
-from confide.methods.fedner import FedNER, shares_of_batch
-from confide.methods.fedner.steps import FedNERMemory, Improved
-from confide.kinds.tagger.form import encoded_text, tagger_of
+from confide.learning.weights import arrays, load
+from confide.methods import METHODS
+from confide.methods.fedner import shares_of_batch
+from confide.methods.fedner.steps import (
+    TAKE_SHARE,
+    Enrolled,
+    Improved,
+    ShareTaken,
+    TakeShare,
+)
+from confide.models import tagger
 from confide.models.tagger import PARTS
 from confide.predict import predict
 from confide.run import run
@@ -33,6 +42,9 @@ from confide.settings import Settings
 from confide.text.formats import write
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
+
+FedNER = METHODS["fedner-tagger"]
+Memory = Enrolled[TaggerForm]
 
 
 class Seen(SequentialEngine):
@@ -50,18 +62,20 @@ class Seen(SequentialEngine):
                 self.updates[found.site] = decode(Improved, found.reply)
             yield found
 
-    def memory(self, site: str) -> FedNERMemory:
+    def memory(self, site: str) -> Enrolled[TaggerForm]:
         """What a site remembers now."""
-        found: FedNERMemory = self._hosts[site]._memory.latest()
+        found: Enrolled[TaggerForm] = self._hosts[site]._memory.latest()
         return found
 
 
 def fedner(folder: Path, *overrides: str, **tree: Any) -> Settings:
     """Settings of a tiny run."""
-    return tiny(folder, "method=fedner", "base=fedner", "select.every=1", *overrides, **tree)
+    return tiny(
+        folder, "method=fedner-tagger", "base=fedner-tagger", "select.every=1", *overrides, **tree
+    )
 
 
-def started(folder: Path, settings: Settings) -> tuple[FedNER, Federation, Seen]:
+def started(folder: Path, settings: Settings) -> tuple[Any, Federation, Seen]:
     """The method, a federation of the settings' sites, and its engine."""
     gathered = gather(settings, folder / "sites", key_file=folder / "shared.key")
     steps = {step.name: step for step in FedNER.steps}
@@ -88,14 +102,21 @@ def test_one_site_learns_what_it_would_without_a_federation(
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     memory = engine.memory("site-1")
-    model = tagger_of(memory, {**state.weights, **memory.own})
+    desk = memory.form.at(engine._hosts["site-1"].site)
+    model: Any = desk.modeller.initial(0)
+    load(model, {**state.weights, **memory.own})
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
-    encoded = encoded_text(engine._hosts["site-1"].site, memory)
+    encoded = desk.own.encoded
     for number in range(1, 5):
         state, facts = method.round(state, federation, number)
         seed = derive_seed(derive_seed(settings.seed, number, "site-1", "improve"), 0)
         batch = drawn_batch(encoded, 6, seed=seed, word_dropout=settings.training.word_dropout)
-        loss, slope = gradients(model, batch, seed=seed, clip=settings.training.clip)
+        loss, slope = gradients(
+            model,
+            lambda batch=batch: tagger.loss(model, batch),  # type: ignore[misc]
+            seed=seed,
+            clip=settings.training.clip,
+        )
         for name, parameter in model.named_parameters():
             parameter.grad = torch.from_numpy(slope[name])
         optimiser.step()
@@ -145,13 +166,13 @@ def test_every_site_keeps_its_own_tags(tmp_path: Path) -> None:
     settings = fedner(tmp_path, "rounds=40", "select.every=20", site=tables)
     done = run(settings, out=tmp_path / "run")
     sites = {
-        name: memory_of(tmp_path / "run" / "sites" / name, FedNERMemory)
+        name: memory_of(tmp_path / "run" / "sites" / name, Memory)
         for name in ("site-1", "site-2", "site-3")
     }
-    assert [sites[name].types for name in sites] == [
+    assert [sites[name].form.types for name in sites] == [
         ["Drug", "Effect"], ["Effect", "Medication"], ["Chemical", "Effect"],
     ]  # fmt: skip
-    assert [sites[name].sizes["tags"] for name in sites] == [5, 5, 9]
+    assert [sites[name].form.sizes["tags"] for name in sites] == [5, 5, 9]
     text = tmp_path / "note.txt"
     text.write_text("the patient took warda aspirin today .")
     found = predict(tmp_path / "run", [text], site="site-2")
@@ -175,12 +196,15 @@ def test_a_shared_crf_needs_one_tag_set(tmp_path: Path) -> None:
     tables[1]["tag_scheme"] = "iobes"
     with pytest.raises(QuorumError, match="the CRF is shared"):
         run(fedner(tmp_path, shared, "options.types=common", site=tables), out=tmp_path / "schemes")
+    run(fedner(tmp_path, "options.types=common", site=tables), out=tmp_path / "private")
+    kept = memory_of(tmp_path / "private" / "sites" / "site-2", Memory).form
+    assert (kept.types, kept.tag_scheme) == (["Drug", "Effect", "Medication"], "iobes")
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ('options.private=["lstm"]', "'word', 'character', 'cnn', 'bilstm' or 'crf'"),
+        ('options.private=["lstm"]', "no part 'lstm' that could be private.*bilstm, character"),
         ("options.local_steps=0", "local_steps"),
         ("options.wire_dtype=int8", "float16"),
         ("training.optimiser=sgd", "Adam"),
@@ -188,7 +212,8 @@ def test_a_shared_crf_needs_one_tag_set(tmp_path: Path) -> None:
 )
 def test_settings_that_mean_nothing_are_refused(tmp_path: Path, override: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        FedNER(fedner(tmp_path, override))
+        method, federation, _ = started(tmp_path, fedner(tmp_path, override))
+        method.start(federation)
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 1000])
@@ -200,6 +225,22 @@ def test_shares_of_a_batch_are_whole_and_nobody_is_left_out(size: int) -> None:
         assert abs(shares[site] - size * count / 10_000) <= 1
     if size >= 64:
         assert sum(shares.values()) in (size, size + 1)  # d is rounded up from nothing
+
+
+def test_a_site_that_would_draw_another_batch_is_refused() -> None:
+    ask = TakeShare(batch_size=4, share=0.25)
+    check_reply(TAKE_SHARE, ask, ShareTaken(4))
+    with pytest.raises(GuardError, match="batch_size is not what was asked for"):
+        check_reply(TAKE_SHARE, ask, ShareTaken(5))
+
+
+def test_sites_keep_the_share_that_their_text_is_of_all(tmp_path: Path) -> None:
+    first = write_sites(tmp_path / "data", 1, train=20)
+    second = write_sites(tmp_path / "small", 2, train=5)[1:]
+    method, federation, engine = started(tmp_path, fedner(tmp_path, site=[*first, *second]))
+    method.start(federation)
+    kept = [engine.memory(site) for site in ("site-1", "site-2")]
+    assert [(one.batch_size, one.share) for one in kept] == [(5, 0.8), (1, 0.2)]
 
 
 def test_a_site_that_was_away_for_ten_rounds_comes_back_with_its_own_parts(
@@ -317,7 +358,9 @@ def test_a_site_keeps_the_tagger_that_was_best_on_its_own_text(tmp_path: Path) -
 
 def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:
     for method in ("alone", "pooled"):
-        settings = tiny(tmp_path, f"method={method}", "base=fedner", "rounds=2", "select.every=1")
+        settings = tiny(
+            tmp_path, f"method={method}", "base=fedner-tagger", "rounds=2", "select.every=1"
+        )
         result = run(settings, out=tmp_path / method).result
         assert set(result["scores"]["sites"]) == {"site-1", "site-2", "site-3"}
     text = tmp_path / "note.conll"

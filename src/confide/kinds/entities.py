@@ -68,8 +68,11 @@ class EntityForm(Protocol):
         """Names of the entity types."""
         ...
 
-    def own(self, site: Site, private: Sequence[str]) -> Self:
-        """The form of the site's own model, where each has its own types. Raises Refusal."""
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; `types`: with those of its text only.
+
+        Raises Refusal.
+        """
         ...
 
     def bench(self, site: Site) -> Bench:

@@ -71,9 +71,9 @@ class EncoderForm:
         """The desk of this form at a site."""
         return desk_at(site, self, EntityDesk[EncoderForm])
 
-    def own(self, site: Site, private: Sequence[str]) -> Self:
-        """The form of the site's own model, with the types of its text."""
-        return replace(self, types=types_in_text(site))
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; `types`: with those of its text only."""
+        return replace(self, types=types_in_text(site)) if types else self
 
     def bench(self, site: Site) -> Bench:
         """That of the site's process. Raises Refusal where its encoder is another."""

@@ -82,8 +82,10 @@ class RelationForm(PairForm):
     head: ClassVar[str] = "relation"
     word_table: ClassVar[str] = ""
 
-    def own(self, site: Site, private: Sequence[str]) -> Self:
-        """The form of the site's own classifier, with the relations of its text."""
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own classifier; `types`: with the relations of its text only."""
+        if not types:
+            return self
         found = {relation.type for document in site.train for relation in document.relations}
         return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
 

@@ -89,15 +89,17 @@ class TaggerForm(TaggerShape):
         """The desk of this form at a site."""
         return desk_at(site, self, TaggerDesk)
 
-    def own(self, site: Site, private: Sequence[str]) -> Self:
-        """The form of the site's own tagger, with the types of its text, and its own tag scheme.
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own tagger, with its own tag scheme.
 
-        Raises Refusal where the CRF is shared, and the site has another tag scheme.
+        `types`: with those of its text only. Raises Refusal where the CRF is shared, and the site
+        has another tag scheme.
         """
         scheme = site.tag_scheme or self.tag_scheme
         if scheme != self.tag_scheme and self.head not in private:
             raise Refusal("tag-scheme")
-        form = replace(self, types=types_in_text(site), tag_scheme=scheme)
+        own = types_in_text(site) if types else self.types
+        form = replace(self, types=own, tag_scheme=scheme)
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
     def bench(self, site: Site) -> Bench:

@@ -106,7 +106,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     if not set(site.guards.private) <= set(ask.private):
         raise Refusal("private-part")
     common: Any = ask.form
-    form = common.own(site, ask.private) if ask.own_types else common
+    form = common.own(site, ask.private, types=ask.own_types)
     desk = form.at(site)
     vectors = desk.vectors()
     own = of_parts(form.first(turn.seed), ask.private)
