@@ -17,23 +17,18 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.data.relation_pieces import relation_batch
 from confide.data.relations import NO_RELATION, candidates
 from confide.errors import QuorumError, SettingsError
+from confide.federation.forms import fields_of
 from confide.federation.messages import Arrays, encode
+from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.public import public_of
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.seeds import derive_seed
 from confide.learning.weights import load
 from confide.methods.feded import teacher_of
-from confide.methods.feded.steps import (
-    Predicted,
-    PublicSet,
-    columns,
-    examples_of,
-    public_of,
-)
-from confide.kinds.relations.form import RelationMemory, modeller_of, rules_of
-from confide.kinds.relations.desk import optimiser_of
+from confide.methods.feded.steps import Predicted, columns
 from confide.run import run
-from confide.text.document import Document
+from confide.text.document import Document, Entity, Relation
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert
@@ -146,15 +141,15 @@ def test_probabilities_of_sites_that_know_different_relations_are_still_probabil
 
 def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> None:
     """The oracle trains a model of each site's own, and asks it without the wire."""
-    settings = tiny(tmp_path, "method=feded", "options.wire_dtype=float32", sites=2)
+    settings = tiny(tmp_path, "method=feded-relations", "options.wire_dtype=float32", sites=2)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
-    modeller = modeller_of(state, load_encoder(state.encoder))
-    public = modeller.encoded(examples_of(state))
+    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    public = modeller.encoded(state.public.examples())
     assert len(public) == 24
     for name in ("site-1", "site-2"):
-        found = candidates(engine.site(name).train, rules_of(state)).examples
+        found = candidates(engine.site(name).train, rules_of(state.form)).examples
         model = modeller.initial(0)
         load(model, state.weights)
         report = fit_relations(
@@ -162,7 +157,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
             modeller.encoded(found),
             epochs=1,
             batch_size=6,
-            optimiser=optimiser_of(engine.asks[STEP, name]),
+            optimiser=engine.asks[STEP, name].how.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
         logits = relation_logits(model, public)
@@ -171,7 +166,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
             reply.said_SQ, logits[:, 1:] - logits[:, :1], rtol=1e-5, atol=1e-5
         )
         assert reply.loss == round(report.loss, 4)
-        assert (reply.sentences, reply.sites, reply.public) == (18, 1, state.public)
+        assert (reply.sentences, reply.sites, reply.public) == (18, 1, state.public.name)
     assert facts["sites"] == ["site-1", "site-2"]
     losses = [engine.replies[STEP, name].loss for name in ("site-1", "site-2")]
     assert facts["loss"] == pytest.approx(sum(losses) / 2)
@@ -190,7 +185,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
     own += (f"options.temper_student={str(student != 1.0).lower()}", "classifier.dropout=0")
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     own += (f"classifier.encoder={tiny_bert(tmp_path / 'still', initializer_range=0.1, **still)}",)
-    settings = tiny(tmp_path, "method=feded", *own, *overrides, sites=2)
+    settings = tiny(tmp_path, "method=feded-relations", *own, *overrides, sites=2)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
@@ -198,8 +193,8 @@ def test_the_student_steps_down_the_loss_of_equation_6(
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     teacher = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
-    modeller = modeller_of(state, load_encoder(state.encoder))
-    encoded = modeller.encoded(examples_of(state, state.labels))
+    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    encoded = modeller.encoded(state.public.examples(state.labels))
     model = modeller.initial(0)
     load(model, state.weights)
     q = torch.from_numpy(teacher)
@@ -207,7 +202,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
     p = torch.softmax(logits / student, -1)
     loss = (q * (q.log() - p.log())).sum(-1) * student**2
     if not overrides:
-        wanted = torch.tensor([state.relations.index(label) for label in state.labels])
+        wanted = torch.tensor([state.form.relations.index(label) for label in state.labels])
         loss = loss - torch.softmax(logits, -1)[torch.arange(24), wanted].log()
     loss.mean().backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
@@ -220,7 +215,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
 def test_a_public_set_without_labels_is_not_looked_at(tmp_path: Path) -> None:
     """Its relations make no difference to any number."""
     plain = tuple(replace(one, relations=()) for one in documents("public", "set", 24))
-    settings = tiny(tmp_path, "method=feded", "public.labelled=false")
+    settings = tiny(tmp_path, "method=feded-relations", "public.labelled=false")
     states = []
     for public in ({}, {"public": plain}):
         method, federation, _ = started(tmp_path, settings, **public)
@@ -230,7 +225,7 @@ def test_a_public_set_without_labels_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_int8_saturates_and_the_share_of_what_did_is_told(tmp_path: Path) -> None:
     settings = tiny(
-        tmp_path, "method=feded", "options.wire_dtype=int8", "options.most=0.01", sites=2
+        tmp_path, "method=feded-relations", "options.wire_dtype=int8", "options.most=0.01", sites=2
     )
     method, federation, engine = started(tmp_path, settings)
     _, facts = method.round(method.start(federation), federation, 1)
@@ -246,74 +241,84 @@ def test_int8_saturates_and_the_share_of_what_did_is_told(tmp_path: Path) -> Non
 
 
 def test_the_labels_of_the_public_set_are_not_sent(tmp_path: Path) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, "method=feded"))
+    method, federation, engine = started(tmp_path, tiny(tmp_path, "method=feded-relations"))
     state = method.start(federation)
     memory = engine.memory("site-1")
-    assert memory.texts == state.texts
-    assert len(state.labels) == len(state.texts) == 24
-    assert {one.relation for one in examples_of(memory)} == {NO_RELATION}
-    assert "labels" not in vars(memory)
+    assert memory.public.texts == state.public.texts
+    assert len(state.labels) == len(state.public) == 24
+    assert {one.relation for one in memory.public.examples()} == {NO_RELATION}
+    assert not any("label" in name for name in fields_of(method.Memory))
     assert memory.weights == {}
 
 
+FORM = RelationForm(
+    relations=[NO_RELATION, "causes"],
+    types=[],
+    known_types=[],
+    pairs=[("Drug", "Pain"), ("Drug", "No")],
+    direction="directed",
+    max_sentences=0,
+    max_tokens=-1,
+    encoder="e",
+    digest="d",
+    blind=True,
+    pool="sum",
+    dropout=0.1,
+    longest=32,
+)
+
+
+def marked(text: str, head: tuple[int, int], tail: tuple[int, int], *types: str) -> Document:
+    """A document with a head, and a tail that it causes nothing in."""
+    head_type, tail_type = types
+    entities = (Entity("T1", head_type, (head,)), Entity("T2", tail_type, (tail,)))
+    return Document(text, text, entities)
+
+
 def test_the_number_of_a_public_set_tells_sets_apart() -> None:
-    form = RelationMemory(
-        relations=[NO_RELATION, "causes"],
-        types=[],
-        known_types=[],
-        pairs=[],
-        direction="directed",
-        max_sentences=0,
-        max_tokens=-1,
-        encoder="e",
-        digest="d",
-        blind=True,
-        pool="sum",
-        dropout=0.1,
-        longest=32,
-    )
-    found = examples_of(
-        PublicSet(
-            **vars(form),
-            texts=["aspirin eases pain", "no aspirin"],
-            heads=[[(0, 7)], [(3, 10)]],
-            tails=[[(14, 18)], [(0, 2)]],
-            head_types=["Drug", "Drug"],
-            tail_types=["Pain", "No"],
-            public=0,
-        )
-    )
-    number = public_of(form, found).public
-    assert number == public_of(form, found).public
-    assert 0 <= number < 2**32
-    labelled = [replace(one, relation="causes", id="other") for one in found]
-    assert public_of(form, labelled).public == number
-    others = [
-        [replace(found[0], text="aspirin eases gain"), found[1]],
-        [replace(found[0], head=((0, 6),)), found[1]],
-        [replace(found[0], tail=((14, 17),)), found[1]],
-        [replace(found[0], head_type="Dose"), found[1]],
-        [replace(found[0], tail_type="Dose"), found[1]],
-        found[::-1],
-        found[:1],
-        [],
+    one = marked("aspirin eases pain", (0, 7), (14, 18), "Drug", "Pain")
+    two = marked("no aspirin", (3, 10), (0, 2), "Drug", "No")
+    form = replace(FORM, pairs=[(a, b) for a in ("Drug", "Dose") for b in ("Pain", "No", "Dose")])
+
+    def number(*documents: Document) -> int:
+        return public_of(form, documents)[0].name
+
+    first = number(one, two)
+    assert first == number(one, two)
+    assert 0 <= first < 2**32
+    labelled = [
+        replace(doc, id="other", relations=(Relation("R1", "causes", "T1", "T2"),))
+        for doc in (one, two)
     ]
-    numbers = {public_of(form, one).public for one in others}
-    assert len(numbers | {number}) == len(others) + 1
+    assert number(*labelled) == first
+    assert public_of(form, labelled)[1] == ["causes", "causes"]
+    others = [
+        (marked("aspirin eases gain", (0, 7), (14, 18), "Drug", "Pain"), two),
+        (marked("aspirin eases pain", (0, 6), (14, 18), "Drug", "Pain"), two),
+        (marked("aspirin eases pain", (0, 7), (14, 17), "Drug", "Pain"), two),
+        (marked("aspirin eases pain", (0, 7), (14, 18), "Dose", "Pain"), two),
+        (marked("aspirin eases pain", (0, 7), (14, 18), "Drug", "Dose"), two),
+        (two, one),
+        (one,),
+        (two,),
+    ]
+    assert len({number(*each) for each in others} | {first}) == len(others) + 1
 
 
 def test_a_site_that_has_another_public_set_says_so(tmp_path: Path) -> None:
-    method, federation, _ = started(tmp_path, tiny(tmp_path, "method=feded"))
+    method, federation, _ = started(tmp_path, tiny(tmp_path, "method=feded-relations"))
     state = method.start(federation)
     with pytest.raises(QuorumError, match=r"site site-1.*another public set than the one"):
-        method.round(replace(state, public=state.public ^ 1), federation, 1)
+        method.round(
+            replace(state, public=replace(state.public, name=state.public.name ^ 1)), federation, 1
+        )
 
 
 @pytest.mark.parametrize(("step", "round"), [("take_public_set", 0), (STEP, 1)])
 def test_a_site_that_answers_about_another_public_set_is_named(
     tmp_path: Path, step: str, round: int
 ) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, "method=feded"))
+    method, federation, engine = started(tmp_path, tiny(tmp_path, "method=feded-relations"))
 
     def change(at: str, site: str, turn: int, reply: Any) -> Any:
         hit = (at, site) == (step, "site-2")
@@ -328,7 +333,7 @@ def test_a_site_that_answers_about_another_public_set_is_named(
 
 @pytest.mark.parametrize("public", [(), (Document("d", "Nothing is marked here."),)])
 def test_there_has_to_be_a_public_set(tmp_path: Path, public: tuple[Document, ...]) -> None:
-    settings = tiny(tmp_path, "method=feded")
+    settings = tiny(tmp_path, "method=feded-relations")
     method, federation, _ = started(tmp_path, settings, public=public)
     with pytest.raises(SettingsError, match=r"needs a public set"):
         method.start(federation)
@@ -353,10 +358,10 @@ KNOWS: Any = {"knows": {"site-1": ["causes"], "site-2": ["eases"]}}
 @pytest.mark.parametrize("upload", ["logits", "probabilities"])
 def test_sites_answer_for_the_relations_that_they_know(tmp_path: Path, upload: str) -> None:
     overrides = ("options.average=known", f"options.upload={upload}")
-    settings = with_train(tmp_path, "feded", SPLIT, *overrides, **KNOWS)
+    settings = with_train(tmp_path, "feded-relations", SPLIT, *overrides, **KNOWS)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
-    assert state.relations == [NO_RELATION, "causes", "eases"]
+    assert state.form.relations == [NO_RELATION, "causes", "eases"]
     method.round(state, federation, 1)
     one, two = (engine.replies[STEP, name] for name in ("site-1", "site-2"))
     assert (one.knows["R"].tolist(), two.knows["R"].tolist()) == ([1, 1, 0], [1, 0, 1])
@@ -369,13 +374,15 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
     sites = [knowing("causes", site=f"site-{n}") for n in (1, 2)]
     knows: Any = {"knows": {"site-1": ["causes"], "site-2": ["causes"]}}
     overrides = ("options.average=known", "options.distil_epochs=15", "training.batch_size=4")
-    settings = with_train(tmp_path, "feded", sites, *overrides, "classifier.dropout=0", **knows)
+    settings = with_train(
+        tmp_path, "feded-relations", sites, *overrides, "classifier.dropout=0", **knows
+    )
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
-    assert state.relations == [NO_RELATION, "causes", "eases"]
+    assert state.form.relations == [NO_RELATION, "causes", "eases"]
     after, _ = method.round(state, federation, 1)
-    modeller = modeller_of(state, load_encoder(state.encoder))
-    eases = [one for one in examples_of(state, state.labels) if one.relation == "eases"]
+    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    eases = [one for one in state.public.examples(state.labels) if one.relation == "eases"]
 
     def likely(weights: Arrays) -> float:
         model = modeller.initial(0)
@@ -388,9 +395,9 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
 
 def test_a_relation_that_the_public_set_alone_has_is_a_class(tmp_path: Path) -> None:
     sites = [knowing("causes", site=f"site-{n}") for n in (1, 2)]
-    method, federation, engine = started(tmp_path, with_train(tmp_path, "feded", sites))
+    method, federation, engine = started(tmp_path, with_train(tmp_path, "feded-relations", sites))
     state = method.start(federation)
-    assert state.relations == [NO_RELATION, "causes", "eases"]
+    assert state.form.relations == [NO_RELATION, "causes", "eases"]
     assert "eases" not in engine.replies["describe_relations", "site-1"].relations
     after, facts = method.round(state, federation, 1)
     assert math.isfinite(facts["distil_loss"])
@@ -400,16 +407,17 @@ def test_a_relation_that_the_public_set_alone_has_is_a_class(tmp_path: Path) -> 
 def test_a_site_that_has_a_relation_it_does_not_know_is_told(tmp_path: Path) -> None:
     sites = [documents("site-1", "train", 18), documents("site-2", "train", 18)]
     knows: Any = {"knows": {"site-2": ["causes"]}}
-    method, federation, _ = started(tmp_path, with_train(tmp_path, "feded", sites, **knows))
-    state = method.start(federation)
+    method, federation, _ = started(
+        tmp_path, with_train(tmp_path, "feded-relations", sites, **knows)
+    )
     with pytest.raises(QuorumError, match=r"site site-2.*its own `knows` does not name"):
-        method.round(state, federation, 1)
+        method.start(federation)
 
 
 def test_each_site_alone_may_have_other_relations(tmp_path: Path) -> None:
     """Their classifiers have another number of classes each, and one public set."""
     sites = [knowing("causes", site="site-1"), documents("site-2", "train", 18)]
-    settings = with_train(tmp_path, "feded", sites, "public.labelled=false", "rounds=1")
+    settings = with_train(tmp_path, "feded-relations", sites, "public.labelled=false", "rounds=1")
     alone = settings.model_copy(update={"method": "alone", "base": "feded"})
     done = run(alone, out=tmp_path / "run")
     assert sorted(done.result["scores"]["sites"]) == ["site-1", "site-2"]

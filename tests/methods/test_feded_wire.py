@@ -16,8 +16,8 @@ from confide.errors import GuardError, QuorumError, SettingsError
 from confide.federation.coarse import fixed, unfixed
 from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays, decode, encode
-from confide.methods import feded
-from confide.methods.feded import FedED
+from confide.kinds.relations.public import RelationStudent
+from confide.methods import METHODS
 from confide.methods.feded.steps import TRAIN_AND_PREDICT, Predicted, bounded_predicted
 from confide.run import run
 from contract.corpus import tiny
@@ -28,7 +28,7 @@ STEP = "train_and_predict"
 
 # --- only differences go down -----------------------------------------------------------------
 
-DIFFERENCE = ("method=feded", "options.download=difference")
+DIFFERENCE = ("method=feded-relations", "options.download=difference")
 
 
 def test_sites_keep_the_central_model_bit_for_bit(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_sites_keep_the_central_model_bit_for_bit(tmp_path: Path) -> None:
     small, large = (sum(one.nbytes for one in a.values()) for a in (ask.change, state.weights))
     assert small < 0.35 * large
     method.score(state, federation, part="dev", round=3)
-    assert not engine.asks["score_model", "site-1"].weights
+    assert not engine.asks["score", "site-1"].weights
 
 
 def test_the_model_of_an_earlier_round_can_be_tested(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_model_of_an_earlier_round_can_be_tested(tmp_path: Path) -> None:
     early = method.score(first, federation, part="test", round=1)
     last, _ = method.round(first, federation, 2)
     assert method.score(first, federation, part="test", round=2) == early
-    assert engine.asks["score_model", "site-1"].weights
+    assert engine.asks["score", "site-1"].weights
     assert engine.memory("site-1").version == last.version
 
 
@@ -68,7 +68,7 @@ def test_the_difference_is_near_what_the_server_learnt(tmp_path: Path) -> None:
     """No number is off by more than half a step of its row, and the next round begins there."""
     states = []
     for download in ("whole", "difference"):
-        settings = tiny(tmp_path, "method=feded", f"options.download={download}")
+        settings = tiny(tmp_path, "method=feded-relations", f"options.download={download}")
         method, federation, _ = started(tmp_path / download, settings)
         states.append(method.start(federation))
         states.append(method.round(states[-1], federation, 1)[0])
@@ -90,7 +90,7 @@ def test_a_site_that_missed_a_difference_gets_the_whole_model(tmp_path: Path) ->
     engine.change = change
     state, _ = method.round(method.start(federation), federation, 1)
     assert state.behind == ["site-2"]
-    state = decode(FedED.State, encode(state))
+    state = decode(METHODS["feded-relations"].State, encode(state))
     state, _ = method.round(state, federation, 2)
     assert engine.asks["take_model", "site-2"].weights
     assert not engine.asks["take_model", "site-1"].weights
@@ -107,7 +107,7 @@ def test_a_site_without_the_model_does_not_train_on_another(tmp_path: Path) -> N
     state = method.start(federation)
     with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
         method.round(replace(state, version=state.version + 1), federation, 1)
-    whole, other, _ = started(tmp_path / "whole", tiny(tmp_path, "method=feded"))
+    whole, other, _ = started(tmp_path / "whole", tiny(tmp_path, "method=feded-relations"))
     state = whole.start(other)
     with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
         started(tmp_path, tiny(tmp_path, *DIFFERENCE))[0].round(state, other, 1)
@@ -120,9 +120,9 @@ def test_a_site_without_the_model_does_not_train_on_another(tmp_path: Path) -> N
 def test_a_run_that_ends_before_the_distillation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: str
 ) -> None:
-    settings = tiny(tmp_path, "method=feded", f"options.download={download}", sites=2)
+    settings = tiny(tmp_path, "method=feded-relations", f"options.download={download}", sites=2)
     straight = run(settings, out=tmp_path / "straight").folder
-    real, calls = feded._Student.learn, []
+    real, calls = RelationStudent.learn, []
 
     def dying(self: Any, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
@@ -130,7 +130,7 @@ def test_a_run_that_ends_before_the_distillation_goes_on(
             raise KeyboardInterrupt
         return real(self, *arguments, **named)
 
-    monkeypatch.setattr(feded._Student, "learn", dying)
+    monkeypatch.setattr(RelationStudent, "learn", dying)
     with pytest.raises(KeyboardInterrupt):
         run(settings, out=tmp_path / "run")
     run(settings, out=tmp_path / "run", resume=True)
@@ -253,7 +253,7 @@ def test_a_site_says_no_more_than_its_guard_lets_it(wire_dtype: Any, most: float
 
 def test_unknown_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"unknown key 'temprature'.*did you mean 'temperature"):
-        FedED(tiny(tmp_path, "method=feded", "options.temprature=3"))
+        started(tmp_path, tiny(tmp_path, "method=feded-relations", "options.temprature=3"))
     for odd in ("wire_dtype=int4", "temperature=0", "most=0", "distil_epochs=0", "average=some"):
         with pytest.raises(SettingsError, match=f"{odd.partition('=')[0]} is wrong"):
-            FedED(tiny(tmp_path, "method=feded", f"options.{odd}"))
+            started(tmp_path, tiny(tmp_path, "method=feded-relations", f"options.{odd}"))
