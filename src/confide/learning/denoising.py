@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from confide.data.denoising import DenoisingBatch, Specials
 from confide.errors import DataError, SettingsError
-from confide.learning.optimisers import clip
+from confide.learning.optimisers import Descent, Optimiser, each_adamw
 from confide.learning.seeds import derive_seed, seeded
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
@@ -92,10 +92,14 @@ class Denoiser:
     """A BART in training. `model` is transformers' BartForConditionalGeneration, as it was loaded.
 
     Adam's moments are made at the first step. `parameters` are those that are trained, by name.
+    `optimiser` says how steps are taken, if not as `how` does; the rate is that of `how`.
     """
 
-    def __init__(self, model: Any, how: Denoising) -> None:
+    def __init__(self, model: Any, how: Denoising, *, optimiser: Optimiser | None = None) -> None:
         self.model, self.how = model, how
+        self._optimiser = optimiser or Optimiser(
+            "adamw", how.learning_rate, weight_decay=how.weight_decay, clip=how.clip
+        )
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -112,17 +116,18 @@ class Denoiser:
         return chosen
 
     @cached_property
+    def _descent(self) -> Descent:
+        return Descent(self.parameters.values(), self._optimiser, make=each_adamw)
+
+    @property
     def _steps(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(  # foreach: the fused one took five times as long on a CPU
-            self.parameters.values(),
-            lr=self.how.learning_rate,
-            weight_decay=self.how.weight_decay,
-            foreach=True,
-        )
+        steps = self._descent.steps
+        assert isinstance(steps, torch.optim.Optimizer)
+        return steps
 
     def step(self, batch: DenoisingBatch, *, number: int, share: float) -> float:
         """One step, the `number`th, after this share of the training; gives the mean loss."""
-        parameters, how = self.parameters, self.how
+        how, descent = self.how, self._descent
         seed = derive_seed(how.seed, "step", number)
         self.model.model.decoder.train(how.dropout > 0)
         self.model.model.encoder.train(how.dropout > 0 and how.train == "all")
@@ -137,13 +142,9 @@ class Denoiser:
         with seeded(seed) if how.dropout > 0 else nullcontext():
             states_ND = self._states(batch)
         loss = cross_entropy(states_ND, table_VD, batch.targets_N, rows=rows) / batch.tokens
-        self._steps.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        if how.clip > 0:
-            clip(parameters.values(), how.clip)
         for group in self._steps.param_groups:
             group["lr"] = rate(share, how)
-        self._steps.step()
+        descent.step(loss)
         value = float(loss.detach())
         if not np.isfinite(value):
             raise DataError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from confide.data.batches import TaggerBatch, train_batches
 from confide.data.encoding import Encoded
 from confide.errors import DataError
-from confide.learning.optimisers import Optimiser, Steps, build, clip
+from confide.learning.optimisers import Descent, Optimiser, Steps, build
 from confide.learning.seeds import derive_seed, seeded
 from confide.models import tagger
 from confide.models.tagger import Tagger
@@ -92,8 +92,8 @@ def train(
     makes the optimiser.
     """
     started = time.perf_counter()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    steps_of = make(parameters, optimiser)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    descent = Descent(trained, optimiser, make=make)
     steps = tokens = sentences = 0
     mean = 0.0
     model.train()
@@ -102,11 +102,7 @@ def train(
             total, seen = 0.0, 0
             for batch in batches(derive_seed(seed, "batches", epoch)):
                 loss_of_batch = loss(batch).mean()
-                steps_of.zero_grad()
-                loss_of_batch.backward()  # type: ignore[no-untyped-call]
-                if optimiser.clip > 0.0:
-                    clip(parameters, optimiser.clip)
-                steps_of.step()
+                descent.step(loss_of_batch)
                 value = float(loss_of_batch.detach())
                 steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)
                 total, seen = total + value * len(batch), seen + len(batch)

@@ -82,12 +82,11 @@ class TextDesk:
                 train=form.part,
                 learning_rate=how.learning_rate,
                 warm_up=0.0,
-                weight_decay=how.weight_decay,
-                clip=how.clip,
                 dropout=form.dropout,
                 sampled=form.sampled,
                 seed=seed,
             ),
+            optimiser=how.steps,
         )
         batching = reading_of(form, made).batching(how.batch_size * form.longest)
         report = fit_texts(denoiser, found, batching, epochs=how.epochs, seed=seed)
