@@ -24,7 +24,7 @@ from tally import Tally
 from confide.errors import MessageError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure
-from confide.federation.forms import DTYPES, Form, forms_of, hints_of, limits_of
+from confide.federation.forms import DTYPES, Form, class_of, forms_of, limits_of, made_of
 from confide.federation.messages import decode, encode, peek
 from confide.flare.joining import JOIN, LEAVE
 from confide.methods import METHODS
@@ -35,14 +35,14 @@ _ODD = ("", "\x00", "\x1b[2J", "\ud800", "\u202e", "é" * 99, "a/b", "?", "__met
 _NUMBERS = (0, -1, 2**63 - 1, 2**63, -(2**63), 2**200, 1e308, 0.5, True, None, float("nan"))
 
 
-def classes() -> list[type]:
+def classes() -> list[Any]:
     """Every class of messages, those of states and memories included."""
-    found = {Checkpoint, Failure}
+    found: set[Any] = {Checkpoint, Failure}
     for step in (JOIN, LEAVE, *(step for kind in METHODS.values() for step in kind.steps)):
         found |= {step.ask, step.reply}
     for kind in METHODS.values():
         found |= {kind.State, kind.Memory}
-    return sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
+    return sorted(found, key=str)
 
 
 def attack(count: int, seed: int) -> Tally:
@@ -63,11 +63,13 @@ def attack(count: int, seed: int) -> Tally:
         except MessageError:
             refused += 1
         except Exception as error:
-            failures.append(f"input {number}, {kind.__name__}: {type(error).__name__}: {error}")
+            failures.append(
+                f"input {number}, {class_of(kind).__name__}: {type(error).__name__}: {error}"
+            )
         seconds = time.process_time() - start
         slowest = max(slowest, seconds)
         if seconds > SLOW:
-            failures.append(f"input {number}, {kind.__name__}: {seconds:.1f} s")
+            failures.append(f"input {number}, {class_of(kind).__name__}: {seconds:.1f} s")
     if _peak() - before > GROWTH:
         failures.append(f"the process grew by {(_peak() - before) / 2**20:.0f} MiB")
     return Tally(count, refused, accepted, slowest, tuple(failures[:50]))
@@ -80,7 +82,7 @@ def _peak() -> int:
 # --- honest messages ----------------------------------------------------------------------------
 
 
-def honest(kind: type, draw: random.Random) -> Any:
+def honest(kind: Any, draw: random.Random) -> Any:
     """A message of this class, of small arrays and short words."""
     lengths = {letter: draw.randint(0, 4) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
     values = {}
@@ -93,8 +95,8 @@ def honest(kind: type, draw: random.Random) -> Any:
             )
             values[name] = {key: _array(form, None, draw) for key in keys}
         else:
-            values[name] = _plain(hints_of(kind)[name], draw)
-    return kind(**values)
+            values[name] = _plain(form.hint, draw)
+    return made_of(kind, values)
 
 
 def _array(form: Form, lengths: dict[str, int] | None, draw: random.Random) -> np.ndarray:

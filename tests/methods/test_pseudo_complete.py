@@ -19,8 +19,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.methods import METHODS, method_of
 from confide.methods.pseudo_complete import steps
-from confide.methods.pseudo_complete.asks import Complete, Weighed
-from confide.methods.pseudo_complete.steps import moved_weights
+from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
 from confide.opening import opened
 from confide.predict import evaluate, predict
 from confide.release import release
@@ -33,7 +32,7 @@ from contract.models import folder_of
 from contract.relations import encoder
 from contract.runs import Asking, use_engine
 
-KINDS = ("pseudo-complete", "pseudo-complete-encoder", "pseudo-complete-tagger")
+KINDS = ("pseudo-complete-lightner", "pseudo-complete-encoder", "pseudo-complete-tagger")
 every_kind = pytest.mark.parametrize("method", KINDS)
 
 
@@ -173,7 +172,10 @@ def test_a_site_compares_its_sentences_with_the_other_sites_alone(
     use_engine(monkeypatch, Asking, look=look)
     monkeypatch.setattr("confide.methods.pseudo_complete.steps.moved_weights", watched)
     settings = tiny(
-        tmp_path, "method=pseudo-complete", "options.warmup_rounds=0", f"guards.max_norm={most}"
+        tmp_path,
+        "method=pseudo-complete-lightner",
+        "options.warmup_rounds=0",
+        f"guards.max_norm={most}",
     )
     done = run(_apart(settings, tmp_path), out=tmp_path / "run")
     assert history(done.folder)[1]["pseudo"] > 0
@@ -199,7 +201,7 @@ def test_only_missing_types_are_pseudo_annotated_and_not_before_the_model_has_le
     if method != "pseudo-complete-tagger":
         learning = ("training.local_epochs=6", "training.learning_rate=0.01", "rounds=5")
     settings = tiny(tmp_path, f"method={method}", *learning, "options.warmup_rounds=2")
-    if method == "pseudo-complete":
+    if method == "pseudo-complete-lightner":
         settings = _apart(settings, tmp_path)
     rounds = history(run(settings, out=tmp_path / "run").folder)
     assert [one["pseudo"] for one in rounds[:2]] == [0, 0]
@@ -224,7 +226,7 @@ def test_a_share_of_lightner_travels_and_hidden_decides_how_much(tmp_path: Path)
     for hidden in ("2", "8"):
         settings = tiny(
             tmp_path,
-            "method=pseudo-complete",
+            "method=pseudo-complete-lightner",
             "lightner.tune=prompts",
             f"lightner.hidden={hidden}",
             "rounds=1",
@@ -235,9 +237,9 @@ def test_a_share_of_lightner_travels_and_hidden_decides_how_much(tmp_path: Path)
 
 @pytest.mark.parametrize("adversary", ["dann", "fada", "fade"])
 def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=pseudo-complete", f"options.adversary={adversary}")
+    settings = tiny(tmp_path, "method=pseudo-complete-lightner", f"lightner.adversary={adversary}")
     done = run(settings, out=tmp_path / "run")
-    state = METHODS["pseudo-complete"](settings).State
+    state = METHODS["pseudo-complete-lightner"](settings).State
     names = {name for name in _weights(done.folder, state) if name.startswith("adversary.")}
     assert names
     assert len(opened(done.folder).entities([Document("d", "the patient took aspirin .")])) == 1
@@ -323,12 +325,15 @@ def test_a_tagger_may_have_the_states_of_a_frozen_encoder(
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_a_declared_type_that_nobody_annotates_is_refused(tmp_path: Path) -> None:
+def test_a_declared_type_that_nobody_annotates_is_no_error(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=pseudo-complete-tagger")
     data = {**settings.data.model_dump(), "types": ["Drug", "Effect", "Dose"]}
-    wrong = tiny(tmp_path, "method=pseudo-complete-tagger", data=data)
-    with pytest.raises(DataError, match="nobody annotates 'Dose'"):
-        run(wrong, out=tmp_path / "run")
+    declared = tiny(tmp_path, "method=pseudo-complete-tagger", data=data)
+    done = run(declared, out=tmp_path / "run")
+    assert opened(done.folder).model.types == ("Drug", "Effect", "Dose")
+    missing = tiny(tmp_path, "method=pseudo-complete-tagger", data={**data, "types": ["Drug"]})
+    with pytest.raises(DataError, match="a site annotates 'Effect'"):
+        run(missing, out=tmp_path / "missing")
 
 
 def test_a_site_without_an_entity_takes_part(tmp_path: Path) -> None:
@@ -357,7 +362,7 @@ def test_an_adversary_of_the_tagger_is_refused(tmp_path: Path) -> None:
 
 
 def test_lightner_without_a_bart_says_what_to_do(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=pseudo-complete", 'lightner.bart=""')
+    settings = tiny(tmp_path, "method=pseudo-complete-lightner", 'lightner.bart=""')
     with pytest.raises(SettingsError, match="LightNER needs a BART") as caught:
         run(settings, out=tmp_path / "run")
     assert "confide pretrain" in str(caught.value)
@@ -366,7 +371,7 @@ def test_lightner_without_a_bart_says_what_to_do(tmp_path: Path) -> None:
 def test_a_site_with_another_bart_is_named(tmp_path: Path) -> None:
     import shutil
 
-    settings = tiny(tmp_path, "method=pseudo-complete")
+    settings = tiny(tmp_path, "method=pseudo-complete-lightner")
     other = tmp_path / "other-bart"
     shutil.copytree(folder_of(settings.lightner.bart), other)
     config = json.loads((other / "config.json").read_text())
@@ -374,7 +379,7 @@ def test_a_site_with_another_bart_is_named(tmp_path: Path) -> None:
     sites = [site.model_dump() for site in settings.site]
     sites[1]["context"] = str(other)
     with pytest.raises((FederationError, QuorumError), match="site-2"):
-        run(tiny(tmp_path, "method=pseudo-complete", site=sites), out=tmp_path / "run")
+        run(tiny(tmp_path, "method=pseudo-complete-lightner", site=sites), out=tmp_path / "run")
 
 
 def test_a_type_outside_what_a_site_says_it_knows_cannot_stay(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from confide.gathering import Gathered
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.settings import (
+    REFERENCES,
     Settings,
     SiteFile,
     dump_site,
@@ -154,7 +155,8 @@ def asked_by(file: str | Path, method: str | None = None) -> Settings:
     path = settings_file(file)
     chosen = load(path)
     if method not in (None, chosen.method, chosen.trained_by):
-        chosen = load(path, (f"method={method_named(method).method}",))
+        named = method if method in REFERENCES else method_named(method).method
+        chosen = load(path, (f"method={named}",))
     check_suited(chosen, where=str(path))
     return chosen
 
