@@ -137,7 +137,8 @@ def _opened(
     And the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(path):
-        return released(path), None, None
+        model = released(path)
+        return model, None, frozenset() if getattr(model, "apart", False) else None
     folder = RunFolder(path)
     settings = folder.settings()
     method = method_of(settings)

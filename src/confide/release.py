@@ -11,7 +11,7 @@ sentences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Released(TaggerShape):
     words: list[str] = carries("the words, in order of ids")
     characters: list[str] = carries("the characters, in order of ids")
     weights: Arrays = carries("weights of the tagger")
+    apart: int = carries("number of its sites that annotated some of the types only")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class ReleasedTokens(EncoderForm):
     """An encoder that tags words; it needs no key, and its files for what it is made of."""
 
     weights: Arrays = carries("weights of encoder and linear layer")
+    apart: int = carries("number of its sites that annotated some of the types only")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class ReleasedBart(LightnerForm):
     """A LightNER; it needs the BART that it was made of."""
 
     weights: Arrays = carries("weights of what is trained")
+    apart: int = carries("number of its sites that annotated some of the types only")
 
 
 OF_A_PUBLIC_MODEL: dict[type, tuple[str, type[Any]]] = {
@@ -129,6 +132,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     if public is not None and method.task != "bags":
         file, kind = OF_A_PUBLIC_MODEL[public]
         shape = {field.name: getattr(form, field.name) for field in fields(public)}
+        if method.task == "ner":
+            shape["apart"] = _apart(settings)
         message = encode(kind(**shape, weights=dict(weights)))
     else:
         specs: list[SiteSpec] = []
@@ -138,9 +143,14 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         if method.task == "bags":
             file, message = BAGS, encode(_bags_in_clear(form, weights, specs=specs, key=key))
         else:
-            file, message = FILE, encode(_in_clear(form, weights, specs=specs, key=key))
+            clear = _in_clear(form, weights, specs=specs, key=key, apart=_apart(settings))
+            file, message = FILE, encode(clear)
     write_of_run(out / file, message)
     return out
+
+
+def _apart(settings: Settings) -> int:
+    return sum(bool(table.knows) for table in settings.site)
 
 
 def _bart_of(run: RunFolder, method: type[Method], settings: Settings, *, out: Path) -> Path:
@@ -176,7 +186,12 @@ def _bags_in_clear(
 
 
 def _in_clear(
-    form: TaggerForm, weights: Arrays, *, specs: Sequence[SiteSpec], key: Path | None
+    form: TaggerForm,
+    weights: Arrays,
+    *,
+    specs: Sequence[SiteSpec],
+    key: Path | None,
+    apart: int,
 ) -> Released:
     """The tagger with the words of these sites, which hold the key, in clear."""
     secret = key or specs[0].key_file
@@ -200,7 +215,7 @@ def _in_clear(
             weights[name] = weights[name][character_ids]
     shape = shape_of(form)
     shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
-    return Released(**shape, words=words, characters=characters, weights=weights)
+    return Released(**shape, words=words, characters=characters, weights=weights, apart=apart)
 
 
 def release_task(folder: Path) -> Task | None:
@@ -236,7 +251,7 @@ def released(folder: Path) -> EntityExtractor | RelationExtractor | BagExtractor
         if (Path(folder) / file).is_file():
             shape: Any = decode_file(kind, (Path(folder) / file).read_bytes())
             extract: EntityExtractor = shape.extractor(shape.weights, key=None)
-            return extract
+            return replace(extract, apart=bool(shape.apart))
     model = decode_file(Released, (Path(folder) / FILE).read_bytes())
     characters = ClearVocabulary(tuple(model.characters), "character")
     vocabulary: dict[str, Any] = {
@@ -244,7 +259,8 @@ def released(folder: Path) -> EntityExtractor | RelationExtractor | BagExtractor
         "characters": None if model.character == NONE else characters,
     }
     encoder = None if model.context == NONE else find_encoder(model.context)
-    return entity_extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
+    extract = entity_extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
+    return replace(extract, apart=bool(model.apart))
 
 
 def _named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.examples import Example, Span
-from confide.errors import FederationError
+from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds import evaluation
-from confide.kinds.context import with_cached
+from confide.kinds.context import NONE, with_cached
 from confide.kinds.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
@@ -249,12 +249,14 @@ def among(
 class EntityExtractor:
     """A trained model that finds entities of all types.
 
-    `encoder` is the frozen one of a tagger that has contextual features.
+    `encoder` is the frozen one of a tagger that has contextual features. `apart`: the sites that it
+    learnt from annotated different types, so that nobody need have looked for all in a text.
     """
 
     modeller: Modeller
     model: nn.Module
     encoder: FrozenEncoder | None = None
+    apart: bool = False
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -298,7 +300,13 @@ class EntityKind:
     drawn: ClassVar[Mapping[str, str]] = {}
 
     def check(self, run: RunSettings) -> None:
-        """Every setting can be trained with."""
+        """Raise SettingsError where an adversary is asked for, which is LightNER's alone."""
+        if run.lightner.adversary != NONE:
+            raise SettingsError(
+                "an adversary looks at every layer of LightNER's encoder",
+                expected='model.kind = "lightner", or lightner.adversary = "none"',
+                got=f"model.kind = {run.model.kind!r}",
+            )
 
     def check_scored(self, ask: object, reply: evaluation.Scored) -> None:
         """Raise GuardError where counts contradict themselves."""

@@ -194,6 +194,9 @@ class LightnerKind(EntityKind):
     Form: ClassVar[type] = LightnerForm
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
+    def check(self, run: RunSettings) -> None:
+        """Every setting can be trained with."""
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
