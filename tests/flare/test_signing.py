@@ -23,11 +23,11 @@ from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
 from confide.flare.conducting import Conductor
+from confide.flare.home import SiteHome
 from confide.flare.identity import make_identity, read_identity
 from confide.flare.joining import Join, wire_digest, wire_of
 from confide.flare.orders import Order, card_and_signature, packed, submitted
 from confide.flare.peers import Pins
-from confide.flare.home import SiteHome
 from confide.flare.signing import Evidence, SignedEngine
 from confide.methods.fedavg import Train
 from confide.run import run
