@@ -1,0 +1,128 @@
+"""The runs of the golden record: every recipe, method, kind and reference, small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from confide.recipes import recipe_path, recipes
+from confide.settings import load
+
+
+@dataclass(frozen=True)
+class Case:
+    """One small run. `recipe` runs on cut corpora, a `task` on the made-up corpora of the tests.
+
+    `kind` is the value of `model.kind` (entities) or `bags.reader` (bags); empty: the default.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    recipe: str = ""
+    task: str = ""
+    kind: str = ""
+    knows: bool = False
+
+
+def cases() -> Iterator[Case]:
+    """All of them: made-up corpora first, since these take a second each."""
+    yield from _made_up()
+    yield from _recipes()
+
+
+# --- made-up corpora ------------------------------------------------------------------------------
+
+_FEDAVG = (
+    "",
+    "options.weighting=sentences options.rows=seen",
+    "federation.fraction=0.5",
+    "federation.combine=median",
+    "model.character=bilstm",
+)
+_FEDNER = (
+    "",
+    "select.every=2 rounds=5",
+    "options.local_steps=2 options.wire_dtype=float16 options.sparse=true",
+    'options.private=["crf"] model.cnn_filters=6 model.cnn_widths=[1,3]',
+    'options.private=["word","character","cnn","bilstm","crf"]',
+    "options.private=[]",
+)
+_FEDED = (
+    "",
+    "options.download=difference options.wire_dtype=int8",
+    "options.upload=probabilities options.wire_dtype=float32",
+    "options.average=known options.temper_student=true classifier.typed=true",
+    "public.labelled=false classifier.pool=start",
+    "federation.fraction=0.5",
+)
+_COMPLETE = (
+    "",
+    "options.instance_weights=false options.momentum=0.5",
+    "options.distil=false",
+    "options.weighting=sentences federation.fraction=0.7",
+)
+_BAGS = ("", "bags.denoise=none options.weighting=equal", "bags.denoise=one", "bags.denoise=ave",
+         "bags.denoise=att-ra", "federation.fraction=0.5")  # fmt: skip
+_LAZY = ("", "options.weighting=equal federation.fraction=0.5", "bags.same=letters",
+         "options.warm_rounds=1")  # fmt: skip
+_RELATIONS = ("", "options.weighting=equal classifier.typed=true",
+              "classifier.pool=start classifier.blind=false training.optimiser=sgd")  # fmt: skip
+_TEXT = ("", "options.weighting=equal denoising.train=all denoising.dropout=0.1",
+         "denoising.sampled=4 denoising.permuted=0.5 federation.fraction=0.7")  # fmt: skip
+
+
+def _made_up() -> Iterator[Case]:
+    yield from _several("ner", "tagger", "fedavg", _FEDAVG)
+    yield from _several("ner", "tagger", "fedner", _FEDNER)
+    for kind in ("tagger", "encoder", "lightner"):
+        yield from _several("ner", kind, "pseudo-complete", _COMPLETE, knows=True)
+    lightner = ("lightner.tune=prompts lightner.where=decoder", "lightner.tune=lora")
+    yield from _several("ner", "lightner", "pseudo-complete", lightner, knows=True)
+    yield from _several("re", "", "feded", _FEDED)
+    yield from _several("re", "", "fedavg", _RELATIONS)
+    yield from _several("re", "", "fedatt", ("", "options.epsilon=0.5 federation.fraction=0.5"))
+    for reader in ("pcnn", "encoder"):
+        yield from _several("bags", reader, "lazy-mil", _LAZY)
+        yield from _several("bags", reader, "fedavg", _BAGS)
+        yield from _several("bags", reader, "chain", ("", "bags.denoise=one"))
+    yield from _several("text", "", "fedavg", _TEXT)
+    for method in ("pooled", "alone"):
+        yield from _several("ner", "tagger", method, ("", "base=fedner"))
+        yield from _several("re", "", method, ("", "base=feded"))
+        yield from _several("bags", "pcnn", method, ("", "base=lazy-mil"))
+        yield from _several("text", "", method, ("",))
+        for kind in ("tagger", "encoder", "lightner"):
+            yield from _several("ner", kind, method, ("base=pseudo-complete",), knows=True)
+    yield from _several("re", "", "public-only", ("", "base=feded"))
+
+
+def _several(
+    task: str, kind: str, method: str, forms: tuple[str, ...], *, knows: bool = False
+) -> Iterator[Case]:
+    for form in forms:
+        name = "-".join(part for part in (task, kind, method) if part)
+        overrides = (f"method={method}", "rounds=3", *form.split())
+        yield Case(f"{name} {form}".strip(), overrides, task=task, kind=kind, knows=knows)
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+SMALL = {
+    "fedner-medical-full": "model.context=minilm",
+    "text-medical": "data.train_share=0.05 denoising.decoder_layers=1 denoising.sampled=256"
+    " denoising.measured=512",
+}
+"""What a recipe needs besides to be small."""
+
+
+def _recipes() -> Iterator[Case]:
+    for recipe in recipes():
+        own = ["rounds=2", "select.every=1", "select.patience=0"]
+        if recipe.name.endswith("-paper") and recipe.name.startswith("feded"):
+            own.append("classifier.encoder=minilm")
+        if load(recipe_path(recipe.name)).split is not None:
+            own.append("split.sites=4")
+        own += SMALL.get(recipe.name, "").split()
+        yield Case(recipe.name, tuple(own), recipe=recipe.name)
+        if not recipe.name.endswith(("-paper", "-full")) and recipe.method != "fedavg":
+            yield Case(f"{recipe.name} pooled", ("method=pooled", *own), recipe=recipe.name)
