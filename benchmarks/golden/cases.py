@@ -109,7 +109,8 @@ def _several(
 
 SMALL = {
     "fedner-medical-full": "model.context=minilm",
-    "text-medical": "denoising.encoder=minilm",
+    "text-medical": "data.train_share=0.05 denoising.decoder_layers=1 denoising.sampled=256"
+    " denoising.measured=512",
 }
 """What a recipe needs besides to be small."""
 

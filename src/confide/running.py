@@ -83,6 +83,7 @@ class Rounds:
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
             self._federation.go_on_without(differ)
+            self._tell(progress, progress.history[-1])  # who listens may have missed its end
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()

@@ -23,6 +23,7 @@ from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
 from confide.flare.conducting import Conductor
+from confide.flare.home import SiteHome
 from confide.flare.identity import make_identity, read_identity
 from confide.flare.joining import Join, wire_digest, wire_of
 from confide.flare.orders import Order, card_and_signature, packed, submitted
@@ -552,3 +553,26 @@ def test_a_signed_order_travels_as_one_plain_word(tmp_path: Path) -> None:
     for odd in ("", "zz", "7b7d", b"[]".hex(), b'{"card": 1, "signature": "x"}'.hex(), 5, None):
         with pytest.raises(Refusal):
             card_and_signature(odd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", ["join", "train"])
+def test_a_site_that_cannot_note_its_reply_is_named_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    settings = tiny(tmp_path)
+    engine = SealedHomes(write_site_files(tmp_path / "homes", settings))
+    real, left = SiteHome._note, ["site-2"]
+
+    def failing(self: SiteHome, name: str, *rest: Any) -> None:
+        if name == step and self._file.name in left:
+            left.remove(self._file.name)
+            raise ValueError("no room")
+        real(self, name, *rest)
+
+    monkeypatch.setattr(SiteHome, "_note", failing)
+    with pytest.raises(QuorumError) as raised:
+        conduct(tmp_path, settings, engine)
+    assert not left
+    (fault,) = raised.value.faults
+    assert (fault.site, fault.code) == ("site-2", "error")
+    assert "ValueError" in fault.what

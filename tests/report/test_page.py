@@ -295,3 +295,30 @@ def test_the_report_needs_no_torch(runs: list[Path]) -> None:
         f"report([{str(runs[0])!r}]); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _refused_run(folder: Path, whys: list[str], *, site: str = "oncology") -> str:
+    told = result("fedavg", 0.7)
+    for turn, why in zip(told["history"], whys, strict=False):
+        if why:
+            turn["failed"] = {site: "TooFarError"}
+            fault = {"site": site, "code": "too-far", "why": why, "step": "train"}
+            turn["faults"] = [fault]
+    return words_of(report([write_run(folder, told)]))
+
+
+def test_every_round_that_was_refused_is_told_once(tmp_path: Path) -> None:
+    """The same reason with another number each round was shown three times, and then no more."""
+    whys = [f"what it learnt is {9 + n / 7:.3g} times as large, at most 5" for n in range(9)]
+    whys[5] = ""
+    words = _refused_run(tmp_path, whys)
+    assert "site oncology failed in 8 of 12 rounds" in words
+    assert "rounds 1 to 5, 7 to 9, step train" in words
+    assert words.count("what it learnt is") == 1
+    assert "9 times as large, at most 5 (in round 1; then with other numbers)." in words
+
+
+def test_other_reasons_are_told_apart_and_those_that_are_left_out_counted(tmp_path: Path) -> None:
+    words = _refused_run(tmp_path, ["one", "two", "two", "three", "four", "five"])
+    assert "round 1, step train one. rounds 2 to 3, step train two. round 4" in words
+    assert "2 other reasons: see result.json" in words and "four" not in words

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from confide.errors import KeyFileError, LockedKeyError
+from confide.userfiles import NotAFileError, opened
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -301,16 +302,11 @@ def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
 
     Never waits for a pipe. Raises OSError.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            return None, found
-        data = b""
-        while len(data) <= most and (piece := os.read(handle, most + 1 - len(data))):
-            data += piece
-    finally:
-        os.close(handle)
+        with opened(path) as file:
+            found, data = os.fstat(file.fileno()), file.read(most + 1)
+    except NotAFileError:
+        return None, path.stat()
     return (None if len(data) > most else data), found
 
 

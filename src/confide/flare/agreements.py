@@ -21,6 +21,7 @@ from confide.federation.files import for_the_owner, write_of_run
 from confide.flare.consenting import Asked, outside, usual
 from confide.settings import OLD_NAMES, SiteFile
 from confide.settings.consentfile import Agreement, ConsentFile, dump_consent, load_consent
+from confide.userfiles import MOST_JSON, bytes_of
 
 SITE_FILE = "site.toml"
 """The site's own file, in the `local` folder of its kit."""
@@ -180,9 +181,9 @@ def _mark(method: str, found: Agreed) -> str:
 def _add(folder: Path, agreement: str, run: str, day: date) -> None:
     line = json.dumps({"agreement": agreement, "run": run, "day": day.isoformat()})
     path = folder / COUNT_FILE
-    before = path.read_bytes() if path.exists() else b""
-    torn = b"\n" if before and not before.endswith(b"\n") else b""
     try:
+        before = bytes_of(path, MOST_JSON) if path.exists() else b""
+        torn = b"\n" if before and not before.endswith(b"\n") else b""
         with for_the_owner(), open(path, "ab") as file:
             file.write(torn + line.encode() + b"\n")
             file.flush()
@@ -198,7 +199,7 @@ def _add(folder: Path, agreement: str, run: str, day: date) -> None:
 def _read_count(path: Path) -> dict[str, set[str]]:
     """Runs by agreement; under "" the lines that cannot be read."""
     found: dict[str, set[str]] = {"": set()}
-    for number, line in enumerate(path.read_bytes().splitlines()):
+    for number, line in enumerate(bytes_of(path, MOST_JSON).splitlines()):
         try:
             held = json.loads(line)
             mark, run = held["agreement"], held["run"]

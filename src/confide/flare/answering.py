@@ -134,10 +134,11 @@ class SignedHome:
         """The reply and its seal, when both seals are noted; a failure if that went wrong."""
         joined = self._home.book is not None
         book = self._home.book or self._home.refusals()
-        if joined and asked.step == JOIN.name and not refused:
-            self._recall(book)
         head = book.head if joined else EMPTY
         try:
+            if joined and asked.step == JOIN.name and not refused:
+                book.flush()  # where the reply could not be noted, nothing is on disk yet
+                self._recall(book)
             seal = self._reply_seal(asked, real, reply)
             down = {"refused": refused} if refused else {}
             self._note(book, {**dataclasses.asdict(asked), **down}, "down", weight)

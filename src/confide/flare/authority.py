@@ -31,6 +31,7 @@ from confide.errors import KeyFileError, KitError, LockedKeyError
 from confide.federation.passphrase import load_private, save_private
 from confide.flare.naming import organisation
 from confide.flare.policies import write_private
+from confide.userfiles import bytes_of
 
 if TYPE_CHECKING:
     from confide.flare.kits import Consortium
@@ -112,7 +113,7 @@ def provision(
 
 def _root(folder: Path, passphrase: bytes | None) -> tuple[Any, bytes]:
     try:
-        certificate = (folder / ROOT_CERTIFICATE).read_bytes()
+        certificate = bytes_of(folder / ROOT_CERTIFICATE)
         public = x509.load_pem_x509_certificate(certificate).public_key()
         key = load_private(folder / ROOT_KEY, passphrase=passphrase)
     except LockedKeyError:

@@ -7,7 +7,6 @@ Of each run there is its folder, `runs/RUN`, and the submissions of it that NVID
 from __future__ import annotations
 
 import datetime
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from confide.flare.kits import Kit
 from confide.flare.policies import STORE
 from confide.flare.processes import lives
 from confide.flare.supervisor import lock
+from confide.userfiles import bytes_of, json_of
 
 RUNS = "runs"
 _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
@@ -127,7 +127,7 @@ def _submissions(kit: Kit) -> defaultdict[str, list[tuple[Path, str]]]:
     found = defaultdict(list)
     for path in _folders(kit.path / STORE / RUNS):
         try:
-            meta = json.loads((path / _META).read_bytes())
+            meta = json_of(bytes_of(path / _META))
             found[printable(meta["name"], 200)].append((path, str(meta["status"])))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is none that FLARE knows

@@ -18,13 +18,14 @@ from confide.errors import EngineError, RunError, printable
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner, is_regular
 from confide.flare.collecting import bring_home
-from confide.flare.events import OUTCOME, heard_event, heard_outcome
+from confide.flare.events import MOST_HEARD, OUTCOME, heard_event, heard_outcome
 from confide.flare.notes import Notes, check_not_ended, read, unmark, write
 from confide.flare.orders import signed_order, submitted
 from confide.flare.peers import Place
 from confide.methods import method_of
 from confide.runfolder import RunFolder
 from confide.settings import Settings, dump
+from confide.userfiles import opened
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
 """How a submission stands, in the engine's words: those of an ended one begin with `FINISHED`, and
@@ -318,7 +319,8 @@ class _Following:
             found = sorted(left.rglob(OUTCOME)) if left else []
             if not found or not is_regular(found[0]):
                 return {}
-            outcome = heard_outcome(found[0].read_bytes())
+            with opened(found[0]) as file:
+                outcome = heard_outcome(file.read(MOST_HEARD))
             if outcome.get("state") == "finished" or outcome.get("state") == "failed":
                 bring_home(found[0].parent, self._folder.path)
         return outcome

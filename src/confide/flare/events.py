@@ -20,6 +20,8 @@ from confide.federation.files import write_of_run
 
 TOPIC = "confide"
 OUTCOME = "outcome.json"
+MOST_HEARD = 100_000
+"""Bytes of an outcome that are read."""
 _KEPT = 2000
 _AT_ONCE = 500
 _TOLD = ("start", "failed", "round", "scores", "end")
@@ -103,7 +105,7 @@ def heard_told(said: Any, since: int) -> dict[str, Any] | None:
 def heard_outcome(data: bytes) -> dict[str, Any]:
     """How a run ended, from the file that the server left; empty where it says nothing."""
     try:
-        said = json.loads(data[:100_000])
+        said = json.loads(data[:MOST_HEARD])
     except (ValueError, RecursionError):
         return {}
     return _state(said) if isinstance(said, dict) else {}

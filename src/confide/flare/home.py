@@ -49,6 +49,7 @@ from confide.scoring import SCORING
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.settings.tomlfile import parse_toml
 from confide.sitereport import Home, site_reports
+from confide.userfiles import MOST_JSON, bytes_of, text_of
 
 RUNS = "runs"
 LEDGER = "ledger.jsonl"
@@ -201,7 +202,7 @@ class SiteHome:
         path = Path(self._file.memory) / "veil.key"
         if not path.exists():
             write_of_run(path, secrets.token_hex(32).encode())
-        return hmac.new(path.read_bytes(), fingerprint.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(bytes_of(path), fingerprint.encode(), hashlib.sha256).hexdigest()
 
     def _leave(self, run: _Run, ask: Leave) -> Left:
         """Keep the trained state beside the site's memory, and look at its own errors."""
@@ -276,7 +277,7 @@ class _Run:
         if opening and not self.ledger.lines:
             self.ledger.note(OPENED, **opening)
         self._asked = folder.path / "asked.txt"
-        self._seen = set(self._asked.read_text().split()) if self._asked.exists() else set()
+        self._seen = set(text_of(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
         self.host: SiteHost = Hosting(
             self.steps,
             method.Memory,

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.errors import KeyFileError
 from confide.federation.passphrase import load_private, save_private
+from confide.userfiles import bytes_of
 
 ARCHIVE = "archive"
 """Beside an identity key: the keys that were replaced. Nothing new is signed with them."""
@@ -93,7 +94,7 @@ def read_identity(path: Path) -> Identity:
 
 def archive(path: Path) -> Path:
     """Move a key, or another file of an identity, to the archive beside it; where it is now."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(bytes_of(path)).hexdigest()[:16]
     kept = path.parent / ARCHIVE / f"{path.stem}-{digest}{path.suffix}"
     kept.parent.mkdir(exist_ok=True, mode=0o700)
     path.replace(kept)

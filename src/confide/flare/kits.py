@@ -29,7 +29,7 @@ from confide.flare.describing import check_schema, parts_of
 from confide.flare.naming import SERVER, check_host, check_names
 from confide.flare.policies import Kind, write_private
 from confide.settings.tomlfile import read_toml
-from confide.userfiles import json_of, text_of
+from confide.userfiles import bytes_of, json_of, text_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -376,7 +376,7 @@ def expires(kit: Kit) -> datetime.datetime:
     except ImportError as error:
         raise no_engine() from error
     try:
-        return x509.load_pem_x509_certificate(kit.certificate.read_bytes()).not_valid_after_utc
+        return x509.load_pem_x509_certificate(bytes_of(kit.certificate)).not_valid_after_utc
     except (OSError, ValueError) as error:
         raise KitError(
             "the kit's certificate cannot be read", where=str(kit.certificate)

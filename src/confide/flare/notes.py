@@ -6,13 +6,13 @@ and whoever ends it need not write the same one.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from confide import __version__
 from confide.errors import RunError
 from confide.runfolder import RunFolder
+from confide.userfiles import json_of, text_of
 
 NOTES = "coordinate.json"
 """What the lead keeps of a run that goes on: its name, its sites, its submissions."""
@@ -33,7 +33,7 @@ class Notes:
 def read(folder: RunFolder) -> Notes:
     """The lead's notes of a run. Raises RunError where there are none."""
     try:
-        return Notes(**json.loads((folder.path / NOTES).read_text(encoding="utf-8")))
+        return Notes(**json_of(text_of(folder.path / NOTES)))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(
             "this is not the folder of a run over real sites",

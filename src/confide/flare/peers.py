@@ -39,6 +39,7 @@ from confide.flare.identity import (
 )
 from confide.flare.kits import Kit
 from confide.flare.naming import check_peer
+from confide.userfiles import bytes_of, json_of, text_of
 
 FOLDER, KEY, CARD, PINS = "identity", "identity.key", "card.json", "peers.json"
 SCHEMA = 1
@@ -104,7 +105,7 @@ class Pins:
     def read(self) -> dict[str, Pin]:
         """All pins, by the peer's name. Raises KitError where the file is damaged."""
         try:
-            held = json.loads(self._path.read_bytes())
+            held = json_of(bytes_of(self._path))
             if held["schema"] > SCHEMA:
                 raise ValueError("a newer schema")
             found = {name: Pin(**pin) for name, pin in held["peers"].items()}
@@ -208,10 +209,16 @@ def renew(kit: Kit) -> Place:
 def _card(kit: Kit, identity: Identity) -> Card:
     """The place's card, made anew if it is not of this key and of this kit."""
     path = kit.path / FOLDER / CARD
-    certificate = kit.certificate.read_text(encoding="ascii")
-    if path.exists():
+    try:
+        certificate = text_of(kit.certificate, encoding="ascii")
+        before = bytes_of(path) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the kit's certificate or card cannot be read", where=str(kit.path)
+        ) from error
+    if before is not None:
         try:
-            card = Card.decode(path.read_text(encoding="utf-8"))
+            card = Card.decode(before.decode())
             if card.public == identity.public and card.certificate == certificate:
                 return card
         except (Refusal, ValueError):
@@ -231,7 +238,7 @@ def _card(kit: Kit, identity: Identity) -> Card:
 def _certified(kit: Kit, said: bytes) -> str:
     """The signature of the kit's own key. Raises KitError."""
     try:
-        key = serialization.load_pem_private_key(kit.key.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(bytes_of(kit.key), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise KitError("the kit's key cannot be read", where=str(kit.key)) from error
     if not isinstance(key, RSAPrivateKey):
@@ -249,7 +256,7 @@ class Vouching:
     def __call__(self, card: Card) -> bool:
         """Whether the kit's certificate is of this root, name and time, and its key signed."""
         try:
-            root = x509.load_pem_x509_certificate(self._root.read_bytes())
+            root = x509.load_pem_x509_certificate(bytes_of(self._root))
             shown = x509.load_pem_x509_certificate(card.certificate.encode())
             shown.verify_directly_issued_by(root)
             key = shown.public_key()

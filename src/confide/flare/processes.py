@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib.util
-import json
 import math
 import os
 import socket
@@ -32,6 +31,7 @@ from confide.flare.revoking import revoked
 from confide.flare.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.tidying import tidy
 from confide.flare.unlocking import check_key
+from confide.userfiles import MOST_JSON, bytes_of, json_of
 
 try:
     import psutil
@@ -338,7 +338,7 @@ def _killed(kit: Kit) -> list[psutil.Process]:
 
 def _state(kit: Kit) -> dict[str, Any]:
     try:
-        return dict(json.loads((kit.path / STATE).read_bytes()))
+        return dict(json_of(bytes_of(kit.path / STATE)))
     except (OSError, ValueError):
         return {}
 
@@ -356,7 +356,7 @@ def follows(kit: Kit, *, wait: float) -> bool:
 
 def _restarts(kit: Kit) -> int:
     try:
-        return len((kit.path / NOTES).read_text(encoding="utf-8").splitlines())
+        return len(bytes_of(kit.path / NOTES, MOST_JSON).splitlines())
     except OSError:
         return 0
 

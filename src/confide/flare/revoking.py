@@ -16,6 +16,7 @@ from confide.errors import KitError
 from confide.federation.files import write_atomically
 from confide.flare.kits import Kit
 from confide.flare.naming import check_site
+from confide.userfiles import bytes_of, json_of
 
 LIST = Path("disabled_clients.json")
 """In the server's kit; its name and form are FLARE's."""
@@ -124,7 +125,7 @@ def _end_runs(engine: Any, runs: list[str]) -> None:
 def _read(path: Path) -> set[str]:
     """The names in a list; none where there is no file. Raises OSError, ValueError."""
     try:
-        held = json.loads(path.read_bytes())
+        held = json_of(bytes_of(path))
     except FileNotFoundError:
         return set()
     names = held.get(_KEY) if isinstance(held, dict) else None

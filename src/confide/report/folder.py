@@ -7,6 +7,7 @@ ledger, development scores, errors of the sites) may be missing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,17 @@ from confide.scoring import SCORING, Scoring
 SCHEMA = 1
 
 Key = TypeVar("Key")
+
+
+_NUMBER = re.compile(r"[0-9][0-9.]*(?:e[-+]?[0-9]+)?|inf|nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why the server refused the replies of a site to a step: in words, by round."""
+
+    step: str
+    whys: dict[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +115,20 @@ class RunFolder:
         return failures
 
     @property
-    def refused(self) -> dict[str, dict[str, list[int]]]:
-        """By site, why the server refused its replies, and in which rounds."""
-        found: dict[str, dict[str, list[int]]] = {}
+    def refused(self) -> dict[str, list[Refused]]:
+        """By site, why the server refused its replies, and in which rounds.
+
+        Reasons that differ only in their numbers, as those of every round do, are one.
+        """
+        found: dict[str, dict[str, Refused]] = {}
         for turn in self.history:
             for fault in turn.get("faults") or []:
                 if fault["code"] in ("refused", "too-far"):
+                    step, why = fault["step"], fault["why"]
                     whys = found.setdefault(fault["site"], {})
-                    why = f"{fault['step']}: {fault['why']}"
-                    whys.setdefault(why, []).append(turn["round"])
-        return found
+                    one = whys.setdefault(_NUMBER.sub("#", f"{step} {why}"), Refused(step, {}))
+                    one.whys.setdefault(turn["round"], why)
+        return {site: list(whys.values()) for site, whys in found.items()}
 
 
 def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:

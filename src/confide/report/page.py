@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide import __version__
 from confide.errors import RunError
 from confide.report import words
-from confide.report.folder import RunFolder, load_runs, task_of
+from confide.report.folder import Refused, RunFolder, load_runs, task_of
 from confide.report.mistakes import ConfusionView, ErrorsView, errors_view, relation_confusion
 from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
@@ -94,36 +95,61 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     return told + "."
 
 
-def _notices(runs: Sequence[RunFolder]) -> list[str]:
+class Notice(NamedTuple):
+    """What a reader must know, and of replies that were refused when (rounds, step) and why."""
+
+    text: str
+    refused: Sequence[tuple[str, str]] = ()
+
+
+def _notices(runs: Sequence[RunFolder]) -> list[Notice]:
     """What a reader must know before comparing."""
     found = []
     if not _same_data(runs):
-        found.append("The runs were made on different data: their scores cannot be compared.")
+        what = "The runs were made on different data: their scores cannot be compared."
+        found.append(Notice(what))
     for run in runs:
         if not run.overall:
-            found.append(f"{run.label}: nothing was held out for testing, so there are no scores.")
+            what = "nothing was held out for testing, so there are no scores"
+            found.append(Notice(f"{run.label}: {what}."))
+        refused = run.refused
         for site, rounds in sorted(run.failed.items()):
-            found.append(
-                f"{run.label}: site {site} failed in {rounds} of {len(run.history)} rounds and"
-                " was left out of them."
-            )
-        found += [
-            f"{run.label}: site {site}, {_rounds(rounds)}, step {why}."
-            for site, whys in sorted(run.refused.items())
-            for why, rounds in list(whys.items())[:MOST_REASONS]
-        ]
+            text = f"{run.label}: site {site} failed in {rounds} of {len(run.history)} rounds and"
+            text += " was left out of them."
+            found.append(Notice(text, list(_reasons(refused.get(site, [])))))
         if wrong := run.overall.get("malformed"):
-            found.append(f"{run.label}: {wrong} predicted tag sequences were malformed and mended.")
-    return found + _overlooked(runs)
+            what = f"{wrong} predicted tag sequences were malformed and mended"
+            found.append(Notice(f"{run.label}: {what}."))
+    return found + [Notice(text) for text in _overlooked(runs)]
 
 
 MOST_REASONS = 3
 """Of a site that was refused for many reasons, so many are shown; result.json has all."""
+MOST_STRETCHES = 5
+
+
+def _reasons(refused: Sequence[Refused]) -> Iterator[tuple[str, str]]:
+    """When and why the replies of one site were refused."""
+    for one in refused[:MOST_REASONS]:
+        first, *others = one.whys.values()
+        alike = all(why == first for why in others)
+        why = first if alike else f"{first} (in round {min(one.whys)}; then with other numbers)"
+        yield f"{_rounds(list(one.whys))}, step {one.step}", f"{why}."
+    if len(refused) > MOST_REASONS:
+        yield "more", f"{len(refused) - MOST_REASONS} other reasons: see result.json."
 
 
 def _rounds(rounds: Sequence[int]) -> str:
-    shown = ", ".join(map(str, rounds[:5])) + (" and more" if len(rounds) > 5 else "")
-    return f"round{'s' if len(rounds) > 1 else ''} {shown}"
+    """Rounds in words, those that follow each other as a stretch: "rounds 1 to 4, 9"."""
+    stretches: list[list[int]] = []
+    for number in rounds:
+        if stretches and stretches[-1][-1] == number - 1:
+            stretches[-1] = [stretches[-1][0], number]
+        else:
+            stretches.append([number])
+    shown = ", ".join(" to ".join(map(str, ends)) for ends in stretches[:MOST_STRETCHES])
+    more = " and more" if len(stretches) > MOST_STRETCHES else ""
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
 
 
 def _overlooked(runs: Sequence[RunFolder]) -> list[str]:

@@ -123,9 +123,10 @@ def curves(
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
             axes.xaxis.set_minor_formatter(NullFormatter())
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
+            axes.xaxis.set_major_locator(_locator(whole=x_label == "round"))
         axes.grid(axis="y")
         axes.set_ylim(_scores_seen(axes.get_ylim()))
+        axes.set_yticks([tick for tick in axes.get_yticks() if _is_score(tick, axes.get_ylim())])
         return _svg(figure, id=id, alternative=alternative)
 
 
@@ -216,6 +217,16 @@ def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
     low, high = limits
     air = max(1.0, (5 - (high - low)) / 2)
     return max(-2.0, low - air), min(102.0, high + air)
+
+
+def _is_score(tick: float, limits: tuple[float, float]) -> bool:
+    """Whether a score can be so, and it is seen."""
+    return max(0.0, limits[0]) <= tick <= min(100.0, limits[1])
+
+
+def _locator(*, whole: bool) -> MaxNLocator:
+    """Few ticks; at whole numbers only, if there is but one."""
+    return MaxNLocator(6, integer=whole, min_n_ticks=1 if whole else 2)
 
 
 def _short(name: str, most: int = 22) -> str:

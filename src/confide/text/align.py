@@ -7,12 +7,16 @@ sentence. `flat_spans` keeps what fits and names everything else; nothing is dro
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from confide.errors import DataError
-from confide.text.document import Document, Entity, Problem, Sentence
+from confide.text.document import Document, Entity, Problem
 from confide.text.schemes import TokenSpan
+
+_FROM, _TO, _LAST = itemgetter(0), itemgetter(1), attrgetter("last")
 
 
 class _Candidate(NamedTuple):
@@ -58,23 +62,27 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
             notes[number] = found
             continue
         candidates[number] = found
-        first, last = _edges(document, found)
-        if (entity.start, entity.end) != (first, last):
+        tokens = document.sentences[found.sentence].tokens
+        first, last = tokens[found.first][0], tokens[found.last - 1][1]
+        if entity.start != first or entity.end != last:
             what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
             notes[number] = _problem(document, entity, "not-on-token-border", what, lost=False)
-    kept: list[list[_Candidate]] = [[] for _ in document.sentences]  # apart, in order
-    for number in sorted(candidates, key=lambda number: _rank(number, candidates[number])):
+    kept: defaultdict[int, list[_Candidate]] = defaultdict(list)  # apart, in order
+    order = list(candidates)
+    if len(order) > 1:
+        order.sort(key=lambda number: _rank(number, candidates[number]))
+    for number in order:
         candidate = candidates[number]
         sentence, first, last, entity = candidate
         before = kept[sentence]
-        place = bisect_right(before, first, key=lambda one: one.last)
+        place = bisect_right(before, first, key=_LAST)
         if place < len(before) and before[place].first < last:
             notes[number] = _collision(document, candidate, before[place])
             continue
         before.insert(place, candidate)
         spans[sentence].append((first, last, entity.type))
-    for row in spans:
-        row.sort()
+    for sentence in kept:
+        spans[sentence].sort()
     return spans, [notes[number] for number in sorted(notes)]
 
 
@@ -93,33 +101,23 @@ def _problem(
 
 def _locate(document: Document, entity: Entity, starts: Sequence[int]) -> _Candidate | Problem:
     """The tokens of an entity, or why it has none of its own."""
-    named = f"{entity.type} {entity.id}"
     if len(entity.fragments) > 1:
-        what = f"{named} has {len(entity.fragments)} fragments"
+        what = f"{entity.type} {entity.id} has {len(entity.fragments)} fragments"
         return _problem(document, entity, "discontinuous", what)
-    number = max(bisect_right(starts, entity.start) - 1, 0)
-    if entity.start >= document.sentences[number].end and number + 1 < len(starts):
+    ((start, end),) = entity.fragments
+    number = max(bisect_right(starts, start) - 1, 0)
+    if start >= document.sentences[number].end and number + 1 < len(starts):
         number += 1  # it begins in the white space between two sentences
-    sentence = document.sentences[number]
-    if number + 1 < len(starts) and entity.end > starts[number + 1]:
-        return _problem(document, entity, "crosses-sentence", f"{named} crosses a sentence's end")
-    first, last = _covered(sentence, entity)
+    tokens = document.sentences[number].tokens
+    if number + 1 < len(starts) and end > starts[number + 1]:
+        what = f"{entity.type} {entity.id} crosses a sentence's end"
+        return _problem(document, entity, "crosses-sentence", what)
+    first = bisect_right(tokens, start, key=_TO)  # the tokens that share a character with it
+    last = bisect_left(tokens, end, key=_FROM)
     if first >= last:
-        return _problem(document, entity, "no-token", f"{named} covers no token")
+        what = f"{entity.type} {entity.id} covers no token"
+        return _problem(document, entity, "no-token", what)
     return _Candidate(number, first, last, entity)
-
-
-def _covered(sentence: Sentence, entity: Entity) -> tuple[int, int]:
-    """The tokens that share a character with an entity, half open."""
-    first = bisect_right(sentence.tokens, entity.start, key=lambda token: token[1])
-    last = bisect_left(sentence.tokens, entity.end, key=lambda token: token[0])
-    return first, last
-
-
-def _edges(document: Document, candidate: _Candidate) -> tuple[int, int]:
-    """The characters where a candidate's tokens begin and end."""
-    tokens = document.sentences[candidate.sentence].tokens
-    return tokens[candidate.first][0], tokens[candidate.last - 1][1]
 
 
 def _collision(document: Document, candidate: _Candidate, holder: _Candidate) -> Problem:

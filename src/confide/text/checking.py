@@ -7,7 +7,7 @@ tagger would have to leave out; `convert` goes from one format to another and sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from confide.text.align import flat_spans
 from confide.text.document import Document, Problem
 from confide.text.formats import Reading, format_named, read, write
 from confide.text.segment import segmented
+from confide.text.uncollected import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,42 +74,54 @@ def check(
         ConfideError: as `read` does, for what cannot be read at all.
     """
     readings: dict[str, Reading] = {}
-    for path in _paths(paths):
-        readings[str(path)] = read(
-            path,
-            format,
-            scheme=scheme,
-            encoding=encoding,
-            columns=columns,
-            bare_type=bare_type,
-            types=types,
-        )
+    with uncollected():
+        for path in _paths(paths):
+            readings[str(path)] = read(
+                path,
+                format,
+                scheme=scheme,
+                encoding=encoding,
+                columns=columns,
+                bare_type=bare_type,
+                types=types,
+            )
+        return _report(readings)
+
+
+def _report(readings: Mapping[str, Reading]) -> CheckReport:
+    """What is said of the files, by their paths."""
     documents = [document for reading in readings.values() for document in reading.documents]
     problems = [problem for reading in readings.values() for problem in reading.problems]
     problems += _same_ids(documents)
-    counts = Counter(documents=len(documents), sentences=0, tokens=0, entities=0, relations=0)
-    counts.update(trainable=0)
-    kinds: Counter[str] = Counter()
-    links: Counter[str] = Counter()
+    sentences = tokens = trainable = 0
     for document in documents:
         ready = segmented(document)
-        spans, left_out = flat_spans(ready)
-        problems += left_out
-        kinds.update(entity.type for entity in document.entities)
-        links.update(relation.type for relation in document.relations)
-        counts["sentences"] += len(ready.sentences)
-        counts["tokens"] += sum(len(sentence.tokens) for sentence in ready.sentences)
-        counts["entities"] += len(document.entities)
-        counts["relations"] += len(document.relations)
-        counts["trainable"] += sum(map(len, spans))
-    counts["lost"] = sum(problem.lost for problem in problems)
-    counts["changed"] = len(problems) - counts["lost"]
+        sentences += len(ready.sentences)
+        for sentence in ready.sentences:
+            tokens += len(sentence.tokens)
+        if document.entities:
+            spans, left_out = flat_spans(ready)
+            problems += left_out
+            trainable += sum(map(len, spans))
+    kinds = Counter(entity.type for document in documents for entity in document.entities)
+    links = Counter(relation.type for document in documents for relation in document.relations)
+    lost = sum(problem.lost for problem in problems)
+    counts = {
+        "documents": len(documents),
+        "sentences": sentences,
+        "tokens": tokens,
+        "entities": kinds.total(),
+        "relations": links.total(),
+        "trainable": trainable,
+        "lost": lost,
+        "changed": len(problems) - lost,
+    }
     return CheckReport(
         documents,
         problems,
         ", ".join(sorted({reading.format for reading in readings.values()})),
         {path: _described(reading) for path, reading in readings.items()},
-        dict(counts),
+        counts,
         dict(kinds.most_common()),
         dict(links.most_common()),
     )

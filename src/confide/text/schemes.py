@@ -11,6 +11,7 @@ has the type ``""``. A tag without a prefix (``PERSON``) is an inside tag of the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -204,16 +205,16 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> SchemeGuess:
     IOB1 differs from IOB2 in how an entity begins: each scheme's breaks are counted, so that one
     can never pass for the other unseen.
     """
-    tagged = [tags for tags in sequences if any(tag != "O" for tag in tags)]
+    tagged = Counter(tuple(tags) for tags in sequences if tags.count("O") < len(tags))
     evidence: dict[str, int] = {}
-    for tags in tagged:
+    for tags, times in tagged.items():  # short sentences have few sequences of tags
         for tag in tags:
             if tag != "O":
                 letter = parse_tag(tag)[0] or "plain"
-                evidence[letter] = evidence.get(letter, 0) + 1
+                evidence[letter] = evidence.get(letter, 0) + times
     candidates = _candidates(evidence.keys())
     breaks = {
-        scheme: sum(len(spans_from_tags(tags, scheme)[1]) for tags in tagged)
+        scheme: sum(times * len(spans_from_tags(tags, scheme)[1]) for tags, times in tagged.items())
         for scheme in candidates
     }
     best = min(candidates, key=lambda scheme: breaks[scheme])

@@ -32,6 +32,7 @@ from confide.text.formats import (
 )
 from confide.text.formats.base import Format, Options, Reading
 from confide.text.formats.sniff import detect, files_in
+from confide.text.uncollected import uncollected
 
 __all__ = ["FORMATS", "Format", "Options", "Reading", "detect", "read", "write"]
 
@@ -112,9 +113,10 @@ def read(
         scheme, encoding, columns, bare_type, None if types is None else frozenset(types)
     )
     kind = format_named(detect(path, encoding) if format is None else format)
-    if kind.whole or not path.is_dir():
-        return kind.read(path, options)
-    readings = [kind.read(file, options) for file in files_in(path)]
+    with uncollected():
+        if kind.whole or not path.is_dir():
+            return kind.read(path, options)
+        readings = [kind.read(file, options) for file in files_in(path)]
     if not readings:
         raise MissingDataError("the folder holds no data file", where=str(path))
     return Reading(

@@ -7,14 +7,14 @@ has a number before each. Entities are already replaced by their types, as in ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, Reading, shown
-from confide.text.formats.sentences import joined
+from confide.text.formats.sentences import one_sentence
 from confide.text.pairs import pair_attributes
 
 HEADER = ["index", "sentence", "label"]
@@ -40,11 +40,12 @@ def read(path: Path, options: Options) -> Reading:
     lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
     headed = bool(lines) and lines[0][1].split("\t") == HEADER
     documents = []
+    file, stem = str(path), path.stem
     for number, line in lines[headed:]:
-        where = f"{path}:{number}"
+        where = f"{file}:{number}"
         sentence, label = _columns(line, where, headed=headed)
-        blinded = list(_entities(sentence, options, where))
-        name = f"{path.stem}:{number}"
+        blinded = _entities(sentence, options, where) if "@" in sentence else []
+        name = f"{stem}:{number}"
         documents.append(_document(name, where, (sentence, label, blinded), problems))
     if not documents:
         raise DataError("the file is empty", where=str(path))
@@ -77,10 +78,12 @@ def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:
     return columns[-2], columns[-1].strip()
 
 
-def _entities(sentence: str, options: Options, where: str) -> Iterator[Entity]:
+def _entities(sentence: str, options: Options, where: str) -> list[Entity]:
+    found = []
     for number, match in enumerate(_BLINDED.finditer(sentence), 1):
         options.require(match[1], where)
-        yield Entity(f"T{number}", match[1], (match.span(),))
+        found.append(Entity(f"T{number}", match[1], (match.span(),)))
+    return found
 
 
 def _document(
@@ -88,7 +91,6 @@ def _document(
 ) -> Document:
     """A line as a document. Where it has not two entities, its label belongs to no pair."""
     sentence, label, entities = row
-    whole = joined([sentence])
     kind = RELATED if label == POSITIVE else label
     relations: tuple[Relation, ...] = ()
     pairs = []
@@ -102,10 +104,10 @@ def _document(
         problems.append(Problem("not-one-pair", where, what, lost=True))
     return Document(
         name,
-        whole.text,
+        sentence,
         entities=tuple(entities),
         relations=relations,
-        sentences=whole.sentences,
+        sentences=one_sentence(sentence),
         attributes=pair_attributes(pairs),
         source=where,
     )

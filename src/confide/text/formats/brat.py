@@ -150,16 +150,16 @@ class _Reader:
     def _fitting_text(self, mentions: list[tuple[list[Span], str]]) -> str:
         """The text as the annotations count it: with or without a mark, CRLF as two or one."""
         text = self.document.text
-        variants = [text, text.replace("\r\n", "\n"), "\ufeff" + text]
-        misses = [
-            sum(not _same(variant, spans, surface) for spans, surface in mentions)
-            for variant in variants
-        ]
-        best = misses.index(min(misses))
-        if best:
-            what = ("", "line ends counted as one character", "a byte order mark counted")
-            self.note("offsets-counted", self.document.source, what[best], lost=False)
-        return variants[best]
+        best, fewest = text, _misses(text, mentions)
+        for variant, what in (
+            (text.replace("\r\n", "\n"), "line ends counted as one character"),
+            ("\ufeff" + text, "a byte order mark counted"),
+        ):
+            if fewest and variant != text and (count := _misses(variant, mentions)) < fewest:
+                best, fewest, said = variant, count, what
+        if best is not text:
+            self.note("offsets-counted", self.document.source, said, lost=False)
+        return best
 
     def _entity(self, where: str, name: str, mention: tuple[str, list[Span], str]) -> None:
         kind, spans, surface = mention
@@ -329,6 +329,11 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
 def _same(text: str, spans: list[Span], surface: str) -> bool:
     """Whether a surface is that of the text but for white space, which brat writes as one blank."""
     return not surface or reads(text, spans, surface)
+
+
+def _misses(text: str, mentions: list[tuple[list[Span], str]]) -> int:
+    """How many mentions are not what the text has at their place."""
+    return sum(not _same(text, spans, surface) for spans, surface in mentions)
 
 
 def _is_fraction(value: str) -> bool:

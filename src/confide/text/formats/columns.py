@@ -28,7 +28,10 @@ class Layout:
 
     def fields(self, line: str) -> list[str]:
         """The columns of a line."""
-        return line.split("\t") if self.tabs else _BLANKS.split(line.strip(" \t"))
+        if self.tabs:
+            return line.split("\t")
+        line = line.strip(" \t")
+        return _BLANKS.split(line) if "  " in line or "\t" in line else line.split(" ")
 
     def describe(self) -> str:
         """In words, with columns from 0 as in the option."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, SchemeError
-from confide.text.align import entities_from_spans
-from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.document import Document, Entity, Problem, Sentence, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.columns import (
@@ -64,6 +63,7 @@ class _Scan:
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.layout = path, layout
+        self.file, self.stem = str(path), path.stem
         self.sentences: list[_Rows] = []
         self.marks: list[_Mark] = []
         self.problems: list[Problem] = []
@@ -91,7 +91,7 @@ class _Scan:
 
     def _mark(self, name: str, number: int) -> None:
         self._close()
-        self.marks.append(_Mark(name or f"{self.path.stem}:{number}", self._now.attributes))
+        self.marks.append(_Mark(name or f"{self.stem}:{number}", self._now.attributes))
         self._now = _Rows()
 
     def _is_row(self, line: str) -> bool:
@@ -242,7 +242,7 @@ def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
     documents = []
     for group in groups:
         first = group[0]
-        name = f"{scan.path.stem}:{first.lines[0]}"
+        name = f"{scan.stem}:{first.lines[0]}"
         attributes = list(first.attributes) if len(group) == 1 else []
         if first.document >= 0:
             mark = scan.marks[first.document]
@@ -270,23 +270,21 @@ def _document(
             offset = end + 1
         sentences.append(Sentence(start, offset - 1, tuple(tokens)))
         spans.append(_spans(scan, rows, scheme, options))
-    bare = Document(
+    found = [
+        (kind, sentence.tokens[first][0], sentence.tokens[last - 1][1])
+        for sentence, row in zip(sentences, spans, strict=True)
+        for first, last, kind in row
+    ]
+    return Document(
         id=head[0],
-        text="\n".join(" ".join(rows.tokens) for rows in group),
+        text="\n".join([" ".join(rows.tokens) for rows in group]),
+        entities=tuple(
+            Entity(f"T{number}", kind, ((start, end),))
+            for number, (kind, start, end) in enumerate(found, 1)
+        ),
         sentences=tuple(sentences),
         attributes=head[1],
-        source=f"{scan.path}:{group[0].lines[0]}",
-    )
-    if not any(spans):
-        return bare
-    entities = entities_from_spans(bare, spans)
-    return Document(
-        bare.id,
-        bare.text,
-        entities=entities,
-        sentences=bare.sentences,
-        attributes=bare.attributes,
-        source=bare.source,
+        source=f"{scan.file}:{group[0].lines[0]}",
     )
 
 
@@ -296,9 +294,9 @@ def _spans(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> list[tupl
         return []
     spans, malformed = spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
-        where = f"{scan.path}:{rows.lines[position]}"
+        where = f"{scan.file}:{rows.lines[position]}"
         scan.problems.append(Problem("malformed-tag", where, f"{tag}: {why}"))
     named = [(start, end, kind or options.bare_type) for start, end, kind in spans]
     for start, _, kind in named:
-        options.require(kind, f"{scan.path}:{rows.lines[start]}")
+        options.require(kind, f"{scan.file}:{rows.lines[start]}")
     return named

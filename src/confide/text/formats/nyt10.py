@@ -7,11 +7,10 @@ column, or ends the sixth. The words of a name are joined by ``_``, in its colum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Problem
+from confide.text.document import Problem, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.one_pair import (
@@ -45,16 +44,21 @@ def read(path: Path, options: Options) -> Reading:
     documents, labels = [], []
     open_ended = []
     effort = Effort(str(path))
+    file, stem = str(path), path.stem
     for number, row in enumerate(lines_of(text), 1):
-        if not row.strip():
+        if not row or row.isspace():
             continue
-        where = f"{path}:{number}"
+        where = f"{file}:{number}"
         *ends, label, sentence = _columns(row, where)
         if not _ended(row):
             open_ended.append(where)
-        line = _placed(ends, sentence, (where, options, effort), problems)
+        sentence, places = _placed(ends[2:], sentence, (where, effort), problems)
         labels.append((label, where))
-        line = replace(line, id=f"{path.stem}:{number}", label=clean(label))
+        head, tail = (
+            End(name, options.bare_type, clean(concept), place)
+            for name, concept, place in zip(ends[2:], ends, places, strict=False)
+        )
+        line = Line(f"{stem}:{number}", where, sentence, (head, tail), clean(label))
         documents.append(document_of(line, options, problems))
     if not documents:
         raise DataError("the file is empty", where=str(path))
@@ -91,27 +95,23 @@ def _columns(row: str, where: str) -> list[str]:
 
 
 def _placed(
-    ends: Sequence[str],
+    names: Sequence[str],
     sentence: str,
-    context: tuple[str, Options, Effort],
+    context: tuple[str, Effort],
     problems: list[Problem],
-) -> Line:
-    """A line without its label: the sentence with the names as they are read, and their places."""
-    where, options, effort = context
-    names = ends[2:]
+) -> tuple[str, list[tuple[Span, ...] | None]]:
+    """The sentence with the names as they are read, and where they stand."""
+    where, effort = context
     places = find_names(sentence, names, where=where, problems=problems, effort=effort)
+    if "_" not in sentence:
+        return sentence, places
     spans = [span for fragments in places for span in fragments or ()]
     known = [name for name in names if len(name) <= LONGEST_NAME]
     spans += [span for name in known for span in whole_words(sentence, name)]
     letters = list(sentence)
     for start, end in spans:
         letters[start:end] = _apart("".join(letters[start:end]))
-    sentence = "".join(letters)
-    head, tail = (
-        End(name, options.bare_type, clean(concept), place)
-        for name, concept, place in zip(names, ends, places, strict=False)
-    )
-    return Line("", where, sentence, (head, tail), None)
+    return "".join(letters), places
 
 
 def _apart(name: str) -> str:

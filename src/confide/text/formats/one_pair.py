@@ -16,7 +16,7 @@ from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, shown
 from confide.text.formats.biobert import is_negative
 from confide.text.formats.placing import LONGEST_NAME, WAYS, Effort, place_mentions
-from confide.text.formats.sentences import joined
+from confide.text.formats.sentences import one_sentence
 from confide.text.pairs import pair_attributes
 from confide.userfiles import json_of
 
@@ -79,7 +79,7 @@ def document_of(line: Line, options: Options, problems: list[Problem]) -> Docume
         line.text,
         entities=tuple(entities),
         relations=relations,
-        sentences=line.sentences or joined([line.text]).sentences,
+        sentences=line.sentences or one_sentence(line.text),
         attributes=(*pair_attributes(pairs), *line.attributes),
         source=line.where,
     )
@@ -112,12 +112,14 @@ def find_names(
             found[number] = (places[0],)
             used.append(places[0])
             _doubt(name, len(places), where, problems)
+    missing = [number for number in range(len(names)) if number not in found]
+    if not missing:
+        return [found[number] for number in range(len(names))]
     masked = list(text)
     for start, end in used:
         masked[start:end] = "\0" * (end - start)
-    missing = [number for number in range(len(names)) if number not in found]
     wanted = [names[number] for number in missing]
-    placed = place_mentions("".join(masked), wanted, effort=effort) if missing else []
+    placed = place_mentions("".join(masked), wanted, effort=effort)
     for number, place in zip(missing, placed, strict=True):
         name = names[number]
         if place is None or place.way not in WAYS[:3]:

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from confide.errors import FormatError
@@ -91,6 +89,9 @@ class _Sentence:
     def __init__(self, text: str, effort: Effort) -> None:
         self.text, self.effort = text, effort
         self._taken = bytearray(len(text))
+        self._letters: tuple[str, list[int]] | None = None
+        self._words: list[_Word] | None = None
+        self._places: dict[str, list[int]] | None = None
 
     def take(self, spans: Sequence[Span]) -> None:
         """Note that a mention stands here."""
@@ -101,24 +102,25 @@ class _Sentence:
         """Whether a stretch shares a character with a mention that was placed."""
         return self._taken.find(1, *span) >= 0
 
-    @cached_property
     def letters(self) -> tuple[str, list[int]]:
         """The letters and digits in lower case, and the offset of each."""
-        letters = _letters(self.text)
-        return "".join(letter for letter, _ in letters), [offset for _, offset in letters]
+        if self._letters is None:
+            self._letters = _letters(self.text)
+        return self._letters
 
-    @cached_property
     def words(self) -> list[_Word]:
-        """The words in order."""
-        return _words(self.text)
+        """Its words."""
+        if self._words is None:
+            self._words = _words(self.text)
+        return self._words
 
-    @cached_property
     def places(self) -> dict[str, list[int]]:
-        """The places of each word among the words."""
-        found: dict[str, list[int]] = {}
-        for place, word in enumerate(self.words):
-            found.setdefault(word.text, []).append(place)
-        return found
+        """Where each word stands among the words."""
+        if self._places is None:
+            self._places = {}
+            for place, word in enumerate(self.words()):
+                self._places.setdefault(word.text, []).append(place)
+        return self._places
 
 
 def place_mentions(
@@ -134,18 +136,18 @@ def place_mentions(
     effort = effort or Effort("the sentence")
     effort.begin()
     found: list[Placed | None] = [None] * len(mentions)
-    waiting = Counter(mentions)
     sentence = _Sentence(text, effort)
+    waiting: dict[str, int] = {}
+    for mention in mentions:
+        waiting[mention] = waiting.get(mention, 0) + 1
     for number in sorted(range(len(mentions)), key=lambda number: -len(mentions[number])):
         mention = mentions[number]
         effort.spend(1)
-        if len(mention) > LONGEST_NAME:
+        if not mention or len(mention) > LONGEST_NAME:
             continue
-        place = (
-            _in_one_piece(sentence, mention, waiting[mention])
-            or _in_pieces(sentence, mention)
-            or _misspelt(sentence, mention)
-        )
+        place = _in_one_piece(sentence, mention, waiting[mention])
+        if place is None and (words := _words(mention)):
+            place = _in_pieces(sentence, words) or _misspelt(sentence, words)
         waiting[mention] -= 1
         if place is not None:
             sentence.take(place.fragments)
@@ -158,6 +160,8 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | N
     text = sentence.text
     literal = list(_found(text, mention, sentence.effort))
     alike = [span for span in _same_letters(sentence, mention) if not _touches(span, literal)]
+    if not literal and not alike:
+        return None
     as_written = set(literal)
     borders = {span: _borders(text, span) for span in (*literal, *alike)}
     ranks = {
@@ -165,7 +169,7 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | N
         for span, count in borders.items()
         if count == 2
     }
-    if not ranks and len(_letters(mention)) >= 6:
+    if not ranks and len(_letters(mention)[0]) >= 6:
         spans = [span for span, count in borders.items() if count == 1]
         ranks = {span: (sentence.taken(span), WAYS[2]) for span in spans}
     if not ranks:
@@ -187,20 +191,20 @@ def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
 
 def _same_letters(sentence: _Sentence, mention: str) -> Iterator[Span]:
     """Stretches of a text with just the letters and digits of a mention, from one to another."""
-    wanted = "".join(letter for letter, _ in _letters(mention))
-    run, offsets = sentence.letters
+    wanted, _ = _letters(mention)
+    run, offsets = sentence.letters()
     for start, end in _found(run, wanted, sentence.effort):
         yield offsets[start], offsets[end - 1] + 1
 
 
-def _letters(text: str) -> list[tuple[str, int]]:
-    """The letters and digits of a text in lower case, each with its offset."""
-    return [
-        (letter, offset)
-        for offset, character in enumerate(text)
-        if character.isalnum()
-        for letter in character.lower()
-    ]
+def _letters(text: str) -> tuple[str, list[int]]:
+    """The letters and digits of a text in lower case, and the offset of each."""
+    if text.isascii() and text.isalnum():
+        return text.lower(), list(range(len(text)))
+    offsets = [offset for offset, character in enumerate(text) if character.isalnum()]
+    letters = [text[offset].lower() for offset in offsets]  # some have two in lower case
+    offsets = [offset for offset, some in zip(offsets, letters, strict=True) for _ in some]
+    return "".join(letters), offsets
 
 
 def _touches(span: Span, others: Sequence[Span]) -> bool:
@@ -220,23 +224,25 @@ def _borders(text: str, span: Span) -> int:
 
 def _words(text: str) -> list[_Word]:
     return [
-        _Word(re.sub("['’]", "", match.group()).lower(), *match.span())
+        _Word(match.group().replace("'", "").replace("’", "").lower(), *match.span())
         for match in _WORD.finditer(text)
     ]
 
 
-def _in_pieces(sentence: _Sentence, mention: str) -> Placed | None:
+def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> Placed | None:
     """Way 4: of several stretches the shortest in words, then the first."""
-    wanted, words = [word.text for word in _words(mention)], sentence.words
+    if len(mention) < 2:
+        return None
+    wanted, words = [word.text for word in mention], sentence.words()
     best: list[int] = []
     first = -1
-    while len(wanted) > 1:
+    while True:
         chosen = _chain(sentence, wanted, first)
         if not chosen:
             break
         begin = chosen[-1]
         for word in reversed(wanted[:-1]):  # back to the last beginning that has the same end
-            begin = _before(sentence.places[word], begin)
+            begin = _before(sentence.places()[word], begin)
         chosen = _chain(sentence, wanted, begin - 1)
         if not best or chosen[-1] - chosen[0] < best[-1] - best[0]:
             best = chosen
@@ -255,7 +261,7 @@ def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
     chosen: list[int] = []
     for word in wanted:
         sentence.effort.spend(1)
-        places = sentence.places.get(word, [])
+        places = sentence.places().get(word, [])
         next_one = bisect_right(places, after)
         if next_one == len(places):
             return []
@@ -269,11 +275,11 @@ def _before(places: Sequence[int], limit: int) -> int:
     return places[bisect_right(places, limit - 1) - 1]
 
 
-def _misspelt(sentence: _Sentence, mention: str) -> Placed | None:
+def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> Placed | None:
     """Way 5."""
-    wanted, words = _words(mention), sentence.words
+    words = sentence.words()
     found: list[tuple[int, Span]] = []
-    for first in range(len(words) - len(wanted) + 1 if wanted else 0):
+    for first in range(len(words) - len(wanted) + 1):
         total = 0
         for one, other in zip(words[first : first + len(wanted)], wanted, strict=True):
             slip = _slips(one.text, other.text, sentence.effort)

@@ -250,7 +250,7 @@ class RecordReader:
 
 def clean(text: str) -> str:
     """Text without halves of characters (lone surrogates), which no file can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _is_count(value: Any) -> bool:

@@ -20,6 +20,8 @@ class Joined(NamedTuple):
 def joined(texts: Iterable[str]) -> Joined:
     """Sentences joined by newlines. Each stays one sentence, whatever full stops are in it."""
     given = list(texts)
+    if len(given) == 1:
+        return Joined(given[0], one_sentence(given[0]), (0,))
     sentences: list[Sentence] = []
     starts: list[int] = []
     offset = 0
@@ -30,3 +32,9 @@ def joined(texts: Iterable[str]) -> Joined:
         starts.append(offset)
         offset += len(text) + 1
     return Joined("\n".join(given), tuple(sentences), tuple(starts))
+
+
+def one_sentence(text: str) -> tuple[Sentence, ...]:
+    """A text as one sentence with its tokens; none for a text of white space."""
+    tokens = tuple(tokens_of(text))
+    return (Sentence(tokens[0][0], tokens[-1][1], tokens),) if tokens else ()

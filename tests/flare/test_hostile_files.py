@@ -1,0 +1,133 @@
+"""A named pipe, a device or an endless file where a kit's file was: refused, and never waited for.
+
+Every reader of a kit's own files is a line of `DOORS`, with the file that it reads and what it
+raises or gives when that is no such file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.errors import ConfideError, KitError, RunError
+from confide.flare import agreements, authority, clearing, notes, processes
+from confide.flare.agreements import COUNT_FILE
+from confide.flare.home import SiteHome
+from confide.flare.identity import archive
+from confide.flare.kits import Kit, expires, init
+from confide.flare.peers import Pins, place_of, renew
+from confide.flare.revoking import LIST, revoked
+from confide.runfolder import RunFolder
+from confide.userfiles import MOST_JSON
+from contract.corpus import tiny
+from flare.homes import write_site_files
+from flare.test_agreements import joining, said
+
+SECONDS = 5
+
+
+def _veil(path: Path) -> None:
+    home = cast(SiteHome, SimpleNamespace(_file=SimpleNamespace(memory=str(path.parent))))
+    SiteHome._veiled(home, "fingerprint")
+
+
+def _vouched(kit: Kit) -> bool:
+    place = place_of(kit)
+    return place.vouched(place.card)
+
+
+DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
+    "peers": ("peers.json", lambda path, kit: Pins(path).read(), KitError),
+    "notes": (notes.NOTES, lambda path, kit: notes.read(RunFolder(path.parent)), RunError),
+    "card": ("kit/identity/card.json", lambda path, kit: place_of(kit), KitError),
+    "certificate": ("kit/startup/client.crt", lambda path, kit: expires(kit), KitError),
+    "place": ("kit/startup/client.crt", lambda path, kit: place_of(kit), KitError),
+    "key": ("kit/startup/client.key", lambda path, kit: renew(kit), KitError),
+    "root": ("kit/startup/rootCA.pem", lambda path, kit: _vouched(kit), False),
+    "revoked": (f"kit/{LIST}", lambda path, kit: revoked(kit), KitError),
+    "runs": ("kit/store/runs/one/meta", lambda path, kit: clearing._submissions(kit), {}),
+    "state": (f"kit/{processes.STATE}", lambda path, kit: processes._state(kit), {}),
+    "restarts": (f"kit/{processes.NOTES}", lambda path, kit: processes._restarts(kit), 0),
+    "authority": (
+        authority.ROOT_CERTIFICATE,
+        lambda path, kit: authority._root(path.parent, None),
+        KitError,
+    ),
+    "archive": ("card.json", lambda path, kit: archive(path), OSError),
+    "count": (COUNT_FILE, lambda path, kit: agreements._read_count(path), OSError),
+    "veil": ("veil.key", lambda path, kit: _veil(path), OSError),
+}
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Kit:
+    made = init("trial", sites=["north"], host="localhost", out=tmp_path_factory.mktemp("c") / "t")
+    place_of(made.kit("north"), make=True)
+    return made.kit("north")
+
+
+class Waited(BaseException):
+    """A reader waited. A site turns an Exception into a reply; this one gets through."""
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """A reader that waits fails; it does not stop the tests."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise Waited
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _put(kind: str, path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with open(path, "wb") as file:
+            file.truncate(MOST_JSON + 1)  # no disk is used
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_no_file_of_a_kit(founded: Kit, tmp_path: Path, door: str, kind: str) -> None:
+    shutil.copytree(founded.path, tmp_path / "kit")
+    kit = dataclasses.replace(founded, path=tmp_path / "kit")
+    name, read, expected = DOORS[door]
+    _put(kind, tmp_path / name)
+    if isinstance(expected, type):
+        with pytest.raises(expected) as caught:
+            read(tmp_path / name, kit)
+        assert not isinstance(caught.value, ConfideError) or caught.value.where
+    else:
+        assert read(tmp_path / name, kit) == expected
+
+
+@pytest.mark.usefixtures("in_time")
+def test_what_is_no_list_of_asks(tmp_path: Path) -> None:
+    settings = tiny(tmp_path)
+    file = write_site_files(tmp_path / "homes", settings)["site-2"]
+    assert said(SiteHome(file), "join", joining(settings)) == ("Joined", "")
+    (folder,) = (path.parent for path in (tmp_path / "homes").rglob("settings.toml"))
+    _put("pipe", folder / "asked.txt")
+    reply, _ = said(SiteHome(file), "join", joining(settings))
+    assert reply != "Joined"
