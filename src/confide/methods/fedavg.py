@@ -54,6 +54,7 @@ from confide.kinds.protocol import (
     Kind,
     Score,
     State,
+    Take,
     no_tables,
     scores_from,
     settle,
@@ -217,11 +218,17 @@ class FedAvg:
 
     def start(self, federation: Federation) -> State[Any]:
         """Agree on the model, hand its form out, and draw the first weights."""
-        agreed, _, idle = settle(self._run, federation, self.kind, step=self._step(TAKE))
+        step = self._step(TAKE)
+        agreed, _, idle = settle(self._run, federation, self.kind, step=step, ask=self._given)
         if self._rows == "seen" and not agreed.form.tables():
             raise no_tables(self.kind.name)
         first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        return State(agreed.form, first, idle)
+        state: State[Any] = self.State(agreed.form, first, idle)
+        return state
+
+    def _given(self, form: Any) -> Take[Any]:
+        """What the sites are handed of the form that was agreed on."""
+        return Take(form)
 
     def round(
         self, state: State[Any], federation: Federation, n: int

@@ -52,9 +52,8 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Looked, Rows
-from confide.kinds.protocol import SCORE, F, Kept, State, Take, Taken, check_taken, settle, taken
+from confide.kinds.protocol import SCORE, F, Kept, State, Take, Taken, check_taken, taken
 from confide.kinds.vocabulary import check_digests, one_each
-from confide.learning.seeds import derive_seed
 from confide.methods.fedavg import TRAIN, UPLOAD, FedAvg, Train, Trained, mean_of, reply_of
 from confide.settings import Table
 
@@ -270,13 +269,9 @@ class LazyMil(FedAvg):
     Settings: ClassVar[type] = LazyMilSettings
     Memory: ClassVar[Any] = LazyMemory
 
-    def start(self, federation: Federation) -> State[Any]:
-        """Agree on the model and its words, and draw its first weights."""
-        agreed, _, idle = settle(
-            self._run, federation, self.kind, step=self._step(TAKE_AND_BID), ask=_undoubted
-        )
-        first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        return State(agreed.form, first, idle)
+    def _given(self, form: Any) -> Take[Any]:
+        """The form of a model that is trained on single sentences."""
+        return Take(replace(form, denoise=DENOISE))
 
     def round(
         self, state: State[Any], federation: Federation, n: int
@@ -305,8 +300,3 @@ class LazyMil(FedAvg):
         total = federation.sum(TRAIN_ON_WINNERS, ask, round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
         return replace(state, weights=mean_of(total, state.weights)), facts
-
-
-def _undoubted(form: Any) -> Take[Any]:
-    """The form of a model that is trained on single sentences."""
-    return Take(replace(form, denoise=DENOISE))

@@ -40,8 +40,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import SCORE, F, State, settle
-from confide.learning.seeds import derive_seed
+from confide.kinds.protocol import SCORE, F, State
 from confide.methods.fedavg import FedAvg
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
@@ -89,9 +88,10 @@ class PseudoComplete(FedAvg):
 
     def start(self, federation: Federation) -> CompleteState[Any]:
         """Agree on the types and on the form of the model, and draw its first weights."""
-        agreed, _, idle = settle(self._run, federation, self.kind, step=self._step(TAKE_AND_COUNT))
-        first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        return CompleteState(agreed.form, first, idle, agreed.form.parameters(first))
+        state = super().start(federation)
+        size = state.form.parameters(state.weights)
+        found: CompleteState[Any] = replace(state, parameters=size)
+        return found
 
     def round(
         self, state: CompleteState[Any], federation: Federation, n: int
