@@ -23,6 +23,7 @@ class How:
     word_dropout: float = carries("share of words that are read as the unknown one")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
     progress: float = carries("how much of the run is over, for what changes on the way")
+    proximal: float = carries("how strongly training is held to where it began", start=float)
 
     @property
     def steps(self) -> Optimiser:
@@ -33,6 +34,7 @@ class How:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip=self.clip,
+            proximal=self.proximal,
         )
 
     def without_vectors(self) -> How:

@@ -25,7 +25,9 @@ class Steps(Protocol):
 class Optimiser:
     """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0: no bound.
 
-    `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. The default is the paper's
+    `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. `proximal` is μ: each loss has
+    μ/2 ‖w - w₀‖² more, with w₀ the weights that training began from (Li et al., "Federated
+    Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The default is the paper's
     (Luboshnikov & Makarov 2020), after Ma & Hovy 2016, 3.2.
     """
 
@@ -34,6 +36,7 @@ class Optimiser:
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 5.0
+    proximal: float = 0.0
 
     @property
     def keeps_still(self) -> bool:
@@ -123,14 +126,32 @@ class Descent:
     ) -> None:
         self._parameters, self._settings = list(parameters), settings
         self.steps = (make or build)(self._parameters, settings)
+        held = self._parameters if settings.proximal else ()
+        self._start = [parameter.detach().clone() for parameter in held]
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of a loss, whose norm is bounded by `clip`."""
         self.steps.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._start:
+            self._hold()
         if self._settings.clip > 0.0:
             clip(self._parameters, self._settings.clip)
         self.steps.step()
+
+    @torch.no_grad()
+    def _hold(self) -> None:
+        """Add the gradient of the proximal term; of a sparse gradient, to the rows that it has."""
+        for parameter, start in zip(self._parameters, self._start, strict=True):
+            slope = parameter.grad
+            if slope is None:
+                continue
+            if slope.is_sparse:
+                rows_U = slope._indices()[0]
+                away_UD = parameter[rows_U] - start[rows_U]
+                slope._values().add_(away_UD, alpha=self._settings.proximal)
+            else:
+                slope.add_(parameter - start, alpha=self._settings.proximal)
 
 
 class RowSteps:

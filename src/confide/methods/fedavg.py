@@ -19,6 +19,8 @@ Where we differ from the papers or decide what they leave open:
   anew each round at that rate, and momentum is not carried over;
 - `weighting`: how much a site's weights count, `"equal"` or by its training `"examples"`; left out,
   taggers, encoders and LightNER count equally (Luboshnikov & Makarov), the others by examples;
+- `server`: the server may take a step of its own towards the mean, and `proximal` holds each site's
+  training to where it began (FedProx); with neither this is FedAvg, to the bit;
 - `rows = "seen"` averages the row of a word or character over the sites whose text has it. With the
   plain mean (`"all"`, the default) a word of one site in ten moves by a tenth of what that site
   learnt; who has a word is known to the server already, from the counts;
@@ -32,10 +34,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from confide.errors import GuardError
 from confide.federation.federation import Federation
@@ -60,6 +63,7 @@ from confide.kinds.protocol import (
     settle,
 )
 from confide.learning.seeds import derive_seed
+from confide.learning.server_steps import Server, ServerStep, stepped
 from confide.scoring import Counts
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
@@ -70,10 +74,33 @@ Weighting = Literal["equal", "examples", "sentences"]
 
 
 class FedAvgSettings(Table):
-    """The table `[options]`. `weighting` left out is the kind's own."""
+    """The table `[options]`. `weighting` left out is the kind's own.
+
+    `server` is what the server makes of the mean (`confide.learning.server_steps`), with its rate
+    (left out: 1, and 0.01 for adam and yogi) and its momentum; `proximal` is FedProx's μ.
+    """
 
     weighting: Weighting | None = None
     rows: Literal["all", "seen"] = "all"
+    server: Server = "mean"
+    server_rate: Annotated[float, Field(gt=0)] | None = None
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def step(self) -> ServerStep:
+        """How the server steps."""
+        adaptive = self.server in ("adam", "yogi")
+        rate = self.server_rate or (0.01 if adaptive else 1.0)
+        return ServerStep(self.server, rate, self.server_momentum)
+
+
+@dataclass(frozen=True)
+class FedAvgState(State[F], Generic[F]):
+    """What the server carries from round to round: the weights, and what its own steps keep."""
+
+    moments: Arrays = carries("the server's running means of the change", start=dict)
+    squares: Arrays = carries("the server's running means of its square", start=dict)
 
 
 @dataclass(frozen=True)
@@ -205,7 +232,7 @@ class FedAvg:
     method: ClassVar[str] = "fedavg"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
     Settings: ClassVar[type] = FedAvgSettings
-    State: ClassVar[Any] = State
+    State: ClassVar[Any] = FedAvgState
     Memory: ClassVar[Any] = Kept
     personal: ClassVar[bool] = False
     kind: ClassVar[Kind]
@@ -230,9 +257,7 @@ class FedAvg:
         """What the sites are handed of the form that was agreed on."""
         return Take(form)
 
-    def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
+    def round(self, state: Any, federation: Federation, n: int) -> tuple[Any, dict[str, Any]]:
         """Sites train from the common weights; the mean of theirs is the next state."""
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
@@ -242,7 +267,14 @@ class FedAvg:
             return state, {**facts, "sentences": 0}
         total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
-        return replace(state, weights=mean_of(total, state.weights)), facts
+        weights, moments, squares = stepped(
+            state.weights,
+            mean_of(total, state.weights),
+            how=getattr(self._own, "step", ServerStep()),
+            moments=state.moments,
+            squares=state.squares,
+        )
+        return replace(state, weights=weights, moments=moments, squares=squares), facts
 
     def score(
         self, state: State[Any], federation: Federation, *, part: str, round: int
@@ -276,7 +308,7 @@ class FedAvg:
             weighting = "examples" if self.kind.weighs else "equal"
         return Train(
             weights=state.weights,
-            how=how_of(self._run, n),
+            how=replace(how_of(self._run, n), proximal=getattr(self._own, "proximal", 0.0)),
             weighting="equal" if weighting == "equal" else "examples",
             tables=list(state.form.tables()) if self._rows == "seen" else [],
         )
