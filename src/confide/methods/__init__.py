@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
 
 from confide.errors import SettingsError
@@ -84,6 +85,37 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     PseudoComplete: _ENTITIES,
 }
 """The methods, and the kinds that each trains."""
+PLUGINS = "confide.methods"
+"""The group of entry points under which other packages bring methods of their own."""
+
+
+def plugged() -> dict[type[FedAvg], tuple[str, ...]]:
+    """The methods of other packages that are installed here, and the kinds that each trains.
+
+    Raises SettingsError where one has the name of another, or a kind that there is not.
+    """
+    found: dict[type[FedAvg], tuple[str, ...]] = {}
+    taken = {method.method for method in CROSSED} | set(REFERENCES)
+    for entry in entry_points(group=PLUGINS):
+        method = entry.load()
+        kinds = tuple(getattr(method, "kinds", ()))
+        if method.method in taken:
+            raise SettingsError(
+                f"two methods are called {method.method!r}",
+                where=entry.value,
+                fix="give the plugin's method another name, or uninstall one of the two",
+            )
+        odd = sorted(set(kinds) - KINDS.keys())
+        if odd or not kinds:
+            raise SettingsError(
+                f"the method {method.method!r} does not say which kinds it trains",
+                where=entry.value,
+                expected=f"kinds, some of {', '.join(KINDS)}",
+                got=odd[0] if odd else "none",
+            )
+        taken.add(method.method)
+        found[method] = kinds
+    return found
 
 
 def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
@@ -111,7 +143,7 @@ def _with(message: Any, types: tuple[type, ...]) -> Any:
 
 METHODS: dict[str, type[Method]] = {
     pair.name: pair
-    for method, kinds in CROSSED.items()
+    for method, kinds in (CROSSED | plugged()).items()
     for pair in (paired(method, KINDS[kind]) for kind in kinds)
 }
 """By the names that `Settings.trained_by` gives: METHOD-KIND."""
@@ -128,7 +160,7 @@ def method_named(name: str) -> type[Method]:
     first = next((one for one in METHODS if METHODS[one].method == name), None)
     if first is not None:
         return METHODS[first]
-    known = [*(method.method for method in CROSSED), *METHODS, *REFERENCES]
+    known = [*dict.fromkeys(pair.method for pair in METHODS.values()), *METHODS, *REFERENCES]
     raise SettingsError(f"there is no method {name!r}", fix=nearest(name, known))
 
 
@@ -142,7 +174,9 @@ def method_of(settings: RunSettings) -> type[Method]:
         _check_combine(settings, found)
         return found
     named = settings.base if settings.method in REFERENCES else settings.method
-    crossed = {method.method: kinds for method, kinds in CROSSED.items()}
+    crossed: dict[str, list[str]] = {}
+    for pair in METHODS.values():
+        crossed.setdefault(pair.method, []).append(pair.kind.name)
     if named not in crossed:
         known = [*crossed, *REFERENCES]
         raise SettingsError(f"there is no method {named!r}", fix=nearest(named, known))
