@@ -156,3 +156,20 @@ def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> No
     assert also_kept == kept
     refused, nothing = asked(4.0, MULTIPLY)
     assert (decode(Failure, refused).code, nothing) == ("no-bound", None)
+
+
+@pytest.mark.parametrize(
+    ("private", "name", "keeps"),
+    [
+        (("crf",), "crf.linear.bias", True),
+        (("word", "crf"), "crf.linear.bias", True),
+        (("prompts",), "prompts", True),
+        (("bilstm.backwards",), "bilstm.backwards.0.bias", True),
+        (("crf",), "crfs.linear.bias", False),
+        (("crf",), "word.crf.weight", False),
+        (("crf.linear",), "crf.linearity", False),
+        ((), "crf.linear.bias", False),
+    ],
+)
+def test_a_part_is_a_whole_name(private: tuple[str, ...], name: str, keeps: bool) -> None:
+    assert Guards(private=private).keeps(name) == keeps
