@@ -17,6 +17,7 @@ from confide.kinds.how import how_of
 from confide.learning.seeds import derive_seed
 from confide.methods import METHODS
 from contract.corpus import KEY, tiny
+from contract.entries import ENTRIES
 from kinds.bag_runs import WIDE as SITES
 from kinds.bag_runs import WORDS, begun, learnt
 from methods.relation_runs import started
@@ -101,6 +102,24 @@ def test_a_part_that_a_site_keeps_to_itself_is_trained_nowhere_else(
     engine.site("site-2").guards = Guards(private=(part,))
     with pytest.raises(QuorumError, match=r"site site-2, step train, .*own guard `private`"):
         method.round(state, federation, 1)
+
+
+def test_what_a_site_does_not_look_for_is_not_counted_there(tmp_path: Path) -> None:
+    """Under FedAvg as under pseudo-complete annotation."""
+    name = "fedavg-tagger"
+    usual = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning)
+    tables = [table.model_dump(exclude_none=True) for table in usual.site]
+    tables[2]["knows"] = ["Drug"]
+    settings = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning, site=tables)
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    for number in range(1, settings.rounds + 1):
+        state, _ = method.round(state, federation, number)
+    found = method.extractor(state, None, key=KEY)(engine.site("site-3").test)
+    assert {entity.type for one in found for entity in one.entities} == {"Drug", "Effect"}
+    counts = method.score(state, federation, part="test", round=1)
+    assert counts["site-3"].strict.keys() == {"Drug"}
+    assert counts["site-1"].strict.keys() == {"Drug", "Effect"}
 
 
 # --- rows -----------------------------------------------------------------------------------------
