@@ -214,7 +214,7 @@ def test_a_release_of_feded_holds_no_public_text(note: Path, tmp_path: Path) -> 
     ends = (Entity("T1", "DRUG", ((0, 7),)), Entity("T2", "EFFECT", ((17, 23),)))
     write([*public, Document("p", text, ends)], tmp_path / "public.jsonl", "jsonl")
     files = f'public.files=["{tmp_path / "public.jsonl"}"]'
-    feded = related(tmp_path, "method=feded-relations", files, "rounds=1")
+    feded = related(tmp_path, "method=feded", files, "rounds=1")
     assert any(b"canary" in path.read_bytes() for path in feded.rglob("*.ckpt"))
     out = release(feded, out=tmp_path / "released")
     assert b"canary" not in (out / "relations.safetensors").read_bytes()
