@@ -392,7 +392,7 @@ def failing_reply(folder: Path, step: tuple[str, str], error: Exception) -> byte
     method, name = step
     kind = METHODS[method]
     declared = next(one for one in kind.steps if one.name == name)
-    steps = {name: replace(declared, ask=Nothing, answer=raising)}
+    steps = {name: replace(declared, ask=Nothing, answer=raising, like=())}
     host = Hosting(steps, kind.Memory, 1).host(SiteSpec("site-2", [], folder / "site-2"), {})
     return host.answer(name, 1, encode(Nothing(0)))
 

@@ -28,7 +28,7 @@ ROUNDS = ("rounds=3", "select.every=1", "training.local_epochs=3")
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     folder = tmp_path_factory.mktemp("bags")
-    settings = tiny(folder, "method=lazy-mil", *ROUNDS)
+    settings = tiny(folder, "method=lazy-mil-bags", *ROUNDS)
     return run(settings, out=folder / "run")
 
 

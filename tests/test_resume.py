@@ -48,7 +48,7 @@ def killed(
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "contract.killing", str(task)],
-        env={**os.environ, "PYTHONPATH": str(root / "tests")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "tests"), *sys.path])},
         capture_output=True,
         text=True,
         timeout=2400,

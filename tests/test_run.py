@@ -12,7 +12,8 @@ import pytest
 from confide.errors import MissingDataError, RunError, SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
-from confide.methods.fedavg import FedAvgState
+from confide.kinds.protocol import State
+from confide.methods import METHODS
 from confide.run import RunResult, run
 from confide.runfolder import RunFolder
 from confide.running import Progress, Rounds
@@ -20,6 +21,7 @@ from confide.scoring import Count, EntityCounts, scores
 from confide.settings import dump, parse
 from contract.corpus import tiny, write_conll
 from contract.runs import result, same_run, states
+from federation.generics import Flat
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def test_bytes_are_those_of_the_ledger(done: tuple[RunResult, Any]) -> None:
             totals[entry.direction].get(entry.site, 0) + entry.bytes
         )
     assert found.result["bytes"] == totals
-    weights = decode(FedAvgState, states(found.folder).popitem()[1]).weights
+    weights = decode(METHODS["fedavg-tagger"].State, states(found.folder).popitem()[1]).weights
     rows = [e for e in read_ledger(found.folder / "ledger.jsonl") if e.field == "weights"]
     up = [entry for entry in rows if entry.direction == "up"]
     whole = sum(array.nbytes for array in weights.values())
@@ -265,7 +267,7 @@ class Scripted:
     """A method whose development scores are given: F1 by round, or None where nobody has text."""
 
     name = "scripted"
-    State, Memory = FedAvgState, FedAvgState
+    State, Memory = State[Flat], State[Flat]
 
     def __init__(self, f1s: list[float | None]) -> None:
         self.f1s = f1s
@@ -276,22 +278,7 @@ class Scripted:
         return replace(state, weights={"n": np.array([n])}), {"loss": 1.0}
 
     def start(self, federation: Any) -> Any:
-        empty = np.zeros((0, 16), np.uint8)
-        return FedAvgState(
-            types=[],
-            tag_scheme="iobes",
-            how="none",
-            sizes={},
-            character="cnn",
-            context="none",
-            cnn_widths=[],
-            dropout=0.0,
-            nonce="",
-            check="",
-            word_digests_V16=empty,
-            character_digests_V16=empty,
-            weights={"n": np.array([0])},
-        )
+        return State(Flat(0.0), {"n": np.array([0])}, [])
 
     def score(self, state: Any, federation: Any, *, part: str, round: int) -> Any:
         f1 = self.f1s[round - 1]

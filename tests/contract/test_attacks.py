@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.bounds import LARGEST, odd_part
 from confide.federation.changes import restored
+from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode, fields_of, peek
@@ -24,7 +26,7 @@ from confide.methods import METHODS
 from confide.run import run
 from contract.corpus import tiny
 from contract.entries import pairs
-from contract.runs import same_run, states, stopping_at, use_engine
+from contract.runs import Asking, same_run, states, stopping_at, use_engine
 
 LIAR = "site-1"
 Lie = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -217,3 +219,72 @@ def test_the_largest_number_is_one_that_sites_can_train_from(
     settings = tiny(tmp_path, "method=fedavg-tagger", "rounds=3", sites=2)
     done = run(settings, out=tmp_path / "run").result
     assert [turn["faults"] for turn in done["history"]] == [[], [], []]
+
+
+# --- what a site keeps to itself ------------------------------------------------------------------
+
+PARTS = {
+    "tagger": ("crf", "word"),
+    "encoder": ("tag", "encoder"),
+    "lightner": ("prompts", "bart"),
+    "relations": ("relation", "encoder"),
+    "bags": ("relation", "reader"),
+    "text": ("model", "model"),
+}
+"""Of each kind a part that FedNER keeps private anyhow, and one that it shares."""
+
+
+@pytest.mark.parametrize("method", pairs())
+def test_a_part_that_a_site_keeps_leaves_it_under_no_pair(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server asks for: neither weights nor a gradient of the part."""
+    pair = METHODS[method]
+    part = PARTS[pair.kind.name][pair.method == "fedner"]
+    left: list[tuple[str, str]] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        left.extend((step, name) for name in safetensors.numpy.load(reply))
+
+    use_engine(monkeypatch, Asking, look=look)
+    settings = tiny(tmp_path, f"method={method}", f'guards.private=["{part}"]')
+    if pair.method == "feded":  # what leaves is what a model says, and nothing of the model
+        run(settings, out=tmp_path / "run")
+    else:
+        with pytest.raises(QuorumError, match="a part of the model that the site's own guard"):
+            run(settings, out=tmp_path / "run")
+    fields = [name.partition("/") for _, name in left]
+    assert not [key for field, _, key in fields if key.startswith(f"{part}.") or key == part]
+    assert not {field for field, _, _ in fields} & {"weights", "update", "slope_G"}
+
+
+@pytest.mark.parametrize("kind", ["tagger", "relations"])
+def test_a_method_that_shares_other_parts_alone_may_train(kind: str, tmp_path: Path) -> None:
+    """FedNER leaves these where they are anyhow."""
+    settings = tiny(
+        tmp_path, f"method=fedner-{kind}", f'guards.private=["{PARTS[kind][0]}"]', "rounds=1"
+    )
+    done = run(settings, out=tmp_path / "run").result
+    assert done["history"][0]["failed"] == {}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "relations"])
+def test_a_server_that_asks_for_a_private_part_gets_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server than ours, which asks a site to improve what FedNER would leave to it."""
+    pair, part = METHODS[f"fedner-{kind}"], PARTS[kind][0]
+    answers: list[bytes] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if step == "improve" and not answers:
+            declared = next(one for one in pair.steps if one.name == step)
+            asked = decode(declared.ask, ask)
+            greedy = asked.weights | {f"{part}.linear.bias": np.zeros(3, np.float32)}
+            wanted = encode(dataclasses.replace(asked, weights=greedy))
+            answers.append(engine._hosts[site].answer(step, round + 1, wanted))
+
+    use_engine(monkeypatch, Asking, look=look)
+    settings = tiny(tmp_path, f"method=fedner-{kind}", f'guards.private=["{part}"]', "rounds=1")
+    run(settings, out=tmp_path / "run")
+    assert [decode(Failure, one).code for one in answers] == ["private-part"]

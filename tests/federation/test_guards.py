@@ -156,3 +156,33 @@ def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> No
     assert also_kept == kept
     refused, nothing = asked(4.0, MULTIPLY)
     assert (decode(Failure, refused).code, nothing) == ("no-bound", None)
+
+
+@pytest.mark.parametrize(
+    ("private", "name", "keeps"),
+    [
+        (("crf",), "crf.linear.bias", True),
+        (("word", "crf"), "crf.linear.bias", True),
+        (("prompts",), "prompts", True),
+        (("bilstm.backwards",), "bilstm.backwards.0.bias", True),
+        (("crf",), "crfs.linear.bias", False),
+        (("crf",), "word.crf.weight", False),
+        (("crf.linear",), "crf.linearity", False),
+        ((), "crf.linear.bias", False),
+    ],
+)
+def test_a_part_is_a_whole_name(private: tuple[str, ...], name: str, keeps: bool) -> None:
+    assert Guards(private=private).keeps(name) == keeps
+
+
+@pytest.mark.parametrize("private", [("a",), ("b",), ("other", "b")])
+def test_no_step_uploads_what_a_site_keeps(private: tuple[str, ...], tmp_path: Path) -> None:
+    """Whatever the step: its host looks at what is asked before the step is."""
+    site = Site("site-1", [], guards=Guards(private=private))
+    steps = {step.name: step for step in (MULTIPLY, TELL)}
+    host = SiteHost(site, steps, memory=MemoryStore(tmp_path, Memory), seed=1)
+    assert decode(Failure, host.answer("multiply", 1, encode(ASK))).code == "private-part"
+    assert decode(Said, host.answer("tell", 1, encode(ASK))).turns == 0  # nothing is remembered
+    others = {name: array for name, array in ASK.weights.items() if name not in private}
+    found = decode(Reply, host.answer("multiply", 1, encode(replace(ASK, weights=others))))
+    assert found.weights.keys() == others.keys()

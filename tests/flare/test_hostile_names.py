@@ -155,7 +155,7 @@ def _version_of_a_job(place: Place, name: Any) -> None:
 def _public_file_of_a_job(place: Place, name: Any) -> None:
     if name == "a/b":
         return  # a path below the server's own folder
-    settings = of_a_consortium(tiny(place.folder / "relations", "method=feded"))
+    settings = of_a_consortium(tiny(place.folder / "relations", "method=feded-relations"))
     public = settings.public.model_copy(update={"files": (name,)})
     odd = settings.model_copy(update={"public": public})
     with pytest.raises(SettingsError, match=r"public\.files"):
@@ -379,7 +379,7 @@ def test_a_run_cannot_take_the_name_of_evidence(tmp_path: Path) -> None:
 
 
 def test_a_public_set_is_read_from_the_servers_own_folder(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=feded")
+    settings = tiny(tmp_path, "method=feded-relations")
     engine = HomesEngine(write_site_files(tmp_path / "homes", settings))
     arguments: dict[str, Any] = {"version": __version__, "engine": engine}
     text = as_toml(settings)

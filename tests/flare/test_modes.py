@@ -92,7 +92,7 @@ def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     kit = made.kit("site-1")
     setup(kit, file)
     agree(kit, "fedavg-tagger")
-    assert "[method.fedavg]" in site_file(kit).with_name("consent.toml").read_text()
+    assert "[method.fedavg-tagger]" in site_file(kit).with_name("consent.toml").read_text()
     assert open_in(made.path) == {}
     assert open_in(memory) == {}
 

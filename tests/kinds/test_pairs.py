@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from confide.data.vocabulary import UNK
-from confide.errors import SettingsError
+from confide.errors import ConfideError, QuorumError, SettingsError
+from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode
 from confide.kinds import KINDS
 from confide.kinds.bags.form import words_of
@@ -16,6 +17,7 @@ from confide.kinds.how import how_of
 from confide.learning.seeds import derive_seed
 from confide.methods import METHODS
 from contract.corpus import KEY, tiny
+from contract.entries import ENTRIES
 from kinds.bag_runs import WIDE as SITES
 from kinds.bag_runs import WORDS, begun, learnt
 from methods.relation_runs import started
@@ -53,6 +55,71 @@ def test_two_rounds_of_every_pair_learn_something_finite(tmp_path: Path, name: s
         if pair.personal:
             assert not memory.own.keys() & state.weights.keys()
             assert memory.steps == 2
+
+
+# --- sites without text, and guards ---------------------------------------------------------------
+
+CROSSED = [f"fedavg-{kind}" for kind in KINDS]
+OTHERS = [name for name in METHODS if METHODS[name].method not in ("fedavg", "fedatt", "chain")]
+
+
+@pytest.mark.parametrize("name", [*CROSSED, *OTHERS])
+def test_a_site_without_training_text_is_idle_under_every_pair(tmp_path: Path, name: str) -> None:
+    settings = tiny(tmp_path, f"method={name}", *OWN.get(METHODS[name].method, ()))
+    method, federation, engine = started(tmp_path, settings)
+    engine.site("site-3").train = []
+    state = method.start(federation)
+    assert state.idle == ["site-3"]
+    after, facts = method.round(state, federation, 1)
+    assert np.isfinite(facts["loss"])
+    assert not federation.faults
+    scored = method.score(after, federation, part="test", round=1)
+    assert sorted(scored) == ["site-1", "site-2", "site-3"]
+    federation.draw = lambda *_: ("site-3",)  # type: ignore[method-assign]
+    again, facts = method.round(after, federation, 2)
+    assert (facts["loss"], facts["sentences"]) == (None, 0)
+    assert all(np.array_equal(again.weights[name], a) for name, a in after.weights.items())
+
+
+@pytest.mark.parametrize("name", [*CROSSED, *OTHERS])
+def test_a_run_in_which_every_site_is_idle_is_refused(tmp_path: Path, name: str) -> None:
+    settings = tiny(tmp_path, f"method={name}", *OWN.get(METHODS[name].method, ()))
+    method, federation, engine = started(tmp_path, settings)
+    for site in federation.sites:
+        engine.site(site).train = []
+    with pytest.raises(ConfideError, match="no site has a"):
+        method.start(federation)
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_a_part_that_a_site_keeps_to_itself_is_trained_nowhere_else(
+    tmp_path: Path, name: str
+) -> None:
+    """The guard `private` stands where the part would leave, whatever the kind."""
+    method, federation, engine = started(tmp_path, tiny(tmp_path, f"method={name}"))
+    state = method.start(federation)
+    part = sorted(state.weights)[-1].rpartition(".")[0]
+    engine.site("site-2").guards = Guards(private=(part,))
+    with pytest.raises(QuorumError, match=r"site site-2, step train, .*own guard `private`"):
+        method.round(state, federation, 1)
+
+
+def test_what_a_site_does_not_look_for_is_not_counted_there(tmp_path: Path) -> None:
+    """Under FedAvg as under pseudo-complete annotation."""
+    name = "fedavg-tagger"
+    usual = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning)
+    tables = [table.model_dump(exclude_none=True) for table in usual.site]
+    tables[2]["knows"] = ["Drug"]
+    settings = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning, site=tables)
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    for number in range(1, settings.rounds + 1):
+        state, _ = method.round(state, federation, number)
+    found = method.extractor(state, None, key=KEY)(engine.site("site-3").test)
+    assert {entity.type for one in found for entity in one.entities} == {"Drug", "Effect"}
+    counts = method.score(state, federation, part="test", round=1)
+    assert counts["site-3"].strict.keys() == {"Drug"}
+    assert counts["site-1"].strict.keys() == {"Drug", "Effect"}
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -145,8 +145,11 @@ def test_floors_keep_rare_words_out(tmp_path: Path, min_count: int, min_sites: i
 
 def test_the_floor_of_sites_does_not_sink_when_sites_fail(tmp_path: Path) -> None:
     """Two of three sites are gone; what one site reports is no word of two sites."""
-    broken = {name: train if name == "north" else [] for name, train in TEXTS.items()}
-    found = agreed(federation(tmp_path, broken, at_least=1), min_sites=2)
+    sites = federation(tmp_path, TEXTS, at_least=1)
+    for name in ("south", "west"):
+        sites._engine._hosts[name].site.key_file = None  # type: ignore[attr-defined]
+    found = agreed(sites, min_sites=2)
+    assert set(found.sentences) == {"north"}
     assert len(found.word_digests_V16) == 0
     alone = agreed(federation(tmp_path, {"north": TEXTS["north"]}), min_sites=2)
     assert len(alone.word_digests_V16) > 0  # a federation of one has no other site to ask for
@@ -230,8 +233,6 @@ def test_a_sites_own_floor_keeps_its_rare_words_at_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "guards", "code"),
     [
-        ([], {}, "no-training-text"),
-        ([Document("d", " \n")], {}, "no-training-text"),
         (TEXTS["north"], {"min_sentences": 3}, "too-few-sentences"),
     ],
 )
@@ -241,6 +242,17 @@ def test_a_site_refuses_in_its_own_words(
     with pytest.raises(Refusal) as caught:
         reply(train, tmp_path, **guards)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("train", [[], [Document("d", " \n")]], ids=["nothing", "blank"])
+def test_a_site_without_text_has_no_words_and_takes_part(
+    tmp_path: Path, train: list[Document]
+) -> None:
+    found = agreed(federation(tmp_path, {**TEXTS, "east": train}))
+    assert found.sentences == {"north": 2, "south": 1, "west": 1, "east": 0}
+    assert found.types_by_site["east"] == []
+    plain = agreed(federation(tmp_path / "plain", TEXTS))
+    assert np.array_equal(found.word_digests_V16, plain.word_digests_V16)
 
 
 def test_files_are_compared_without_being_shown() -> None:

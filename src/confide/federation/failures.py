@@ -34,7 +34,7 @@ CODES = {
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
     "small-batch": "a gradient would be of fewer sentences than the site's own guard `min_batch`",
-    "private-part": "the method would share a part of the tagger that the site's own guard"
+    "private-part": "the method would share a part of the model that the site's own guard"
     " `private` keeps",
     "no-bound": "the method does not say how what this step uploads can be kept within the site's"
     " own guard `max_norm`",

@@ -52,6 +52,10 @@ class Guards:
     private: tuple[str, ...] = ()
     max_norm: float | None = None
 
+    def keeps(self, name: str) -> bool:
+        """Whether an array of this name is of a part of the model that must stay at the site."""
+        return f"{name}.".startswith(tuple(f"{part}." for part in self.private))
+
 
 def bound_of(step: Step, most: float | None) -> Callable[[Any, Any], Any]:
     """What a reply becomes before it leaves, given its ask: itself, where there is no bound.

@@ -133,9 +133,8 @@ class SiteHost:
 
     def _keep_private(self, step: Step, ask: Any) -> None:
         """Raise Refusal where a part of the model would leave that this site keeps to itself."""
-        starts = tuple(f"{part}." for part in self.site.guards.private)
         for asked, _ in step.like:
-            if any(f"{name}.".startswith(starts) for name in getattr(ask, asked)):
+            if any(map(self.site.guards.keeps, getattr(ask, asked))):
                 raise Refusal("private-part")
 
     def _opened(self, step: Step, data: bytes) -> Any:

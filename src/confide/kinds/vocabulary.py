@@ -130,11 +130,12 @@ def check_key(site: Site, memory: object, ask: CheckKey, turn: Turn) -> tuple[Ke
 def count_vocabulary(
     site: Site, memory: object, ask: CountVocabulary, turn: Turn
 ) -> tuple[VocabularyCounted, object]:
-    """Count words, characters and tag names of the training text (Fig. 3, steps 1 and 2)."""
+    """Count words, characters and tag names of the training text (Fig. 3, steps 1 and 2).
+
+    A site without text has none of them.
+    """
     key = site.key()
     examples = training_examples(site)
-    if not examples:
-        raise Refusal("no-training-text")
     types = sorted({span[2] for example in examples for span in example.spans})
     if ask.types and not set(types) <= set(ask.types):
         raise Refusal("tag-outside-set")
@@ -154,7 +155,7 @@ def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
         check_digests(kind, digests)
         if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
             raise GuardError(f"the counts of {kind}s are not counts")
-    if reply.sentences < 1:
+    if reply.sentences < 0:
         raise GuardError("sentences is not a count")
     check_names("types", reply.types)
     if ask.types and not set(reply.types) <= set(ask.types):

@@ -203,7 +203,7 @@ class GuardsTable(Table):
     """A site's own limits: what it refuses, whatever the server asks.
 
     It refuses to train on fewer sentences, to give a gradient of fewer (`min_batch`), to share a
-    `private` part of the tagger, and more rounds; over real sites also to be one of fewer sites.
+    `private` part of the model, and more rounds; over real sites also to be one of fewer sites.
     What training uploads changes by no more than `max_norm`, if it is given (inf: by any).
     """
 

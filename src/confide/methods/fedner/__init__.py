@@ -155,7 +155,8 @@ class FedNER(FedAvg):
         """
         head = agreed.form.head
         if head and head not in private and self._own.types == "own":
-            compare_types(federation, agreed.types, step=self.kind.steps[0], head=head)
+            own = {site: t for site, t in agreed.types.items() if agreed.sentences.get(site, 1)}
+            compare_types(federation, own, step=self.kind.steps[0], head=head)
 
     def round(
         self, state: FedNERState[Any], federation: Federation, n: int

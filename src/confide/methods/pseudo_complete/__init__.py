@@ -97,8 +97,12 @@ class PseudoComplete(FedAvg):
         self, state: CompleteState[Any], federation: Federation, n: int
     ) -> tuple[CompleteState[Any], dict[str, Any]]:
         """Algorithm 1: instance weights, pseudo-complete annotation, training, the mean."""
-        own = self._own
-        sites = federation.draw(self._run.federation.fraction, n)
+        own, how = self._own, how_of(self._run, n)
+        drawn = federation.draw(self._run.federation.fraction, n)
+        sites = tuple(site for site in drawn if site not in state.idle)
+        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        if not sites:
+            return state, {**facts, "sites": list(drawn), "sentences": 0, "own": 0, "pseudo": 0}
         learnt = n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
@@ -110,7 +114,7 @@ class PseudoComplete(FedAvg):
             sites = tuple(site for site in sites if site not in out)
         ask = Complete(
             weights=state.weights,
-            how=how_of(self._run, n),
+            how=how,
             distil=own.distil and learnt,
             slope_G=slope_G,
             kept=own.momentum,
@@ -119,9 +123,8 @@ class PseudoComplete(FedAvg):
         )
         total = federation.sum(COMPLETE, ask, round=n, sites=sites)
         mean = {name: (a / total.weight).astype(np.float32) for name, a in total.weights.items()}
-        facts = {
+        facts |= {
             "loss": total.loss / total.weight,
-            "learning_rate": ask.how.learning_rate,
             "sites": list(sites),
             "sentences": total.examples,
             "own": total.own,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from confide.data.completing import completed
 from confide.data.examples import Span
 from confide.errors import GuardError
+from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, bounded, near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -198,6 +199,8 @@ def weigh(
 ) -> tuple[Weighed, Counting[F]]:
     """The target gradient; those of single sentences stay here (Algorithm 2)."""
     memory = known(memory)
+    if site.guards.keeps(ask.shared):
+        raise Refusal("private-part")
     slopes = _slopes(_desk(site, memory), ask, round=turn.round)
     return Weighed(slopes.target_SG.sum(0)), memory
 
