@@ -19,12 +19,12 @@ from pydantic import ValidationError
 
 from confide.errors import MissingDataError, SettingsError, printable
 from confide.settings.base import Table
+from confide.settings.defaults import defaults
 from confide.settings.tables import (
     REFERENCES,
     SIMULATED,
     TABLES,
     Settings,
-    defaults,
     kind_of,
 )
 from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, parse_toml, read_toml

@@ -1,0 +1,86 @@
+"""What settings are where a file says nothing, by method and kind of model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confide.settings.tables import RATES
+
+_ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
+    "optimiser": "adamw",
+    "learning_rate": 2.5e-5,
+    "decay": 1.0,
+    "batch_size": 4,
+    "local_epochs": 2,
+    "clip": 1.0,
+}
+OF_PAIRS: dict[str, dict[str, Any]] = {
+    "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
+    "fedner-encoder": {"training": {"learning_rate": 5e-5}},
+    "fedner-lightner": {"training": {"learning_rate": 3e-5}},
+    "fedner-relations": {"training": {"learning_rate": 5e-5}},
+}
+OF_METHODS: dict[str, dict[str, Any]] = {
+    "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
+        "rounds": 3000,
+        "training": {"optimiser": "adam", "learning_rate": 0.001, "decay": 1.0, "batch_size": 64},
+        "model": {
+            "character_dim": 100,
+            "character_filters": 200,
+            "cnn_filters": 200,
+            "dropout": 0.2,
+            "tag_scheme": "iob2",
+        },
+        "select": {"every": 50},
+    },
+    "pseudo-complete": {"rounds": 25},  # Wang et al. 2023, App. C
+}
+OF_KINDS: dict[str, dict[str, Any]] = {
+    "encoder": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
+    "lightner": {  # Wang et al. 2023, App. C
+        "training": {
+            "optimiser": "adamw",
+            "learning_rate": 3e-5,
+            "decay": 1.0,
+            "batch_size": 8,
+            "local_epochs": 1,
+            "clip": 1.0,
+        },
+    },
+    "relations": {"training": _ENCODER},
+    "bags": {  # Sui et al. 2021, 4.1 and its grid
+        "training": {
+            "optimiser": "sgd",
+            "learning_rate": 0.1,
+            "momentum": 0.0,
+            "decay": 0.99,
+            "batch_size": 32,
+            "local_epochs": 3,
+            "weight_decay": 1e-5,
+        },
+    },
+    "text": {  # those of `confide pretrain`, but for its falling rate
+        "rounds": 20,
+        "training": {
+            "optimiser": "adamw",
+            "learning_rate": 0.001,
+            "decay": 0.95,
+            "batch_size": 8,
+            "local_epochs": 1,
+            "weight_decay": 0.01,
+            "clip": 1.0,
+        },
+    },
+}
+"""What settings are where they differ from the tables' own defaults: a pair's go before a method's,
+and these before a kind's."""
+OF_TASKS: dict[str, dict[str, Any]] = {
+    task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
+}
+"""What settings are for a task, whatever the method."""
+
+
+def defaults(task: str, method: str, kind: str) -> list[dict[str, Any]]:
+    """What settings are where nothing is said, the first that says something first."""
+    named = (OF_PAIRS.get(f"{method}-{kind}"), OF_METHODS.get(method), OF_KINDS.get(kind))
+    return [one for one in (*named, OF_TASKS.get(task)) if one]
