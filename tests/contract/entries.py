@@ -228,7 +228,7 @@ STEPS = [
 def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
     """The mark of a step that an earlier pair has too: it is the same code.
 
-    Of a method's own step and one kind, and of any kind where the pair is not `crossed`.
+    Of one task; and of any task where the pair is `crossed`.
     """
     return [] if (method, step) in FIRST else [pytest.mark.slow]
 
@@ -237,9 +237,9 @@ def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     found: dict[Any, tuple[str, str]] = {}
     for method, name in sorted(steps, key=lambda one: ENTRIES[one[0]].crossed):
         answer = next(one.answer for one in METHODS[method].steps if one.name == name)
-        kind = "" if ENTRIES[method].crossed else METHODS[method].kind.name
-        if kind or not any(one is answer for one, _ in found):
-            found.setdefault((answer, kind), (method, name))
+        task = "" if ENTRIES[method].crossed else METHODS[method].task
+        if task or not any(one is answer for one, _ in found):
+            found.setdefault((answer, task), (method, name))
     return set(found.values())
 
 

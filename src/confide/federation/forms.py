@@ -163,13 +163,13 @@ def _flat(kind: type, field: dataclasses.Field[Any], hint: Any) -> Form:
     return _form(field, hint)
 
 
-def made_of(kind: Any, values: Mapping[str, Any], start: str = "") -> Any:
+def made_of(kind: Any, values: Mapping[str, Any], *, start: str = "") -> Any:
     """The message of this class that has these values, by the names of `forms_of`."""
     own = {}
     for field, hint in _declared(kind):
         name = start + field.name
         nested = dataclasses.is_dataclass(class_of(hint))
-        own[field.name] = made_of(hint, values, f"{name}.") if nested else values[name]
+        own[field.name] = made_of(hint, values, start=f"{name}.") if nested else values[name]
     return class_of(kind)(**own)
 
 
