@@ -206,7 +206,7 @@ ENTRIES: dict[str, Entry] = {
 _CROSSED: dict[str, dict[str, Any]] = {
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
-    "fedner-relations": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
 }
 """What other pairs need besides."""
 
