@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from confide.errors import GuardError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import decode, encode
+from confide.federation.messages import carries, decode, encode
 from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Step
 from federation.toys import MULTIPLY, TELL, Ask, Memory, Reply, Said, ask, multiply
@@ -184,5 +184,21 @@ def test_no_step_uploads_what_a_site_keeps(private: tuple[str, ...], tmp_path: P
     assert decode(Failure, host.answer("multiply", 1, encode(ASK))).code == "private-part"
     assert decode(Said, host.answer("tell", 1, encode(ASK))).turns == 0  # nothing is remembered
     others = {name: array for name, array in ASK.weights.items() if name not in private}
+    again = host.answer("multiply", 1, encode(replace(ASK, weights=others)))
+    assert decode(Failure, again).code == "private-part", "a name that protects nothing is no guard"
+
+
+def test_a_part_that_the_memory_keeps_may_stay_out_of_what_is_asked(tmp_path: Path) -> None:
+    site = Site("site-1", [], guards=Guards(private=("b",)))
+    memory = MemoryStore(tmp_path, Keeping)
+    memory.commit(0, "begin", Keeping(["b"]))
+    host = SiteHost(site, {"multiply": MULTIPLY}, memory=memory, seed=1)
+    others = {name: array for name, array in ASK.weights.items() if name != "b"}
     found = decode(Reply, host.answer("multiply", 1, encode(replace(ASK, weights=others))))
     assert found.weights.keys() == others.keys()
+    assert decode(Failure, host.answer("multiply", 2, encode(ASK))).code == "private-part"
+
+
+@dataclass(frozen=True)
+class Keeping:
+    private: list[str] = carries("parts that stay here")

@@ -118,9 +118,9 @@ class SiteHost:
             raise Refusal("too-many-rounds")
         bound = bound_of(step, self.site.guards.max_norm)
         ask = self._opened(step, data)
-        self._keep_private(step, ask)
-        seed = derive_seed(self._seed, round, self.site.name, step.drawn or name)
         before = self._memory.before(round, name)
+        self._keep_private(step, ask, before)
+        seed = derive_seed(self._seed, round, self.site.name, step.drawn or name)
         reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
@@ -131,10 +131,17 @@ class SiteHost:
             self._memory.commit(round, name, after)
         return encoded
 
-    def _keep_private(self, step: Step, ask: Any) -> None:
-        """Raise Refusal where a part of the model would leave that this site keeps to itself."""
+    def _keep_private(self, step: Step, ask: Any, memory: Any) -> None:
+        """Raise Refusal where a part of the model would leave that this site keeps to itself.
+
+        Every part that its guard names must be one that its memory keeps: a name that the model
+        does not have would protect nothing.
+        """
+        guards = self.site.guards
+        if step.like and not set(guards.private) <= set(getattr(memory, "private", ())):
+            raise Refusal("private-part")
         for asked, _ in step.like:
-            if any(map(self.site.guards.keeps, getattr(ask, asked))):
+            if any(map(guards.keeps, getattr(ask, asked))):
                 raise Refusal("private-part")
 
     def _opened(self, step: Step, data: bytes) -> Any:

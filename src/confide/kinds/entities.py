@@ -119,7 +119,7 @@ class EntityDesk(Generic[E]):
         """What makes the process's model."""
         return self.form.bench(self.site).modeller
 
-    def trainer(self, how: How) -> Modeller:
+    def trained_by(self, how: How) -> Modeller:
         """What trains it as `how` says."""
         return self.modeller
 
@@ -175,7 +175,7 @@ class EntityDesk(Generic[E]):
             raise Refusal("no-training-text")
         model = self.model(weights)
         self.fill(model, how)
-        report = self.trainer(how).fit(
+        report = self.trained_by(how).fit(
             model,
             text,
             weights_S=each_S,
@@ -191,7 +191,7 @@ class EntityDesk(Generic[E]):
         if not len(self.own):
             raise Refusal("no-training-text")
         model = self.model(weights, lent=True)
-        loss, slope = self.trainer(how).gradient(
+        loss, slope = self.trained_by(how).gradient(
             model, self.own, size=how.batch_size, clip=how.clip, seed=seed
         )
         return loss, slope, min(how.batch_size, len(self.own))

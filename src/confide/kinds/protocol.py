@@ -288,7 +288,7 @@ def _other_vectors(parted: Parted) -> FederationError:
 
 
 def scores_from(
-    federation: Federation, kind: Kind, step: Step, ask: Any, *, round: int
+    federation: Federation, kind: Kind, *, step: Step, ask: Any, round: int
 ) -> dict[str, Counts]:
     """Every site's counts, asked by this step."""
     replies = federation.ask(step, ask, round=round)

@@ -135,10 +135,11 @@ def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[T
     fitted = desk.fit(ask.weights, ask.how, seed=turn.seed)
     rows = desk.rows_seen() if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
-    return reply_of(fitted, weight, {name: rows[name] for name in ask.tables}), memory
+    seen = {name: rows[name] for name in ask.tables}
+    return reply_of(fitted, weight, seen=seen), memory
 
 
-def reply_of(fitted: Fitted, weight: float, seen: Arrays | None = None) -> Trained:
+def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Trained:
     """What training came to, times the site's weight; `seen` is 1 for each row that counts."""
     weights, own = fitted.weights, seen or {}
     if weight != 1.0:
@@ -281,7 +282,7 @@ class FedAvg:
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
         ask = Score(state.weights, part)
-        return scores_from(federation, self.kind, self._step(SCORE), ask, round=round)
+        return scores_from(federation, self.kind, step=self._step(SCORE), ask=ask, round=round)
 
     def model(self, state: State[Any], memory: object) -> tuple[Any, Arrays]:
         """The common model, the same for all sites: its form and its weights."""

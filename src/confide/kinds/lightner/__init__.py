@@ -140,7 +140,7 @@ class LightnerForm:
 class LightnerDesk(EntityDesk[LightnerForm]):
     """The same at a site: an adversary is told which site it is."""
 
-    def trainer(self, how: How) -> Modeller:
+    def trained_by(self, how: How) -> Modeller:
         """What trains the model as `how` says."""
         modeller, form = self.modeller, self.form
         if not isinstance(modeller, AdversarialModeller):

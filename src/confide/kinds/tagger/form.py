@@ -254,7 +254,7 @@ class TaggerDesk(EntityDesk[TaggerForm]):
         """A keyed check value of the file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def trainer(self, how: How) -> CrfModeller:
+    def trained_by(self, how: How) -> CrfModeller:
         """What trains it as `how` says."""
         assert isinstance(self.modeller, CrfModeller)
         return replace(self.modeller, word_dropout=how.word_dropout)

@@ -169,8 +169,8 @@ class FedED(FedAvg):
         weights, distilled = self._student.learn(
             state.form,
             state.public,
-            state.labels,
-            state.weights,
+            labels=state.labels,
+            weights=state.weights,
             teacher_SR=teacher_of(total, ask, temperature=own.temperature),
             temperature=own.temperature if own.temper_student else 1.0,
             how=replace(
@@ -199,7 +199,9 @@ class FedED(FedAvg):
         """
         weights = state.weights if part == "test" else self._sent(state)
         ask = ScoreModel(weights, state.version, part)
-        return scores_from(federation, self.kind, self._step(SCORE_MODEL), ask, round=round)
+        return scores_from(
+            federation, self.kind, step=self._step(SCORE_MODEL), ask=ask, round=round
+        )
 
     def _sent(self, state: FedEDState[Any, Any]) -> Arrays:
         """The central model as it goes into an ask: not at all, where the sites keep it."""

@@ -202,7 +202,7 @@ class FedNER(FedAvg):
         """Every site's counts on its own held-out text, each with its own tagger."""
         ask = ScoreOwn(self._sent(state), self._run.select.by)
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
-        return scores_from(federation, self.kind, step, ask, round=round)
+        return scores_from(federation, self.kind, step=step, ask=ask, round=round)
 
     def model(self, state: FedNERState[Any], memory: Any) -> tuple[Any, Arrays]:
         """The model that a site kept: its form and its weights."""
