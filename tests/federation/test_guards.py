@@ -191,8 +191,9 @@ def test_no_step_uploads_what_a_site_keeps(private: tuple[str, ...], tmp_path: P
 def test_a_part_that_the_memory_keeps_may_stay_out_of_what_is_asked(tmp_path: Path) -> None:
     site = Site("site-1", [], guards=Guards(private=("b",)))
     memory = MemoryStore(tmp_path, Keeping)
-    memory.commit(0, "begin", Keeping(["b"]))
-    host = SiteHost(site, {"multiply": MULTIPLY}, memory=memory, seed=1)
+    memory.commit(0, "begin", Keeping(0, [], private=["b"]))
+    step = replace(MULTIPLY, answer=lambda *given: (MULTIPLY.answer(*given)[0], given[1]))
+    host = SiteHost(site, {"multiply": step}, memory=memory, seed=1)
     others = {name: array for name, array in ASK.weights.items() if name != "b"}
     found = decode(Reply, host.answer("multiply", 1, encode(replace(ASK, weights=others))))
     assert found.weights.keys() == others.keys()
@@ -200,5 +201,5 @@ def test_a_part_that_the_memory_keeps_may_stay_out_of_what_is_asked(tmp_path: Pa
 
 
 @dataclass(frozen=True)
-class Keeping:
+class Keeping(Memory):
     private: list[str] = carries("parts that stay here")
