@@ -174,7 +174,7 @@ def _annotated(
 
     None where all sites annotate the same.
     """
-    if not any(table.knows for table in settings.site):
+    if not method_of(settings).apart and not any(table.knows for table in settings.site):
         return None
     seen = folder.result()["data"]["sites"].get(site, {}).get("entities", {})
     return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)

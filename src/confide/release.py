@@ -150,7 +150,12 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
 
 
 def _apart(settings: Settings) -> int:
-    return sum(bool(table.knows) for table in settings.site)
+    """How many sites annotate some of the types only, so far as the settings say.
+
+    1 at least, where the method is for such sites.
+    """
+    named = sum(bool(table.knows) for table in settings.site)
+    return max(named, int(method_of(settings).apart))
 
 
 def _bart_of(run: RunFolder, method: type[Method], settings: Settings, *, out: Path) -> Path:

@@ -103,8 +103,8 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             counts[spec.name] = made[3].counts(spec.test)
             continue
         predicted = made[3](spec.test)
-        if spec.knows:
-            predicted = among(predicted, spec.test, {*spec.knows, *spec.test_knows})
+        if method.task == "ner" and (spec.knows or method.apart):
+            predicted = among(predicted, spec.test, annotated_at(spec))
         if method.task == "re":
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
         else:
@@ -112,6 +112,12 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             if has_weights(method.Memory):
                 keep_weights(made[3], spec, method.Memory)
     return counts
+
+
+def annotated_at(spec: SiteSpec) -> set[str]:
+    """The types that a site annotates, in training or in test text."""
+    seen = {entity.type for one in spec.train for entity in one.entities}
+    return {*(spec.knows or seen), *spec.test_knows}
 
 
 def has_weights(memory: Any) -> bool:

@@ -29,9 +29,10 @@ from confide.text.document import Document
 class Method(Protocol):
     """What a method of one kind is: steps, messages, a start and a round that read like the paper.
 
-    `personal`: every site ends with a model of its own, part of which is in its memory only.
-    `keyed`: who has no key of the sites cannot use the model. `public` is text that the server and
-    all sites may read, for a method that makes use of it.
+    `apart`: it is for sites of which each annotates some of the types. `personal`: every site ends
+    with a model of its own, part of which is in its memory only. `keyed`: who has no key of the
+    sites cannot use the model. `public` is text that the server and all sites may read, for a
+    method that makes use of it.
     """
 
     name: ClassVar[str]
@@ -44,6 +45,7 @@ class Method(Protocol):
     task: ClassVar[Task]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
+    apart: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 

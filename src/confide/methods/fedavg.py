@@ -236,6 +236,7 @@ class FedAvg:
     State: ClassVar[Any] = FedAvgState
     Memory: ClassVar[Any] = Kept
     personal: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 

@@ -40,10 +40,11 @@ from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import SCORE, F, State
+from confide.kinds.protocol import F, State
 from confide.methods.fedavg import FedAvg
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
+    SCORE_APART,
     TAKE_AND_COUNT,
     WEIGH,
     Complete,
@@ -81,10 +82,11 @@ class PseudoComplete(FedAvg):
     """The method: `start` agrees on tags, `round` annotates, weighs and trains."""
 
     method: ClassVar[str] = "pseudo-complete"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE)
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE_APART)
     Settings: ClassVar[type] = PseudoCompleteSettings
     State: ClassVar[Any] = CompleteState
     Memory: ClassVar[Any] = Counting
+    apart: ClassVar[bool] = True
 
     def start(self, federation: Federation) -> CompleteState[Any]:
         """Agree on the types and on the form of the model, and draw its first weights."""

@@ -24,7 +24,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.entities import EntityDesk
 from confide.kinds.how import How
-from confide.kinds.protocol import F, Kept, Take, Taken, check_taken, taken
+from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
 from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.modelling import Slopes
@@ -233,6 +233,18 @@ def complete(
     return reply, after
 
 
+def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
+    """Count what the common model gets right on the site's held-out text.
+
+    Of types that nobody annotated in that text, nothing is counted: what is found may be right.
+    """
+    memory = known(memory)
+    if ask.part not in HELD_OUT:
+        raise Refusal("bad-ask")
+    found: Any = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
+    return found, memory
+
+
 def _desk(site: Site, memory: Counting[Any]) -> EntityDesk[Any]:
     desk: EntityDesk[Any] = memory.form.at(site)
     return desk
@@ -297,6 +309,7 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
 
 
 TAKE_AND_COUNT = Step.of(take, check=check_taken)
+SCORE_APART = Step.of(score)
 WEIGH = Step.of(
     weigh,
     summed=True,
