@@ -369,3 +369,8 @@ def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:
     found = predict(tmp_path / "pooled", [text])
     write(found, tmp_path / "found.jsonl", "jsonl")
     assert (tmp_path / "found.jsonl").read_text()
+
+
+def test_a_tagger_without_a_part_that_is_private_by_itself_trains(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=fedner-tagger", "model.bilstm_layers=0", "rounds=1")
+    assert run(settings, out=tmp_path / "run").result["rounds"] == 1

@@ -34,7 +34,7 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
@@ -121,7 +121,7 @@ class FedNER(FedAvg):
         private = self._private(agreed.form)
         self._check_types(federation, agreed, private)
         first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        _check_parts(first, private)
+        _check_parts(first, set(private) - set(agreed.form.private))
         shared = {name: value for name, value in first.items() if not is_of(name, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
         words = {name: v for name, v in shared.items() if name == agreed.form.word_table}
@@ -257,8 +257,11 @@ def compare_types(
     )
 
 
-def _check_parts(weights: Arrays, private: Sequence[str]) -> None:
-    """Raise SettingsError where no parameter is of a part that is to be private."""
+def _check_parts(weights: Arrays, private: Collection[str]) -> None:
+    """Raise SettingsError where no parameter is of a part that is to be private.
+
+    Of the parts that a kind keeps private by itself a model may lack one: a tagger its BiLSTM.
+    """
     odd = [part for part in private if not any(is_of(name, [part]) for name in weights)]
     if odd:
         parts = sorted({name.partition(".")[0] for name in weights})
