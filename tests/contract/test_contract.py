@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from confide.errors import CheckpointError, DataError, QuorumError, RunError
-from confide.federation.forms import class_of, value_at
+from confide.federation.forms import class_of
 from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
@@ -314,7 +315,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
     state = decode(METHODS[method].State, states(tmp_path / "run").popitem()[1])
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
-            assert all(np.isfinite(array).all() for array in value_at(state, name).values())
+            assert all(np.isfinite(array).all() for array in attrgetter(name)(state).values())
     assert done.result["scores"]["overall"][SCORING[settings.task].unit] > 0
 
 

@@ -24,7 +24,6 @@ from confide.federation.forms import (
     limits_with,
     made_of,
     undeclared,
-    value_at,
     values_of,
 )
 from confide.federation.guards import check_reply
@@ -120,8 +119,8 @@ def test_one_argument_is_not_another() -> None:
 
 def test_values_are_found_and_put_together_by_their_names() -> None:
     message = deep()
-    assert value_at(message, "has.form.width") == 3
-    assert value_at(message, "name") == "text"
+    named = {name: value for name, _, value in values_of(message)}
+    assert (named["has.form.width"], named["name"]) == (3, "text")
     again = made_of(Deep, {name: value for name, _, value in values_of(message)})
     assert encode(again) == encode(message)
 

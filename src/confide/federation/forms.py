@@ -173,13 +173,6 @@ def made_of(kind: Any, values: Mapping[str, Any], *, start: str = "") -> Any:
     return class_of(kind)(**own)
 
 
-def value_at(message: Any, name: str) -> Any:
-    """The value of a field, which may be one of a message in a field."""
-    for part in name.split("."):
-        message = getattr(message, part)
-    return message
-
-
 def _form(field: dataclasses.Field[Any], hint: Any) -> Form:
     kind, most = _kind(hint), int(field.metadata.get("most", 0))
     what, was = (
