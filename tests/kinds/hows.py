@@ -17,7 +17,7 @@ PLAIN = How(
     epochs=1,
     word_dropout=0.0,
     vectors=False,
-    progress=0.0,
+    round=1,
 )
 
 

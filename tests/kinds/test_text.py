@@ -13,12 +13,12 @@ from confide.comparison import compare
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.messages import decode
 from confide.federation.site import Site
-from confide.kinds.protocol import State
 from confide.kinds.text.desk import TextScored, check_text_scored
 from confide.kinds.text.form import TextForm, find_base
 from confide.learning.bart_files import load_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.texts import made_bart
+from confide.methods.fedavg import FedAvgState
 from confide.opening import opened
 from confide.release import release, release_task
 from confide.report import report
@@ -31,10 +31,10 @@ from contract.runs import states
 PARTS = ("train", "dev", "test")
 
 
-def trained(tmp_path: Path, *overrides: str, **tree: Any) -> tuple[Path, State[TextForm]]:
+def trained(tmp_path: Path, *overrides: str, **tree: Any) -> tuple[Path, FedAvgState[TextForm]]:
     settings = tiny(tmp_path, "method=fedavg-text", *overrides, **tree)
     folder = run(settings, out=tmp_path / "run").folder
-    return folder, decode(State[TextForm], states(folder).popitem()[1])
+    return folder, decode(FedAvgState[TextForm], states(folder).popitem()[1])
 
 
 def test_the_encoder_stays_and_the_decoder_alone_travels(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_mean_is_of_what_each_site_comes_to_by_itself(tmp_path: Path) -> Non
         trained(tmp_path / table["name"], "rounds=1", "seed=1", site=[table])[1] for table in tables
     ]
     folder = run(both, out=tmp_path / "run").folder
-    state = decode(State[TextForm], states(folder).popitem()[1])
+    state = decode(FedAvgState[TextForm], states(folder).popitem()[1])
     heavy = [own_sentences(table) for table in tables]
     assert heavy[0] != heavy[1]
     for name, array in state.weights.items():
@@ -147,7 +147,7 @@ def test_a_site_without_text_of_its_own_is_not_asked_to_train(tmp_path: Path) ->
         (tmp_path / "data" / "site-2" / "test.txt").read_text()
     )
     done = run(settings, out=tmp_path / "run").result
-    state = decode(State[TextForm], states(tmp_path / "run").popitem()[1])
+    state = decode(FedAvgState[TextForm], states(tmp_path / "run").popitem()[1])
     assert state.idle == [table.name]
     assert done["history"][0]["failed"] == {}
     for name in ("site-1", "site-2"):

@@ -22,7 +22,7 @@ class How:
     epochs: int = carries("passes over the site's training text")
     word_dropout: float = carries("share of words that are read as the unknown one")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
-    progress: float = carries("how much of the run is over, for what changes on the way")
+    round: int = carries("the round, for what changes on the way")
     proximal: float = carries("how strongly training is held to where it began", start=float)
 
     @property
@@ -55,5 +55,5 @@ def how_of(run: RunSettings, round: int) -> How:
         epochs=own.local_epochs,
         word_dropout=own.word_dropout,
         vectors=round == 1,
-        progress=(round - 1) / run.rounds,
+        round=round,
     )

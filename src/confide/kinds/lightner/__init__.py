@@ -71,6 +71,7 @@ class LightnerForm:
     longest: int = carries("word pieces that are read at once")
     adversary: str = carries("what it is trained against: none, dann, fada or fade")
     reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
+    rises: int = carries("rounds over which that grows; 0 without an adversary")
     told_apart: list[str] = carries("names of the sites that the adversary tells apart")
 
     def first(self, seed: int) -> Arrays:
@@ -148,7 +149,8 @@ class LightnerDesk(EntityDesk[LightnerForm]):
         if self.site.name not in form.told_apart:
             raise Refusal("bad-ask")
         own = form.told_apart.index(self.site.name)
-        return replace(modeller, site=own, reversal=Reversal(form.reversal).at(how.progress))
+        progress = (how.round - 1) / max(1, form.rises)
+        return replace(modeller, site=own, reversal=Reversal(form.reversal).at(progress))
 
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
@@ -207,7 +209,13 @@ class LightnerKind(EntityKind):
             run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
         )
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
-        form = LightnerForm(**own, types=types, digest=digest, told_apart=told_apart)
+        form = LightnerForm(
+            **own,
+            types=types,
+            digest=digest,
+            rises=run.rounds if told_apart else 0,
+            told_apart=told_apart,
+        )
         return Agreed(
             form,
             sorted(replies),
