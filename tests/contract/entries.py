@@ -256,7 +256,18 @@ def pairs(*, slow: bool = False, of: Sequence[str] = tuple(METHODS)) -> list[Any
     ]
 
 
-EVERY_STEP = [pytest.param(*pair, marks=slow_if_repeated(*pair)) for pair in STEPS]
+_AS_FEDAVG = {
+    name
+    for name, pair in METHODS.items()
+    if pair.method in ("fedatt", "chain") and ENTRIES[name].crossed
+}
+"""Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""
+
+EVERY_STEP = [
+    pytest.param(*pair, marks=slow_if_repeated(*pair))
+    for pair in STEPS
+    if pair in FIRST or pair[0] not in _AS_FEDAVG
+]
 """The same as parameters of tests, each step once among those that are not slow."""
 
 
