@@ -118,7 +118,8 @@ def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
     assert {fault["site"] for fault in blamed} <= {LIAR}
     if METHODS[method].method != "chain" or lie == "1e30":
         codes = {turn["failed"].get(LIAR) for turn in done["history"]}
-        assert codes <= {"refused", "too-far"}
+        small = method == "fedner-lightner" and lie != "1e30"  # times -1000 is not absurd yet
+        assert codes <= {"refused", "too-far", *([None] if small else [])}
         assert all("the server refused the site's reply" in fault["why"] for fault in blamed)
     for data in states(tmp_path / "run").values():
         assert odd_part(decode(METHODS[method].State, data)) is None
