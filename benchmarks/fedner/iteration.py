@@ -40,9 +40,9 @@ from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.ledger import Ledger
 from confide.gathering import gather
+from confide.kinds.tagger.form import encoded_text, tagger_of
 from confide.learning.seeds import derive_seed, seeded
 from confide.methods.fedner import FedNER, FedNERState
-from confide.kinds.tagger.form import encoded_text, tagger_of
 from confide.models import tagger
 from confide.models.tagger import Tagger
 from confide.settings import Settings

@@ -23,8 +23,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parents[1] / "tests"))  # its made-up corpora and tiny models
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its made-up corpora
 
 from cases import Case, cases
 from recording import recorded
@@ -37,7 +36,7 @@ from confide.run import run
 from confide.settings import Settings, load, parse
 from contract import corpus
 
-GOLDEN = HERE / "golden.jsonl"
+GOLDEN = Path(__file__).resolve().with_name("golden.jsonl")
 
 
 def machine() -> str:
@@ -133,7 +132,9 @@ def check(only: str, data: Path | None, *, but: Sequence[str]) -> int:
         same = ("case", "machine", *but, *_told(golden, found))
         differ = [key for key in golden if key not in same]
         odd += bool(differ)
-        print(f"{'DIFFERS ' if differ else 'same    '} {case.name}  {', '.join(differ)}", flush=True)
+        print(
+            f"{'DIFFERS ' if differ else 'same    '} {case.name}  {', '.join(differ)}", flush=True
+        )
         for key in differ:
             print(f"          {key}: {golden[key]} -> {found.get(key, found.get('failed'))}")
     return odd

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from run import FEDERATED, TAKING_PART
 
-from confide.methods import METHODS
 from confide.kinds.bags.desk import looked_at
+from confide.methods import METHODS
 from confide.methods.lazy_mil import TRAIN_ON_WINNERS, LazyMil
 from confide.run import run
 from confide.runfolder import RunFolder

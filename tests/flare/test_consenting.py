@@ -116,7 +116,9 @@ def holds(agreement: Agreement, settings: Settings, about: dict[str, Any]) -> se
     if settings.federation.fraction < agreement.fraction:
         wrong.add("federation.fraction")
     drawn = max(1, round_half_up(settings.federation.fraction * len(about["sites"])))
-    smallest = min(drawn, settings.federation.at_least or drawn)
+    too_far = (drawn - 1) // 2  # so many can be left out of a sum where every site has to answer
+    left = max(min(3, drawn), drawn - too_far)
+    smallest = min(drawn, settings.federation.at_least or left)
     if (1 if settings.method == "alone" else smallest) < agreement.at_least:
         wrong.add("federation.at_least")
     if "mean" not in agreement.combine:
