@@ -33,7 +33,7 @@ from confide.text.document import Document, Entity
 from confide.text.pairs import NO_RELATION
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
-from contract.entries import EVERY_STEP, pairs
+from contract.entries import ENTRIES, EVERY_STEP, pairs
 from contract.relations import documents, write_documents
 from contract.runs import breaking, use_engine
 
@@ -252,7 +252,8 @@ def test_the_canaries_are_alive(planted: tuple[Path, Any]) -> None:
     if settings.task == "text":
         return  # nothing is wrong with a sentence there
     errors = (folder / "sites" / "site-1" / "errors.json").read_text()
-    assert canaries("site-1")["entity"] in errors  # at the site itself text may be seen
+    if json.loads(errors)["worst"] or not ENTRIES[settings.trained_by].crossed:
+        assert canaries("site-1")["entity"] in errors  # at the site itself text may be seen
 
 
 @pytest.mark.parametrize("planted", KEYED, indirect=True)
