@@ -7,9 +7,10 @@ cache (`confide.learning.context`), since they are a function of the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from confide.data.corpora import locate
@@ -27,6 +28,7 @@ from confide.kinds.vocabulary import file_check
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import FrozenEncoder, load_encoder
 
+T = TypeVar("T")
 NONE = "none"
 WIDEST = 16_384
 
@@ -106,15 +108,23 @@ _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDi
 
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
-    """The site's encoder, looked up once in a process. Raises Refusal where it cannot be used."""
+    """The site's encoder. Raises Refusal where it cannot be used."""
+    return found_at(site, name, shelf="encoders", find=find_encoder)
+
+
+def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> T:
+    """The public files of this name where the site has them, looked up once in a process.
+
+    Those of one sort share a `shelf`. Raises Refusal where `find` cannot use them.
+    """
     place = site.model_place(name)
-    encoders: dict[str, FrozenEncoder] = site.scratch.setdefault("encoders", {})
-    if place not in encoders:
+    found: dict[str, T] = site.scratch.setdefault(shelf, {})
+    if place not in found:
         try:
-            encoders[place] = find_encoder(place)
+            found[place] = find(place)
         except ConfideError as error:
             raise Refusal("encoder-missing") from error
-    return encoders[place]
+    return found[place]
 
 
 def with_features(

@@ -7,7 +7,7 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -29,7 +29,7 @@ from confide.kinds.protocol import Fitted
 from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.modelling import EntityModeller, Slopes, annotate_with, read
+from confide.learning.modelling import EntityModeller, Read, Slopes, annotate_with, read
 from confide.learning.predict import FoundSpan
 from confide.learning.weights import load, trained
 from confide.scoring import EntityCounts, f1, micro
@@ -98,6 +98,7 @@ class EntityDesk(Generic[E]):
     def __init__(self, site: Site, form: E) -> None:
         self.site = site
         self.form = form
+        self._held_out: dict[str, Read] = {}
 
     @property
     def size(self) -> int:
@@ -144,10 +145,9 @@ class EntityDesk(Generic[E]):
         """The training sentences as numbers, with the site's own annotation."""
         return self.annotated([list(one.spans) for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]], *, source: Set[str] | None = None) -> Any:
-        """The training sentences with these spans; the types in `source` are the site's own."""
-        own = own_types(self.site) if source is None else source
-        return self.modeller.annotated(self.text, spans, source=own)
+    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
+        """The training sentences with these spans, those of its own types told from the others."""
+        return self.modeller.annotated(self.text, spans, source=own_types(self.site))
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """What a model of these weights finds in each training sentence."""
@@ -218,13 +218,12 @@ class EntityDesk(Generic[E]):
         may be right. `apart`: nor where it says nothing, since sites annotate some types each.
         """
         gold = self.site.documents(part)
-        place = f"entities {part}"
-        if place not in self.site.cache:
+        if part not in self._held_out:
             found = read(self.modeller, gold)
             text = self.featured(found.text, found.examples)
-            self.site.cache[place] = replace(found, text=text)
+            self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
-        predicted = annotate_with(self.modeller, model, self.site.cache[place])
+        predicted = annotate_with(self.modeller, model, self._held_out[part])
         if self.site.knows or apart:
             test = self.site.test_knows if part == "test" else ()
             predicted = among(predicted, gold, {*own_types(self.site), *test})

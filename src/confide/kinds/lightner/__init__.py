@@ -20,7 +20,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.context import NONE
+from confide.kinds.context import NONE, found_at
 from confide.kinds.entities import (
     Bench,
     EntityDesk,
@@ -154,15 +154,8 @@ class LightnerDesk(EntityDesk[LightnerForm]):
 
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
-    """The site's BART, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.model_place(name)
-    found: dict[str, PretrainedBart] = site.scratch.setdefault("barts", {})
-    if place not in found:
-        try:
-            found[place] = find_bart(place)
-        except ConfideError as error:
-            raise Refusal("encoder-missing") from error
-    return found[place]
+    """The site's BART. Raises Refusal where it cannot be used."""
+    return found_at(site, name, shelf="barts", find=find_bart)
 
 
 def find_bart(place: str) -> PretrainedBart:

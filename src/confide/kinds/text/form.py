@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from confide.data.corpora import locate
-from confide.errors import ConfideError, FederationError
+from confide.errors import FederationError
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_mark
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds.context import found_at
 from confide.kinds.protocol import desk_at
 from confide.learning.bart_making import base_digest
 from confide.learning.denoising import Denoiser, Denoising
@@ -139,12 +140,5 @@ def find_base(place: str) -> tuple[Path, str]:
 
 
 def base_of(site: Site, name: str) -> tuple[Path, str]:
-    """The site's own, looked up once in a process. Raises Refusal where it cannot be used."""
-    place = site.model_place(name)
-    bases: dict[str, tuple[Path, str]] = site.scratch.setdefault("bases", {})
-    if place not in bases:
-        try:
-            bases[place] = find_base(place)
-        except ConfideError as error:
-            raise Refusal("encoder-missing") from error
-    return bases[place]
+    """The site's own. Raises Refusal where it cannot be used."""
+    return found_at(site, name, shelf="bases", find=find_base)
