@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from confide.data.corpora import locate
-from confide.errors import ConfideError, SettingsError
+from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
