@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 
 import confide
-from confide.data.vocabulary import DIGEST_BYTES, digest, normalise
+from confide.data.batches.vocabulary import DIGEST_BYTES, digest, normalise
 from confide.errors import ConfideError
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
 from confide.kinds.vocabulary import CheckKey
 from confide.methods import METHODS
-from confide.release import release
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.release import release
+from confide.runs.run import run
 from confide.text.document import Document, Entity
 from confide.text.pairs import NO_RELATION
 from contract.bags import bag_documents

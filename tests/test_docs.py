@@ -104,7 +104,7 @@ def in_process(command: str, text: str | None, folder: Path) -> tuple[int, str]:
     """A plain command with `text` on stdin, without the seconds that a new Python needs."""
     from typer.testing import CliRunner
 
-    from confide.cli import app
+    from confide.cli.verbs import app
 
     assert Path.cwd() == folder
     done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:], input=text)
@@ -203,9 +203,9 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 
 def test_every_verb_is_on_the_page_of_the_command_line() -> None:
-    from confide.cli import app
-    from confide.console.data_verbs import data
-    from confide.console.kit_verbs import consortium, server, site
+    from confide.cli.data_verbs import data
+    from confide.cli.kit_verbs import consortium, server, site
+    from confide.cli.verbs import app
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]

@@ -23,10 +23,10 @@ from confide.errors import (
 )
 from confide.federation import keys, passphrase
 from confide.federation.keys import new_key
-from confide.predict import predict
-from confide.release import release
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.jobs.predict import predict
+from confide.runs.folder import RunFolder
+from confide.runs.release import release
+from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import same_run, states, stopping_at
@@ -206,7 +206,7 @@ def test_a_model_with_an_encrypted_key_needs_its_passphrase(
 def test_a_key_that_stays_shut_is_told_by_the_site_without_its_place(
     sealed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confide.run.unlock", lambda *_, **__: None)
+    monkeypatch.setattr("confide.runs.run.unlock", lambda *_, **__: None)
     (tmp_path / "passphrase").write_text("another passphrase of ours")
     with pytest.raises(QuorumError, match="its passphrase is wrong or not at hand") as caught:
         run(sealed, out=tmp_path / "run")

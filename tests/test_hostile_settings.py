@@ -12,8 +12,8 @@ import pytest
 
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
 from confide.federation.failures import Refusal
-from confide.flare import home
-from confide.flare.kits import open_consortium, open_kit
+from confide.flare.kits.startup import open_consortium, open_kit
+from confide.flare.run import home
 from confide.settings import load, load_site, parse
 from confide.settings.consentfile import load_consent
 from confide.settings.reading import parse_assignment

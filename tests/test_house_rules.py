@@ -61,6 +61,32 @@ def _where(path: Path, node: ast.AST) -> str:
     return f"{path.relative_to(SRC)}:{getattr(node, 'lineno', 1)}"
 
 
+# Tests that are about the whole house, or about what crosses all of its rooms.
+ACROSS = {"contract", "fuzz", "wire"}
+
+
+def test_tests_mirror_the_rooms() -> None:
+    """The tests of a module are where its path says; a folder of tests is a room."""
+    tests = SRC.parent.parent / "tests"
+    homes: dict[str, set[Path]] = {}
+    for path in MODULES:
+        own = path.parent if path.name == "__init__.py" else path.with_suffix("")
+        homes.setdefault(own.name, set()).add(own.relative_to(SRC).parent)
+    broken = []
+    for path in sorted(tests.rglob("test_*.py")):
+        at = path.relative_to(tests).parent
+        about = path.stem.removeprefix("test_")
+        if not at.parts or at.parts[0] in ACROSS:
+            # a test of one module of that name would be in its room
+            if about in homes and Path() not in homes[about] and at != Path(about):
+                broken.append(f"{at / path.name} is about {homes[about]}")
+        elif not (SRC / at).is_dir():
+            broken.append(f"{at / path.name} is in no room")
+        elif about in homes and at not in homes[about]:
+            broken.append(f"{at / path.name} belongs to {homes[about]}")
+    assert not broken
+
+
 def test_there_is_something_to_check() -> None:
     assert len(MODULES) > 10
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from run import machine
 
-import confide.run
+import confide.runs.run
 from confide.federation.combining import Combining
 
 CASES: dict[str, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ def measured(name: str, recipe: str, overrides: list[str]) -> dict[str, Any]:
     start = time.time()
     with tempfile.TemporaryDirectory() as folder:
         last = ["select.by=last", "select.every=1000"]
-        confide.run.run(recipe, overrides=[*overrides, *last], out=Path(folder) / "run")
+        confide.runs.run.run(recipe, overrides=[*overrides, *last], out=Path(folder) / "run")
     found = np.array(ratios)
     return {
         "case": name,

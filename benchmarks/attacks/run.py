@@ -22,7 +22,7 @@ from typing import Any
 
 from lying import LIES, TEXTS, dealt, engine_with, read_conll, written
 
-import confide.run
+import confide.runs.run
 from confide.errors import ConfideError
 from confide.settings import parse
 
@@ -78,10 +78,12 @@ def once(given: argparse.Namespace, attack: str, combine: str) -> None:
     folder = given.out / "run"
     shutil.rmtree(folder, ignore_errors=True)
     start = time.time()
-    confide.run.SequentialEngine = engine_with(LIES.get(attack), LIAR)  # type: ignore[misc]
+    confide.runs.run.SequentialEngine = engine_with(LIES.get(attack), LIAR)  # type: ignore[misc]
     found: dict[str, Any] = {}
     try:
-        result = confide.run.run(settings_of(given, attack, combine), out=folder / "run").result
+        result = confide.runs.run.run(
+            settings_of(given, attack, combine), out=folder / "run"
+        ).result
         found = {"f1": 100 * f1_of_honest(result), "refused": refused_in(result)}
     except ConfideError as error:
         found = {"f1": None, "ended": str(error)}

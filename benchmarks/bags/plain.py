@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.data.sentences import EncodedSentences
+from confide.data.batches.sentences import EncodedSentences
 from confide.models.bags import BagModel
 from confide.models.pcnn import Pcnn
 

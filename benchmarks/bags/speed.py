@@ -20,7 +20,7 @@ import torch
 from corpus import LONGEST, RELATIONS, generated
 from plain import PlainBags, PlainBatch
 
-from confide.data.vocabulary import ClearVocabulary
+from confide.data.batches.vocabulary import ClearVocabulary
 from confide.learning.bags import (
     BagBatch,
     BagForm,
@@ -99,7 +99,7 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
 
 def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) -> None:
     """Raises AssertionError where the two do not have the same loss."""
-    from confide.data.sentences import sentence_batch
+    from confide.data.batches.sentences import sentence_batch
 
     bags = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     batch = PlainBatch(encoded, groups, LONGEST)

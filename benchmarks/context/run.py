@@ -28,19 +28,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.data.batches import train_batches
-from confide.data.corpora import locate
-from confide.data.encoding import Encoded, TagSet, encode, with_context
-from confide.data.examples import Example, examples_from
-from confide.data.synthetic import HABITS, documents
-from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.data.batches.encoding import Encoded, TagSet, encode, with_context
+from confide.data.batches.examples import Example, examples_from
+from confide.data.batches.tagger import train_batches
+from confide.data.batches.vocabulary import count_characters, count_words, numbered
+from confide.data.corpus.corpora import locate
+from confide.data.corpus.synthetic import HABITS, documents
 from confide.learning.context import contextual
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
-from confide.learning.seeds import seeded
 from confide.learning.weights import initial
 from confide.models.tagger import TaggerSizes
+from confide.seeds import seeded
 from confide.text.formats import read
 
 CORPUS = "$CONFIDE_DATA/ncbi_disease_ner/train.tsv"

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 
 RECIPES = ("ncbi-iid10", "bc5cdr-iid10", "wnut-iid10", "crossner-domains")
 METHODS = ("pooled", "fedavg", "alone")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cut import cut
 
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 
 FEDERATED = ("feded", "fedatt", "fedavg")
 ALL = (*FEDERATED, "public-only", "pooled")

@@ -1,6 +1,6 @@
 """What sites cost in memory: the peak of resident memory with 1, 10 and 100 sites, one text.
 
-Each configuration is a process of its own that runs `confide.run.run` sequentially over the same
+Each configuration is a process of its own that runs `api.run` sequentially over the same
 text, dealt to more and more sites. "libraries" is a process that only imports what a run imports;
 "text" has also read the files; "bare" is the plain PyTorch program of overhead.py. A run's peak is
 that of the bare program (text as numbers, one model, its gradients, one optimiser, activations),
@@ -33,9 +33,9 @@ def child(options: dict[str, Any]) -> dict[str, float]:
     import torch
     from overhead import bare
 
-    from confide import run as running
     from confide.federation.keys import new_key, read_key
-    from confide.gathering import gather
+    from confide.runs import run as running
+    from confide.runs.gathering import gather
 
     torch.set_num_threads(1)
     libraries = peak()

@@ -2,7 +2,7 @@
 
 Two sides in one process, one thread, one after the other, several times:
 
-- `run`: `confide.run.run`, sequential: 20 sites, messages through the codec, guards, memory,
+- `run`: `confide.runs.run.run`, sequential: 20 sites, messages through the codec, guards, memory,
   ledger, a checkpoint each round, dev text scored each round, test text at the end, reports.
 - `bare`: a plain PyTorch program that reads the same files, numbers words with a dict, keeps one
   model and the sites' batches in memory, takes the same optimiser steps, averages state_dicts and
@@ -31,24 +31,24 @@ from typing import Any
 import torch
 from common import Clock, keep, medians, settings_for, text_files
 
-from confide.data.batches import train_batches
-from confide.data.corpora import locate
-from confide.data.encoding import Encoded, TagSet, encode
-from confide.data.examples import examples_from
-from confide.data.partitions import partition
-from confide.data.vocabulary import ClearVocabulary, digest, normalise
+from confide.data.batches.encoding import Encoded, TagSet, encode
+from confide.data.batches.examples import examples_from
+from confide.data.batches.tagger import train_batches
+from confide.data.batches.vocabulary import ClearVocabulary, digest, normalise
+from confide.data.corpus.corpora import locate
+from confide.data.corpus.partitions import partition
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.keys import new_key, read_key
 from confide.federation.messages import decode
 from confide.learning.fit import FitReport
 from confide.learning.predict import Prepared, annotate, prepare
-from confide.learning.seeds import derive_seed, seeded
 from confide.methods import fedavg
 from confide.methods.fedavg import FedAvgState
 from confide.models import tagger
 from confide.models.tagger import Tagger, TaggerSizes
-from confide.run import Event, run
+from confide.runs.run import Event, run
 from confide.scoring import count_entities, scores, sum_counts
+from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
 from confide.text.document import Document
 from confide.text.formats import read

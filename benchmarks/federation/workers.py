@@ -1,6 +1,6 @@
 """How much faster two worker processes are than one process, one thread each; the same numbers.
 
-`confide.run.run` with `workers = 1` and `workers = 2` (or more), in turn, several times. Timed are
+`api.run` with `workers = 1` and `workers = 2` (or more), in turn, several times. Timed are
 the whole run (files are read, workers are spawned and import torch, sites report their errors), and
 its rounds (training, scoring of development text, checkpoints). On a machine that others use, only
 the seconds on a core mean something: workers must not need more of them than one process does.
@@ -21,7 +21,7 @@ from common import keep, medians, settings_for, text_files
 
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.keys import new_key
-from confide.run import run
+from confide.runs.run import run
 from confide.settings import Settings
 
 

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 
 TAGGERS = (
     "fedner-cnn-crf",

@@ -25,12 +25,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from confide.data.partitions import partition
+from confide.data.corpus.partitions import partition
 from confide.federation.keys import new_key
-from confide.flare import processes
-from confide.flare.kits import init
-from confide.flare.lead import coordinate
-from confide.flare.sitekit import agree, setup
+from confide.flare.nvidia import processes
+from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.lead import coordinate
+from confide.flare.run.sitekit import agree, setup
 from confide.text.formats import read, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
@@ -122,7 +122,7 @@ def found(folder: Path, files: dict[str, str]) -> list[Any]:
 
 
 def located(path: str) -> Path:
-    from confide.data.corpora import locate
+    from confide.data.corpus.corpora import locate
 
     return locate(path)
 

@@ -31,9 +31,9 @@ from confide.federation.seals import (
     signed,
     verifies,
 )
-from confide.flare.conducting import Conductor
-from confide.flare.identity import make_identity
-from confide.flare.signing import Evidence
+from confide.flare.kits.identity import make_identity
+from confide.flare.run.conducting import Conductor
+from confide.flare.run.signing import Evidence
 from confide.settings import Settings, parse
 
 ROOT = Path(__file__).parents[2]

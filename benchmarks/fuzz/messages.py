@@ -26,7 +26,7 @@ from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure
 from confide.federation.forms import DTYPES, Form, class_of, forms_of, limits_of, made_of
 from confide.federation.messages import decode, encode, peek
-from confide.flare.joining import JOIN, LEAVE
+from confide.flare.run.joining import JOIN, LEAVE
 from confide.methods import METHODS
 
 SLOW = 2.0

@@ -40,8 +40,8 @@ from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, fields_of
 from confide.federation.steps import Step
-from confide.gathering import gather
 from confide.methods import METHODS, method_of
+from confide.runs.gathering import gather
 from confide.scoring import SCORING
 
 SLOW = 5.0

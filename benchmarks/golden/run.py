@@ -32,7 +32,7 @@ from shrinking import shrink
 from confide.federation.keys import new_key
 from confide.methods import METHODS, wire
 from confide.recipes import recipe_path
-from confide.run import run
+from confide.runs.run import run
 from confide.settings import Settings, load, parse
 from contract import corpus
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from confide.data.corpora import locate
-from confide.data.knowledge import knowledge_of, triples_of
-from confide.data.labelling import label as labelled
+from confide.data.corpus.corpora import locate
+from confide.data.corpus.knowledge import knowledge_of, triples_of
+from confide.data.corpus.labelling import label as labelled
 from confide.text.document import Document, Relation
 from confide.text.formats import read, write
 from confide.text.pairs import pair_attributes

@@ -23,8 +23,8 @@ from run import FEDERATED, TAKING_PART
 from confide.kinds.bags.desk import looked_at
 from confide.methods import METHODS
 from confide.methods.lazy_mil import TRAIN_ON_WINNERS, LazyMil
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 
 HERE = Path(__file__).parent
 seen: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")

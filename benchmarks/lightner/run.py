@@ -30,9 +30,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from confide.data.corpora import locate
-from confide.data.examples import examples_from
-from confide.data.pointers import NOTHING, PointerBatch, pointer_batches, spelled
+from confide.data.batches.examples import examples_from
+from confide.data.batches.pointers import NOTHING, PointerBatch, pointer_batches, spelled
+from confide.data.corpus.corpora import locate
 from confide.learning.bart_files import load_bart
 from confide.learning.encoder_files import find_folder
 from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerModeller

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from confide.data.corpora import locate
-from confide.data.denoising import Batching, denoising_batch
-from confide.data.noise import Noise
-from confide.data.passages import Cutter, passages
+from confide.data.batches.denoising import Batching, denoising_batch
+from confide.data.batches.noise import Noise
+from confide.data.batches.passages import Cutter, passages
+from confide.data.corpus.corpora import locate
+from confide.jobs.pretrain import Budget, pretrain
+from confide.jobs.pretrain.plan import planned
 from confide.learning.bart_making import transformers_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.text_pieces import load_pieces
-from confide.pretrain import Budget, pretrain
-from confide.pretrain.plan import planned
 from confide.text.formats import read
 
 ROOT = "$CONFIDE_DATA"

@@ -20,9 +20,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from confide.data.corpora import locate
-from confide.data.relation_pieces import EncodedRelations, RelationBatch, relation_batch
-from confide.data.relations import candidates
+from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.batches.relations import candidates
+from confide.data.corpus.corpora import locate
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import RelationForm, RelationModeller
 from confide.learning.weights import arrays, load

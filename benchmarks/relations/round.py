@@ -25,22 +25,22 @@ import numpy as np
 import torch
 from common import keep, parser_of, ratio
 
-from confide.data.relation_pieces import EncodedRelations
-from confide.data.relations import candidates
+from confide.data.batches.relation_pieces import EncodedRelations
+from confide.data.batches.relations import candidates
 from confide.federation.federation import Federation
 from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
-from confide.gathering import Gathered, gather
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.desk import RelationTraining, optimiser_of, training_of
 from confide.kinds.relations.form import modeller_of
 from confide.learning.relations import RelationModeller, fit_relations, relation_logits
-from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods.feded import FedED, FedEDState
 from confide.methods.feded.steps import examples_of
 from confide.models.distillation import distillation_loss, softened
 from confide.recipes import recipe_path
+from confide.runs.gathering import Gathered, gather
+from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.settings import load as load_settings
 

@@ -20,7 +20,7 @@ from common import keep, parser_of
 PROGRAM = """
 import torch
 torch.set_num_threads({threads})
-from confide.data.relations import RelationExample
+from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import RelationForm, RelationModeller, fit_relations

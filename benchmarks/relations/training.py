@@ -34,7 +34,7 @@ from common import (
 )
 from torch import Tensor, nn
 
-from confide.data.relation_pieces import EncodedRelations
+from confide.data.batches.relation_pieces import EncodedRelations
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import fit_relations, relation_logits
 from confide.models.products import WideLinear, has_wide_products

@@ -29,9 +29,9 @@ from flair.models import SequenceTagger
 from flair.training_utils import store_embeddings
 from torch import nn
 
-from confide.data.encoding import TagSet, encode
-from confide.data.examples import Example
-from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.data.batches.encoding import TagSet, encode
+from confide.data.batches.examples import Example
+from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans

@@ -20,10 +20,10 @@ from corpus import sentences
 from plain import PlainTagger
 from torch import nn
 
-from confide.data.batches import TaggerBatch, batch_of, predict_batches, train_batches
-from confide.data.encoding import Encoded, TagSet, encode
-from confide.data.examples import Example
-from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.data.batches.encoding import Encoded, TagSet, encode
+from confide.data.batches.examples import Example
+from confide.data.batches.tagger import TaggerBatch, batch_of, predict_batches, train_batches
+from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from confide.recipes import recipe_path
-from confide.run import run
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
 from confide.settings import Settings, parse, read_tree
 
 CORPORA = ("medical", "crossner")

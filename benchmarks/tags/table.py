@@ -25,7 +25,7 @@ from typing import Any
 from run import COMPLETE, KINDS, RIVALS, SWEEPS, VARIANTS
 from scipy import stats
 
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
 
 Record = dict[str, Any]
 EVERY = "all"

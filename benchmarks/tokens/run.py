@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from confide.data.batches import batch_of
-from confide.data.corpora import locate
-from confide.data.encoding import TagSet
-from confide.data.examples import Example, examples_from
-from confide.data.token_pieces import token_batch
-from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.data.batches.encoding import TagSet
+from confide.data.batches.examples import Example, examples_from
+from confide.data.batches.tagger import batch_of
+from confide.data.batches.token_pieces import token_batch
+from confide.data.batches.vocabulary import count_characters, count_words, numbered
+from confide.data.corpus.corpora import locate
 from confide.learning import crf_modelling, tokens
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.encoder import load_encoder

@@ -13,25 +13,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from confide.capacity import capacity
-    from confide.comparison import compare
-    from confide.data.dealing import split
-    from confide.data.labelling import label
-    from confide.data.statistics import stats
-    from confide.demo import demo
-    from confide.facts import facts
+    from confide.data.corpus.dealing import split
+    from confide.data.corpus.labelling import label
+    from confide.data.corpus.statistics import stats
     from confide.federation.comparing import compare_ledgers
     from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import ledger
-    from confide.initialise import init
+    from confide.jobs.capacity import capacity
+    from confide.jobs.comparison import compare
+    from confide.jobs.demo import demo
+    from confide.jobs.facts import facts
+    from confide.jobs.initialise import init
+    from confide.jobs.predict import evaluate, predict
+    from confide.jobs.pretrain import pretrain
+    from confide.jobs.pretrain.delta import export_delta, import_delta
     from confide.methods import wire
-    from confide.predict import evaluate, predict
-    from confide.pretrain import pretrain
-    from confide.pretrain.delta import export_delta, import_delta
     from confide.recipes import recipes
-    from confide.release import release
     from confide.report import report
-    from confide.run import run
+    from confide.runs.release import release
+    from confide.runs.run import run
     from confide.text.checking import check, convert
     from confide.text.formats import read, write
 
@@ -66,30 +66,30 @@ __all__ = [
 ]
 
 _HOME = {
-    "capacity": "confide.capacity",
+    "capacity": "confide.jobs.capacity",
     "check": "confide.text.checking",
-    "compare": "confide.comparison",
+    "compare": "confide.jobs.comparison",
     "compare_ledgers": "confide.federation.comparing",
     "convert": "confide.text.checking",
-    "demo": "confide.demo",
-    "evaluate": "confide.predict",
-    "export_delta": "confide.pretrain.delta",
-    "facts": "confide.facts",
-    "import_delta": "confide.pretrain.delta",
-    "init": "confide.initialise",
-    "label": "confide.data.labelling",
+    "demo": "confide.jobs.demo",
+    "evaluate": "confide.jobs.predict",
+    "export_delta": "confide.jobs.pretrain.delta",
+    "facts": "confide.jobs.facts",
+    "import_delta": "confide.jobs.pretrain.delta",
+    "init": "confide.jobs.initialise",
+    "label": "confide.data.corpus.labelling",
     "ledger": "confide.federation.ledger",
     "new_key": "confide.federation.keys",
-    "predict": "confide.predict",
-    "pretrain": "confide.pretrain",
+    "predict": "confide.jobs.predict",
+    "pretrain": "confide.jobs.pretrain",
     "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
-    "release": "confide.release",
+    "release": "confide.runs.release",
     "report": "confide.report",
-    "run": "confide.run",
-    "split": "confide.data.dealing",
-    "stats": "confide.data.statistics",
+    "run": "confide.runs.run",
+    "split": "confide.data.corpus.dealing",
+    "stats": "confide.data.corpus.statistics",
     "unprotect_key": "confide.federation.keys",
     "wire": "confide.methods",
     "write": "confide.text.formats",

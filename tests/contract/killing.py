@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation import checkpoints, files, memory
-from confide.run import run
+from confide.runs.run import run
 from confide.settings import Settings
 
 Kill = dict[str, Any]

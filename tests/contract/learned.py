@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from confide.run import run
+from confide.runs.run import run
 from contract.corpus import tiny
 
 LEARNING = (

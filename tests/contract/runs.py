@@ -15,7 +15,7 @@ from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.ledger import read_ledger
 from confide.federation.site import SiteHost
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
 
 TIMING = {
     "seconds", "train_seconds", "compute_seconds", "slowest_seconds",
@@ -118,7 +118,7 @@ class Asking(SequentialEngine):
 
 def use_engine(patch: pytest.MonkeyPatch, kind: type[SequentialEngine], **members: Any) -> None:
     """Let `run` use this engine; `members` are set on a class of its own."""
-    patch.setattr("confide.run.SequentialEngine", type(kind.__name__, (kind,), members))
+    patch.setattr("confide.runs.run.SequentialEngine", type(kind.__name__, (kind,), members))
 
 
 def breaking(patch: pytest.MonkeyPatch, site: str, step: str, error: Exception) -> None:

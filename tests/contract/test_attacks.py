@@ -23,7 +23,7 @@ from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
-from confide.run import run
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import pairs
 from contract.runs import Asking, same_run, states, stopping_at, use_engine

@@ -15,7 +15,7 @@ from confide.federation.forms import class_of
 from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
-from confide.run import run
+from confide.runs.run import run
 from confide.scoring import SCORING
 from confide.settings import REFERENCES
 from contract.corpus import tiny

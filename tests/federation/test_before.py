@@ -16,8 +16,8 @@ from confide.federation.checkpoints import Checkpoint
 from confide.federation.forms import values_of
 from confide.federation.messages import BEFORE, decode, decode_file, encode
 from confide.methods import METHODS
-from confide.run import run
-from confide.runfolder import RunFolder, memory_of
+from confide.runs.folder import RunFolder, memory_of
+from confide.runs.run import run
 from contract.corpus import tiny
 
 

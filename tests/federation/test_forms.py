@@ -30,7 +30,7 @@ from confide.federation.guards import reply_limits
 from confide.federation.messages import FORMAT, Arrays, carries, decode, encode, peek
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.flare.joining import JOIN, LEAVE
+from confide.flare.run.joining import JOIN, LEAVE
 from confide.methods import METHODS
 from federation.toys import MULTIPLY, TELL, Reply, ask
 
@@ -290,7 +290,7 @@ def test_the_engine_refuses_what_is_larger_before_there_is_memory_for_it() -> No
     from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
     from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
 
-    from confide.flare import policies
+    from confide.flare.kits import policies
 
     most = policies.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
     assert most == policies.LARGEST

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from confide.data.vocabulary import digest
+from confide.data.batches.vocabulary import digest
 from confide.errors import KeyFileError
 from confide.federation.keys import key_check, new_key, read_key
 

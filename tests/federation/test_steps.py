@@ -11,7 +11,7 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.federation.wire import WireRow, wire_table
-from confide.learning.seeds import derive_seed
+from confide.seeds import derive_seed
 from federation.toys import MULTIPLY, TELL, Ask, Reply, Said
 
 

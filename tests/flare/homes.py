@@ -11,13 +11,13 @@ from typing import Any
 
 from confide import __version__
 from confide.federation.federation import Delivery
-from confide.flare.agreements import CONSENT_FILE, write_agreements
-from confide.flare.answering import SignedHome
-from confide.flare.home import SiteHome
-from confide.flare.identity import make_identity, read_identity
-from confide.flare.joining import wire_digest, wire_of
-from confide.flare.orders import Order, settings_for_sites, signed_order
-from confide.flare.peers import Card, Pins, Place
+from confide.flare.kits.identity import make_identity, read_identity
+from confide.flare.kits.peers import Card, Pins, Place
+from confide.flare.run.agreements import CONSENT_FILE, write_agreements
+from confide.flare.run.answering import SignedHome
+from confide.flare.run.home import SiteHome
+from confide.flare.run.joining import wire_digest, wire_of
+from confide.flare.run.orders import Order, settings_for_sites, signed_order
 from confide.settings import Settings, dump, dump_site, parse
 from confide.settings.consentfile import parse_consent
 from confide.settings.sitefile import parse_site

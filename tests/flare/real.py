@@ -17,13 +17,14 @@ import psutil
 import pytest
 
 from confide.federation.events import Event
-from confide.flare import processes
-from confide.flare.kits import Consortium, Kit, init
-from confide.flare.lead import Coordinated, coordinate
-from confide.flare.notes import read
-from confide.flare.sitekit import agree, setup
+from confide.flare.kits.startup import Consortium, Kit
+from confide.flare.nvidia import processes
+from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.lead import Coordinated, coordinate
+from confide.flare.run.notes import read
+from confide.flare.run.sitekit import agree, setup
 from confide.methods import METHODS
-from confide.runfolder import RunFolder
+from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.models import on_the_shelf
 from flare.homes import as_toml, write_site_files

@@ -28,19 +28,19 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
-from confide.flare import quiet
-from confide.flare.conducting import Conductor
-from confide.flare.engine import FlareEngine
-from confide.flare.envelope import ask_of, opened, replied, reply_of
-from confide.flare.executor import ConfideExecutor
-from confide.flare.freeing import free
-from confide.flare.signing import Evidence
-from confide.run import run
+from confide.flare.nvidia import quiet
+from confide.flare.nvidia.engine import FlareEngine
+from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
+from confide.flare.nvidia.executor import ConfideExecutor
+from confide.flare.nvidia.freeing import free
+from confide.flare.run.conducting import Conductor
+from confide.flare.run.signing import Evidence
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.runs import differences, states
 from flare.homes import as_toml, ordered, place_in, public_of, write_site_files
-from flare.test_conducting import numbers
+from flare.run.test_conducting import numbers
 
 Answer = Callable[[str, Shareable], Shareable | None]
 
@@ -76,15 +76,15 @@ class Wire:
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own hooks, and its objects as they are."""
     monkeypatch.setattr(quiet, "seal_run", lambda: None)
-    monkeypatch.setattr("confide.flare.engine.free", lambda: None)
-    monkeypatch.setattr("confide.flare.executor.free", lambda: None)
+    monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
+    monkeypatch.setattr("confide.flare.nvidia.executor.free", lambda: None)
 
 
 @pytest.fixture(autouse=True)
 def without_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place has its identity beside its own file, and no kit around it."""
-    monkeypatch.setattr("confide.flare.executor.open_kit", lambda folder, kind: folder)
-    monkeypatch.setattr("confide.flare.executor.place_of", lambda at: place_in(at, at.name))
+    monkeypatch.setattr("confide.flare.nvidia.executor.open_kit", lambda folder, kind: folder)
+    monkeypatch.setattr("confide.flare.nvidia.executor.place_of", lambda at: place_in(at, at.name))
 
 
 def executor_in(kit: Path) -> ConfideExecutor:

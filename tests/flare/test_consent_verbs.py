@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.cli import app
+from confide.cli.verbs import app
 from confide.errors import KitError, SettingsError
 from confide.federation.keys import new_key
-from confide.flare.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
-from confide.flare.kits import Kit, init
-from confide.flare.sitekit import agree, asked_by, consent, setup, withdraw
-from confide.flare.standing import guards, standings
+from confide.flare.kits.startup import Kit
+from confide.flare.nvidia.founding import init
+from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
+from confide.flare.run.sitekit import agree, asked_by, consent, setup, withdraw
+from confide.flare.run.standing import guards, standings
 from confide.settings import load_site
 from confide.settings.consentfile import load_consent
 from contract.corpus import write_sites
@@ -187,8 +188,9 @@ def test_status_needs_no_torch(kit: Kit) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from confide.flare import kits, standing\n"
-        "kit = kits.open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
+        "import sys; from pathlib import Path\n"
+        "from confide.flare.kits import startup; from confide.flare.run import standing\n"
+        "kit = startup.open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
         "print('torch' in sys.modules)"
     )
     given = [sys.executable, "-c", code, str(kit.path)]

@@ -20,18 +20,20 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.errors import ConfideError, KitError, RunError
-from confide.flare import agreements, authority, clearing, notes, processes
-from confide.flare.agreements import COUNT_FILE
-from confide.flare.home import SiteHome
-from confide.flare.identity import archive
-from confide.flare.kits import Kit, expires, init
-from confide.flare.peers import Pins, place_of, renew
-from confide.flare.revoking import LIST, revoked
-from confide.runfolder import RunFolder
+from confide.flare.kits.identity import archive
+from confide.flare.kits.peers import Pins, place_of, renew
+from confide.flare.kits.startup import Kit, expires
+from confide.flare.nvidia import authority, clearing, processes
+from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.revoking import LIST, revoked
+from confide.flare.run import agreements, notes
+from confide.flare.run.agreements import COUNT_FILE
+from confide.flare.run.home import SiteHome
+from confide.runs.folder import RunFolder
 from confide.userfiles import MOST_JSON
 from contract.corpus import tiny
 from flare.homes import write_site_files
-from flare.test_agreements import joining, said
+from flare.run.test_agreements import joining, said
 
 SECONDS = 5
 

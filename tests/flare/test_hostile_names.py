@@ -26,16 +26,18 @@ from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.files import LONGEST_NAME, inside, plain_name
 from confide.federation.messages import decode, encode
-from confide.flare import clearing, collecting
-from confide.flare.conducting import Conductor
-from confide.flare.controller import COLLECTED, ConfideController
-from confide.flare.events import heard_event, heard_outcome, heard_told
-from confide.flare.home import SiteHome
-from confide.flare.joining import JOIN, Join, check_suited, wire_digest, wire_of
-from confide.flare.kits import Kit, init
-from confide.flare.lead import coordinate
-from confide.flare.naming import MOST_SITES, check_order
-from confide.flare.session import _named
+from confide.flare.kits.naming import MOST_SITES, check_order
+from confide.flare.kits.startup import Kit
+from confide.flare.nvidia import clearing
+from confide.flare.nvidia.controller import COLLECTED, ConfideController
+from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.lead import coordinate
+from confide.flare.nvidia.session import _named
+from confide.flare.run import collecting
+from confide.flare.run.conducting import Conductor
+from confide.flare.run.events import heard_event, heard_outcome, heard_told
+from confide.flare.run.home import SiteHome
+from confide.flare.run.joining import JOIN, Join, check_suited, wire_digest, wire_of
 from confide.settings import Settings, dump, parse
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, of_a_consortium, write_site_files
@@ -405,7 +407,7 @@ def test_a_lead_names_the_servers_public_files(
         seen.append(settings)
         return {}
 
-    monkeypatch.setattr("confide.flare.lead.follow", follow)
+    monkeypatch.setattr("confide.flare.nvidia.lead.follow", follow)
     for name in ("set.jsonl", "more/set.jsonl"):
         (tmp_path / "s.toml").write_text('task = "re"\nmethod = "feded"\n' + text.format(name))
         coordinate(tmp_path / "s.toml", kit=kit.path, out=tmp_path / "out")

@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.cli import app
+from confide.cli.verbs import app
 from confide.errors import KitError, LockedKeyError
 from confide.federation import keys, passphrase
 from confide.federation.keys import new_key, protect_key
 from confide.federation.passphrase import VARIABLE
-from confide.flare import authority, processes
-from confide.flare.kits import Consortium, add, init, open_consortium, renew
-from confide.flare.sitekit import setup
+from confide.flare.kits.startup import Consortium, open_consortium
+from confide.flare.nvidia import authority, processes
+from confide.flare.nvidia.founding import add, init, renew
+from confide.flare.run.sitekit import setup
 from contract.corpus import tiny
 from flare.homes import write_site_files
 

@@ -13,12 +13,12 @@ from confide import __version__
 from confide.federation.failures import Failure
 from confide.federation.files import for_the_owner, private_folder
 from confide.federation.messages import decode, encode
-from confide.flare.home import SiteHome
-from confide.flare.joining import Join
-from confide.run import run
+from confide.flare.run.home import SiteHome
+from confide.flare.run.joining import Join
+from confide.runs.run import run
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, write_site_files
-from flare.test_conducting import conduct, numbers
+from flare.run.test_conducting import conduct, numbers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
 
@@ -76,8 +76,8 @@ def test_what_a_site_keeps_is_its_owners(tmp_path: Path) -> None:
 
 def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
-    from confide.flare.kits import add, init, renew
-    from confide.flare.sitekit import agree, setup, site_file
+    from confide.flare.nvidia.founding import add, init, renew
+    from confide.flare.run.sitekit import agree, setup, site_file
 
     made = init("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
     assert made.kit("site-1").key.exists()

@@ -17,11 +17,13 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import EngineError
 from confide.federation.events import Event
-from confide.flare import authority, kits, probe, processes
-from confide.flare.coordinating import LOST
-from confide.flare.kits import Kit, expires, renew
-from confide.flare.processes import status
-from confide.run import run
+from confide.flare.kits import probe, startup
+from confide.flare.kits.startup import Kit, expires
+from confide.flare.nvidia import founding, processes
+from confide.flare.nvidia.founding import renew
+from confide.flare.nvidia.processes import status
+from confide.flare.run.coordinating import LOST
+from confide.runs.run import run
 from contract.corpus import tiny
 from flare.real import Real, running
 from flare.test_real_runs import same
@@ -44,8 +46,8 @@ def real(tmp_path_factory) -> Iterator[Real]:
 def lasting(real: Real, name: str, seconds: float, out: Path) -> Kit:
     """Another kit of the site; its certificate is good for so long from now, or ended before."""
     made = dataclasses.replace(real.consortium, days=seconds / 86400)
-    kits._provision(authority, made, out, names=(name,))
-    return kits.open_kit(out / name)
+    founding._provision(made, out, names=(name,))
+    return startup.open_kit(out / name)
 
 
 def ended_now(real: Real, name: str) -> Kit:

@@ -14,9 +14,9 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import EngineError
 from confide.federation.keys import protect_key
 from confide.federation.passphrase import VARIABLE
-from confide.flare import processes
-from confide.predict import predict
-from confide.run import run
+from confide.flare.nvidia import processes
+from confide.jobs.predict import predict
+from confide.runs.run import run
 from contract.corpus import tiny
 from flare.real import Real, running
 from flare.test_real_runs import same

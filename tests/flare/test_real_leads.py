@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare import processes
-from confide.run import run
+from confide.flare.nvidia import processes
+from confide.runs.run import run
 from contract.corpus import tiny
 from flare.homes import as_toml
 from flare.real import Real, running
@@ -29,11 +29,11 @@ pytestmark = [
 
 ROUNDS = 8
 FEW = "rounds=4"
-VERB = "from confide.cli import main; main()"
+VERB = "from confide.cli.verbs import main; main()"
 KILL = "import os, signal; kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
 DIES = {
     "submitted": """
-from confide.flare.session import LeadSession
+from confide.flare.nvidia.session import LeadSession
 submit = LeadSession.submit
 LeadSession.submit = lambda *given: (submit(*given), kill())
 """,
@@ -42,7 +42,7 @@ import shutil
 shutil.move = lambda *given: kill()  # FLARE has the run in the kit, and moves it
 """,
     "copied": """
-from confide.flare import collecting
+from confide.flare.run import collecting
 copy, left = collecting.shutil.copyfile, [None] * 3
 collecting.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
 """,

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare import processes
-from confide.flare.coordinating import ANSWERED_WITHIN, LOST
-from confide.run import run
+from confide.flare.nvidia import processes
+from confide.flare.run.coordinating import ANSWERED_WITHIN, LOST
+from confide.runs.run import run
 from contract.corpus import tiny
 from flare.ports import free_port
 from flare.real import Real, running

@@ -14,19 +14,19 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.federation.comparing import compare_ledgers
+from confide.jobs.predict import predict
 from confide.kinds import KINDS
 from confide.methods import METHODS
-from confide.predict import predict
-from confide.release import FILE, release
-from confide.run import run
+from confide.runs.release import FILE, release
+from confide.runs.run import run
 from confide.settings import Settings
 from confide.settings.models import ModelTable
 from contract.corpus import reader, tiny
 from contract.runs import differences, states
 from flare.forms import FORMS, Form
 from flare.real import Real
+from flare.run.test_conducting import lines, numbers
 from flare.tapping import EVERY, Tap, in_frames, seen
-from flare.test_conducting import lines, numbers
 from test_canary import PLANT, SITES, canaries
 
 slow = [

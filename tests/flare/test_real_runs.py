@@ -16,12 +16,12 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.federation.comparing import compare_ledgers
 from confide.federation.events import Event
-from confide.flare.coordinating import LOST
-from confide.run import run
+from confide.flare.run.coordinating import LOST
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import differences, states
 from flare.real import Real, running
-from flare.test_conducting import numbers
+from flare.run.test_conducting import numbers
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from confide.federation.failures import Failure
-from confide.flare.joining import wire_digest, wire_of
+from confide.flare.run.joining import wire_digest, wire_of
 from confide.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security-office.md"

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from confide.data.bags import training_bags
-from confide.data.relations import candidates
+from confide.data.batches.bags import training_bags
+from confide.data.batches.relations import candidates
 from confide.federation.changes import restored
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of

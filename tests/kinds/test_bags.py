@@ -11,9 +11,9 @@ import pytest
 
 from confide.errors import SettingsError
 from confide.kinds.bags.form import words_of
-from confide.learning.seeds import derive_seed
 from confide.methods.fedavg import TRAIN
 from confide.methods.lazy_mil import TRAIN_ON_WINNERS
+from confide.seeds import derive_seed
 from confide.text.document import Document
 from contract.bags import write_bags
 from contract.corpus import KEY, tiny

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.examples import examples_from
+from confide.data.batches.examples import examples_from
 from confide.errors import FederationError, QuorumError
 from confide.federation.messages import decode, encode
-from confide.gathering import gather
+from confide.jobs.predict import predict
 from confide.kinds.context import EncoderDescribed
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import load_encoder
-from confide.predict import predict
-from confide.release import release
-from confide.run import run
+from confide.runs.gathering import gather
+from confide.runs.release import release
+from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny, write_sites
 from contract.runs import Asking, Forging, same_run, use_engine

@@ -9,9 +9,9 @@ import numpy as np
 
 from confide.federation.messages import decode, encode
 from confide.federation.site import Site
-from confide.gathering import gather
 from confide.methods import METHODS
-from confide.run import run
+from confide.runs.gathering import gather
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import states
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.relations import candidates
+from confide.data.batches.relations import candidates
 from confide.errors import GuardError, SettingsError
 from confide.federation.changes import restored
 from confide.federation.guards import check_reply
@@ -19,9 +19,9 @@ from confide.federation.messages import Arrays
 from confide.kinds.relations.form import modeller_of, rules_of
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import fit_relations
-from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
+from confide.seeds import derive_seed
 from contract.corpus import tiny
 from contract.relations import documents
 from kinds.hows import how

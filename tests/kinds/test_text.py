@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.comparison import compare
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.messages import decode
 from confide.federation.site import Site
+from confide.jobs.comparison import compare
 from confide.kinds.text.desk import TextScored, check_text_scored
 from confide.kinds.text.form import TextForm, find_base
 from confide.learning.bart_files import load_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.texts import made_bart
 from confide.methods.fedavg import FedAvgState
-from confide.opening import opened
-from confide.release import release, release_task
 from confide.report import report
-from confide.run import run
+from confide.runs.opening import opened
+from confide.runs.release import release, release_task
+from confide.runs.run import run
 from confide.scoring import TextCounts, sum_text_counts, text_scores
 from confide.text.document import Document
 from contract.corpus import reader, tiny

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.data.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
+from confide.data.batches.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 from confide.errors import DataError, FederationError, QuorumError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation

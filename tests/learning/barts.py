@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from confide.learning.seeds import seeded
 from confide.models.bart import Bart, BartSizes, draw
+from confide.seeds import seeded
 from learning.encoders import bert_tokenizer, byte_tokenizer
 
 PLACES = 64  # pieces that a tiny BART reads and symbols that it writes

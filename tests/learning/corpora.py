@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from confide.data.encoding import Encoded, TagScheme, TagSet, encode
-from confide.data.examples import Example
-from confide.data.vocabulary import ClearVocabulary, count_characters, count_words, numbered
+from confide.data.batches.encoding import Encoded, TagScheme, TagSet, encode
+from confide.data.batches.examples import Example
+from confide.data.batches.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.learning.weights import initial
 from confide.models.tagger import Tagger, TaggerSizes
 

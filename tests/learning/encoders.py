@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.learning.seeds import seeded
+from confide.seeds import seeded
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WHOLE = ("the", "patient", "took", "pain", "head", "##ache", "##s", "[", "]", ".")

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.examples import Example
+from confide.data.batches.examples import Example
 from confide.errors import SettingsError
 from confide.learning.adversaries import AdversarialModeller, Opposed, Reversal
 from confide.learning.bart_files import load_bart

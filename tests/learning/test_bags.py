@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.relations import RelationExample
-from confide.data.vocabulary import ClearVocabulary
+from confide.data.batches.relations import RelationExample
+from confide.data.batches.vocabulary import ClearVocabulary
 from confide.errors import DataError, SettingsError
 from confide.learning.bags import (
     BagForm,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches import batch_of
-from confide.data.encoding import TagScheme
-from confide.data.examples import Example
+from confide.data.batches.encoding import TagScheme
+from confide.data.batches.examples import Example
+from confide.data.batches.tagger import batch_of
 from confide.errors import DataError
 from confide.learning.crf_modelling import CrfModeller, EncodedSplit, split_loss
 from confide.learning.fit import fit

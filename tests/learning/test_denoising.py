@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.denoising import Batching, DenoisingBatch, Specials, denoising_batch
-from confide.data.noise import Noise, Passage
-from confide.data.passages import Passages, passages
+from confide.data.batches.denoising import Batching, DenoisingBatch, Specials, denoising_batch
+from confide.data.batches.noise import Noise, Passage
+from confide.data.batches.passages import Passages, passages
 from confide.errors import DataError
 from confide.learning import denoising
 from confide.learning.bart_making import make_bart, transformers_bart

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.encoding import Encoded
+from confide.data.batches.encoding import Encoded
 from confide.errors import DataError
 from confide.learning.fit import FitReport, fit
 from confide.learning.optimisers import Optimiser

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.examples import Example
-from confide.data.pointers import PointerBatch
+from confide.data.batches.examples import Example
+from confide.data.batches.pointers import PointerBatch
 from confide.errors import DataError, SettingsError
 from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.lightner import (

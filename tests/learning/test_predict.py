@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches import batch_of
-from confide.data.examples import Example
+from confide.data.batches.examples import Example
+from confide.data.batches.tagger import batch_of
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import annotate, predict_spans, prepare

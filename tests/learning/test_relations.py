@@ -13,8 +13,8 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.relation_pieces import RelationBatch
-from confide.data.relations import RelationExample
+from confide.data.batches.relation_pieces import RelationBatch
+from confide.data.batches.relations import RelationExample
 from confide.errors import DataError, SettingsError
 from confide.learning import relations
 from confide.learning.encoder import load_encoder

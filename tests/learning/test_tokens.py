@@ -12,9 +12,9 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.encoding import TagScheme
-from confide.data.examples import Example
-from confide.data.token_pieces import token_batch
+from confide.data.batches.encoding import TagScheme
+from confide.data.batches.examples import Example
+from confide.data.batches.token_pieces import token_batch
 from confide.errors import DataError, SettingsError
 from confide.learning.encoder import load_encoder
 from confide.learning.modelling import EntityModeller

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.vectors import VectorFile
+from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
 from confide.learning.weights import arrays, load, named, set_words
 from learning.corpora import tiny

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confide.data.encoding import Window
+from confide.data.batches.encoding import Window
 from confide.learning.predict import FoundSpan
 from confide.learning.windows import joined
 

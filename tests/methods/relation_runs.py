@@ -16,9 +16,9 @@ from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.site import Site
-from confide.gathering import gather
 from confide.methods import method_of
 from confide.methods.feded.steps import Predicted, TrainAndPredict, columns
+from confide.runs.gathering import gather
 from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import tiny

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.vocabulary import UNK, KeyedVocabulary, normalise
+from confide.data.batches.vocabulary import UNK, KeyedVocabulary, normalise
 from confide.errors import FederationError, GuardError, KeyFileError, QuorumError, SettingsError
 from confide.federation.changes import restored
 from confide.federation.federation import Delivery, Federation
@@ -18,11 +18,11 @@ from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
-from confide.gathering import gather
 from confide.kinds.protocol import State
 from confide.kinds.tagger.form import TaggerForm
 from confide.methods import METHODS
 from confide.methods.fedavg import TRAIN, Train, Trained, check_trained
+from confide.runs.gathering import gather
 from confide.settings import Settings
 from contract.corpus import KEY, tiny, write_sites
 from kinds.hows import how

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.relation_pieces import relation_batch
-from confide.data.relations import NO_RELATION, candidates
+from confide.data.batches.relation_pieces import relation_batch
+from confide.data.batches.relations import NO_RELATION, candidates
 from confide.errors import QuorumError, SettingsError
 from confide.federation.forms import fields_of
 from confide.federation.messages import Arrays, encode
@@ -23,11 +23,11 @@ from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import public_of
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import fit_relations, relation_logits
-from confide.learning.seeds import derive_seed
 from confide.learning.weights import load
 from confide.methods.feded import teacher_of
 from confide.methods.feded.steps import Predicted, columns
-from confide.run import run
+from confide.runs.run import run
+from confide.seeds import derive_seed
 from confide.text.document import Document, Entity, Relation
 from contract.corpus import tiny
 from contract.relations import documents

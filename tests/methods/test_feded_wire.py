@@ -19,7 +19,7 @@ from confide.federation.messages import Arrays, decode, encode
 from confide.kinds.relations.public import RelationStudent
 from confide.methods import METHODS
 from confide.methods.feded.steps import TRAIN_AND_PREDICT, Predicted, bounded_predicted
-from confide.run import run
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import same_run
 from methods.relation_runs import asked, reply_of, started

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches import drawn_batch
+from confide.data.batches.tagger import drawn_batch
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery, Federation
@@ -19,10 +19,9 @@ from confide.federation.guards import check_reply
 from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
-from confide.gathering import gather
+from confide.jobs.predict import predict
 from confide.kinds.tagger.form import TaggerForm
 from confide.learning.gradients import gradients
-from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods import METHODS
 from confide.methods.fedner import shares_of_batch
@@ -35,9 +34,10 @@ from confide.methods.fedner.steps import (
 )
 from confide.models import tagger
 from confide.models.tagger import PARTS
-from confide.predict import predict
-from confide.run import run
-from confide.runfolder import memory_of
+from confide.runs.folder import memory_of
+from confide.runs.gathering import gather
+from confide.runs.run import run
+from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.text.formats import write
 from contract.corpus import sentences, tiny, write_conll, write_sites

@@ -11,21 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.bags import training_bags
-from confide.data.relations import NO_RELATION, candidates
-from confide.data.vocabulary import digest
+from confide.data.batches.bags import training_bags
+from confide.data.batches.relations import NO_RELATION, candidates
+from confide.data.batches.vocabulary import digest
 from confide.errors import GuardError, QuorumError
 from confide.federation.changes import restored
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
 from confide.federation.messages import encode
-from confide.gathering import gather
 from confide.kinds.bags.desk import Looked
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.learning.bags import BagModeller, fit_sentences, sentence_probabilities
-from confide.learning.seeds import derive_seed
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
 from confide.methods.fedavg import Train
@@ -39,6 +37,8 @@ from confide.methods.lazy_mil import (
     best_sentences,
     winners,
 )
+from confide.runs.gathering import gather
+from confide.seeds import derive_seed
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny

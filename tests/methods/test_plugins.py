@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs/writing-a-method.md"
 RUN = """
 import sys, pathlib
 from confide.methods import METHODS, wire
-from confide.run import run
+from confide.runs.run import run
 from contract.corpus import tiny
 for kind in ("tagger", "relations"):
     folder = pathlib.Path(sys.argv[1]) / kind

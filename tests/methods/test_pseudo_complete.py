@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.completing import completed, only
+from confide.data.batches.completing import completed, only
 from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.inprocess import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
+from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS, method_of
 from confide.methods.pseudo_complete import steps
 from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
-from confide.opening import opened
-from confide.predict import evaluate, predict
-from confide.release import release
-from confide.run import run
+from confide.runs.opening import opened
+from confide.runs.release import release
+from confide.runs.run import run
 from confide.settings import Settings, parse
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
@@ -246,7 +246,7 @@ def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> N
 
 
 def _weights(folder: Path, kind: type) -> dict[str, Any]:
-    from confide.runfolder import RunFolder
+    from confide.runs.folder import RunFolder
 
     store = RunFolder(folder).store("")
     weights: dict[str, Any] = decode(kind, store.load(2).state.tobytes()).weights

@@ -9,7 +9,7 @@ import pytest
 
 from confide.methods import CROSSED
 from confide.methods.fedavg import FedAvg
-from confide.run import run
+from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import states
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from confide.data.encoding import TagSet
+from confide.data.batches.encoding import TagSet
 from confide.models import chain_rule
 from confide.models.chain_rule import token_losses
 from confide.models.crf import CRF, Scores, negative_log_likelihood

@@ -10,7 +10,7 @@ import torch
 import torchcrf
 from torch import Tensor
 
-from confide.data.encoding import TagSet
+from confide.data.batches.encoding import TagSet
 from confide.models import crf
 from confide.models.crf import CRF, Scores, negative_log_likelihood, posterior, viterbi
 from models.crfs import RAGGED, random_problem

@@ -32,7 +32,7 @@ def position(step: int, span: tuple[int, int]) -> int:
 
 
 def batch(sentences: Any = SENTENCES) -> Any:
-    """As `confide.data.sentences` says, by hand."""
+    """As `confide.data.batches.sentences` says, by hand."""
     words = [word for own, _, _ in sentences for word in own]
     distinct = [0, *sorted(set(words))]
     rows = []

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches import batch_of
-from confide.data.encoding import Encoded, TagSet, encode, with_context
-from confide.data.examples import Example
-from confide.data.vocabulary import count_characters, count_words, numbered
+from confide.data.batches.encoding import Encoded, TagSet, encode, with_context
+from confide.data.batches.examples import Example
+from confide.data.batches.tagger import batch_of
+from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.errors import DataError
 from confide.models import tagger
 from confide.models.tagger import PARTS, Tagger, TaggerSizes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.data.encoding import TagScheme, TagSet
+from confide.data.batches.encoding import TagScheme, TagSet
 from confide.models.tokens import (
     TokenClassifier,
     TokenSizes,

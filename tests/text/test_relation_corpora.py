@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from confide.data.relations import Rules, candidates
+from confide.data.batches.relations import Rules, candidates
 from confide.text.formats import read
 from confide.text.pairs import stated_pairs
 from confide.text.parts import grouped

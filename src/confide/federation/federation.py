@@ -22,7 +22,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import check_size, decode_one_of, encode, sizes
 from confide.federation.ordering import as_they_come, in_order
 from confide.federation.steps import Step
-from confide.learning.seeds import derive_seed
+from confide.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step, Turn
 from confide.learning.encoder_files import is_encoder_name
-from confide.learning.seeds import derive_seed
+from confide.seeds import derive_seed
 from confide.text.document import Document
 
 

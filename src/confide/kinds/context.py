@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from confide.data.corpora import locate
-from confide.data.encoding import Encoded, with_context
-from confide.data.examples import Example
+from confide.data.batches.encoding import Encoded, with_context
+from confide.data.batches.examples import Example
+from confide.data.corpus.corpora import locate
 from confide.errors import ConfideError, FederationError, GuardError
 from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal

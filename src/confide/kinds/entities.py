@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.examples import Example, Span
+from confide.data.batches.examples import Example, Span
 from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays

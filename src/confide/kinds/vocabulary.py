@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.examples import Example, examples_from
-from confide.data.vocabulary import (
+from confide.data.batches.examples import Example, examples_from
+from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
     count_characters,
     count_words,
@@ -38,7 +38,7 @@ from confide.federation.keys import key_check
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.learning.seeds import derive_seed
+from confide.seeds import derive_seed
 
 Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Digests (W x 16) and how often each occurs (W)."""

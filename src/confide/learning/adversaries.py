@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.examples import Example, Span
-from confide.data.pointers import NOTHING, PointerBatch
+from confide.data.batches.examples import Example, Span
+from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import Arrays
@@ -27,9 +27,9 @@ from confide.learning.lightner import EncodedLightner, LightnerModeller, Lightne
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan
-from confide.learning.seeds import derive_seed, seeded
 from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
 from confide.models.lightner import Lightner, parted, symbol_losses, trace
+from confide.seeds import derive_seed, seeded
 
 
 @dataclass(frozen=True)

@@ -19,35 +19,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.batches import shuffled
-from confide.data.relation_pieces import (
+from confide.data.batches.relation_pieces import (
     EncodedRelations,
     RelationBatch,
     predict_relation_batches,
     relation_batch,
 )
-from confide.data.relations import RelationExample
-from confide.data.sentences import (
+from confide.data.batches.relations import RelationExample
+from confide.data.batches.sentences import (
     EncodedSentences,
     SentenceBatch,
     encode_sentences,
     predict_sentence_batches,
     sentence_batch,
 )
-from confide.data.vectors import VectorFile
-from confide.data.vocabulary import PAD, How, Vocabulary
+from confide.data.batches.tagger import shuffled
+from confide.data.batches.vectors import VectorFile
+from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser, build, row_steps
 from confide.learning.relations import RelationForm, RelationModeller
 from confide.learning.rows import only_rows
-from confide.learning.seeds import seeded
 from confide.learning.weights import set_rows
 from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
 from confide.models.relation import MentionReader, Pool
+from confide.seeds import seeded
 
 Rows = NDArray[np.int64]
 EncodedBags = EncodedSentences | EncodedRelations

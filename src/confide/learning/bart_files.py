@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from confide.data.token_pieces import Pieces
+from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder import pieces_of_words
 from confide.learning.encoder_files import (

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.annotation import annotation, of_rows
-from confide.data.batches import TaggerBatch, drawn_batch, predict_batches, train_batches
-from confide.data.encoding import Bools, Encoded, TagSet, encode
-from confide.data.examples import Example, Span
-from confide.data.vocabulary import How, Vocabulary
+from confide.data.batches.annotation import annotation, of_rows
+from confide.data.batches.encoding import Bools, Encoded, TagSet, encode
+from confide.data.batches.examples import Example, Span
+from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
+from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.fit import FitReport, fit, train
 from confide.learning.gradients import Arrays, gradients
 from confide.learning.modelling import Slopes

@@ -25,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.denoising import DenoisingBatch, Specials
+from confide.data.batches.denoising import DenoisingBatch, Specials
 from confide.errors import DataError, SettingsError
 from confide.learning.optimisers import Descent, Optimiser, each_adamw
-from confide.learning.seeds import derive_seed, seeded
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
+from confide.seeds import derive_seed, seeded
 
 Arrays = dict[str, NDArray[Any]]
 Trained = Literal["decoder", "all"]

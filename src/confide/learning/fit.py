@@ -9,13 +9,13 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from confide.data.batches import TaggerBatch, train_batches
-from confide.data.encoding import Encoded
+from confide.data.batches.encoding import Encoded
+from confide.data.batches.tagger import TaggerBatch, train_batches
 from confide.errors import DataError
 from confide.learning.optimisers import Descent, Optimiser, Steps, build
-from confide.learning.seeds import derive_seed, seeded
 from confide.models import tagger
 from confide.models.tagger import Tagger
+from confide.seeds import derive_seed, seeded
 
 
 @dataclass(frozen=True)

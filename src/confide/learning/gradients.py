@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.learning.seeds import derive_seed, seeded
 from confide.learning.weights import named
+from confide.seeds import derive_seed, seeded
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -28,10 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.batches import Rows, drawn_rows, longest_first
-from confide.data.encoding import Window
-from confide.data.examples import Example, Span
-from confide.data.pointers import (
+from confide.data.batches.encoding import Window
+from confide.data.batches.examples import Example, Span
+from confide.data.batches.pointers import (
     PointerBatch,
     Pointers,
     pointer_batch,
@@ -40,7 +39,8 @@ from confide.data.pointers import (
     spelled,
     train_pointer_batches,
 )
-from confide.data.token_pieces import Pieces, TokenText, token_text
+from confide.data.batches.tagger import Rows, drawn_rows, longest_first
+from confide.data.batches.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
 from confide.learning.fit import FitReport, train
@@ -49,7 +49,6 @@ from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan
 from confide.learning.rows import only_rows
-from confide.learning.seeds import seeded
 from confide.learning.windows import joined
 from confide.models.bart import Bart
 from confide.models.lightner import (
@@ -64,6 +63,7 @@ from confide.models.lightner import (
 from confide.models.low_rank import add_low_rank
 from confide.models.pointing import write
 from confide.models.products import widen
+from confide.seeds import seeded
 
 _PER_BATCH = 4096  # padded pieces that are read at once
 _PER_SLOPES = 512  # the same, where all that was computed is kept for two passes backwards

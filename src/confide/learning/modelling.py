@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.examples import Example, Span
+from confide.data.batches.examples import Example, Span
 from confide.learning.fit import FitReport
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, bare_sentences, with_entities

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from confide.data.batches import TaggerBatch, predict_batches
-from confide.data.encoding import Encoded, TagSet, encode
-from confide.data.examples import Example, Span, examples_from
-from confide.data.vocabulary import How, Vocabulary
+from confide.data.batches.encoding import Encoded, TagSet, encode
+from confide.data.batches.examples import Example, Span, examples_from
+from confide.data.batches.tagger import TaggerBatch, predict_batches
+from confide.data.batches.vocabulary import How, Vocabulary
 from confide.models import tagger
 from confide.models.crf import Posterior, span_probabilities
 from confide.models.tagger import Tagger

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.relation_pieces import (
+from confide.data.batches.relation_pieces import (
     EncodedRelations,
     Marking,
     RelationBatch,
@@ -25,15 +25,15 @@ from confide.data.relation_pieces import (
     predict_relation_batches,
     train_relation_batches,
 )
-from confide.data.relations import RelationExample
+from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
-from confide.learning.seeds import seeded
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
+from confide.seeds import seeded
 
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
 """loss_B: what each example of a batch costs."""

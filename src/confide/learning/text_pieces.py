@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from confide.data.denoising import Specials
-from confide.data.noise import Flags
+from confide.data.batches.denoising import Specials
+from confide.data.batches.noise import Flags
 from confide.errors import DataError
 from confide.learning.encoder import SURROGATES
 from confide.learning.encoder_files import first_line

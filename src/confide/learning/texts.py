@@ -8,15 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from confide.data.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
-from confide.data.noise import Noise
-from confide.data.passages import Cutter, Passages
+from confide.data.batches.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
+from confide.data.batches.noise import Noise
+from confide.data.batches.passages import Cutter, Passages
 from confide.learning.bart_making import make_bart, transformers_bart
 from confide.learning.denoising import Denoiser
 from confide.learning.encoder_files import read_json
 from confide.learning.fit import FitReport
-from confide.learning.seeds import derive_seed
 from confide.learning.text_pieces import Pieces, load_pieces
+from confide.seeds import derive_seed
 
 
 class MadeBart(NamedTuple):

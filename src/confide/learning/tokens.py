@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.data.batches import drawn_rows
-from confide.data.encoding import TagScheme, TagSet
-from confide.data.examples import Example, Span
-from confide.data.token_pieces import (
+from confide.data.batches.encoding import TagScheme, TagSet
+from confide.data.batches.examples import Example, Span
+from confide.data.batches.tagger import drawn_rows
+from confide.data.batches.token_pieces import (
     EncodedTokens,
     Pieces,
     TokenBatch,
@@ -43,7 +43,6 @@ from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, paths_of
 from confide.learning.rows import only_rows
-from confide.learning.seeds import seeded
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.windows import joined
 from confide.models.crf import Scores
@@ -57,6 +56,7 @@ from confide.models.tokens import (
     path_scores,
     word_losses,
 )
+from confide.seeds import seeded
 
 _PER_BATCH = 2048  # padded pieces that are read at once
 

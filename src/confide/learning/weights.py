@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.encoding import TagRules
-from confide.data.vectors import VectorFile
+from confide.data.batches.encoding import TagRules
+from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
-from confide.learning.seeds import seeded
 from confide.models.tagger import Tagger, TaggerSizes
+from confide.seeds import seeded
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confide.data.encoding import Window
+from confide.data.batches.encoding import Window
 from confide.learning.predict import FoundSpan
 
 

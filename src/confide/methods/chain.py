@@ -22,8 +22,8 @@ from confide.federation.federation import Federation
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
-from confide.learning.seeds import derive_seed
 from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.seeds import derive_seed
 from confide.settings import Table
 
 

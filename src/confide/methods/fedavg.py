@@ -62,9 +62,9 @@ from confide.kinds.protocol import (
     scores_from,
     settle,
 )
-from confide.learning.seeds import derive_seed
 from confide.learning.server_steps import Server, ServerStep, stepped
 from confide.scoring import Counts
+from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
 from confide.text.document import Document

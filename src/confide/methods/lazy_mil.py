@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from confide.data.vocabulary import DIGEST_BYTES
+from confide.data.batches.vocabulary import DIGEST_BYTES
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation

@@ -42,7 +42,7 @@ Activation = Literal["tanh", "relu"]
 
 
 class SentenceInput(Protocol):
-    """Sentences one after the other, as `confide.data.sentences.SentenceBatch` has them."""
+    """Sentences one after the other, as `confide.data.batches.sentences.SentenceBatch` has them."""
 
     @property
     def distinct_U(self) -> Tensor: ...  # noqa: D102, N802

@@ -116,7 +116,7 @@ class SplitTable(Table):
 
 
 class PairsTable(Table):
-    """Which pairs of entities are looked at for a relation (`confide.data.relations.Rules`).
+    """Which pairs of entities are looked at for a relation (`data.batches.relations.Rules`).
 
     `types`: pairs of entity types, head first; none: those of the relations in training text. What
     may lie between the two: ends of sentences, and tokens (inf: any).

@@ -31,9 +31,9 @@ from typing import Any
 
 PLACES = (
     "confide.federation.site.SiteHost._answer",
-    "confide.flare.home.SiteHome._answer",
-    "confide.flare.home.SiteHome._note",
-    "confide.flare.executor.ConfideExecutor.execute",
+    "confide.flare.run.home.SiteHome._answer",
+    "confide.flare.run.home.SiteHome._note",
+    "confide.flare.nvidia.executor.ConfideExecutor.execute",
 )
 """In a step, around it, where it is noted, and in what FLARE itself calls."""
 _lock = threading.Lock()
@@ -97,7 +97,7 @@ def _perhaps(place: str, *_: Any) -> None:
 
 
 def _wait_when_told() -> None:
-    from confide.flare.home import SiteHome
+    from confide.flare.run.home import SiteHome
 
     _before(SiteHome, "answer", _at_the_gate)
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.bags import held_out_bags, training_bags
-from confide.data.relations import candidates, with_labels
-from confide.data.sentences import EncodedSentences
-from confide.data.vectors import VectorFile, read_vectors
-from confide.data.vocabulary import DIGEST_BYTES, UNK
+from confide.data.batches.bags import held_out_bags, training_bags
+from confide.data.batches.relations import candidates, with_labels
+from confide.data.batches.sentences import EncodedSentences
+from confide.data.batches.vectors import VectorFile, read_vectors
+from confide.data.batches.vocabulary import DIGEST_BYTES, UNK
 from confide.errors import ConfideError
 from confide.federation.failures import Refusal
 from confide.federation.keys import key_check

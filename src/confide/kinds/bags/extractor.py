@@ -12,9 +12,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.bags import Bags, Same, held_out_bags
-from confide.data.relations import NO_RELATION, RelationExample, Rules, candidates, with_labels
-from confide.data.vocabulary import Vocabulary
+from confide.data.batches.bags import Bags, Same, held_out_bags
+from confide.data.batches.relations import (
+    NO_RELATION,
+    RelationExample,
+    Rules,
+    candidates,
+    with_labels,
+)
+from confide.data.batches.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.kinds.bags.form import PCNN, BagForm, bag_form_of, words_of

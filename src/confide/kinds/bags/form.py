@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.relations import NO_RELATION, type_pairs
-from confide.data.vocabulary import (
+from confide.data.batches.relations import NO_RELATION, type_pairs
+from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
     KeyedVocabulary,
     count_words,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from confide.data.corpora import locate
+from confide.data.corpus.corpora import locate
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from confide.data.batches import drawn_rows
-from confide.data.relation_pieces import EncodedRelations, RelationBatch, relation_batch
-from confide.data.relations import (
+from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.batches.relations import (
     NO_RELATION,
     Candidates,
     candidates,
     with_labels,
 )
+from confide.data.batches.tagger import drawn_rows
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from confide.data.relations import (
+from confide.data.batches.relations import (
     RelationExample,
     Rules,
     candidates,

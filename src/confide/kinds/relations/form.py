@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from confide.data.relations import NO_RELATION, Rules, type_pairs
+from confide.data.batches.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
 from confide.federation.federation import Federation
 from confide.federation.guards import check_mark, check_names

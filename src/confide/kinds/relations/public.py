@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from confide.data.relation_pieces import EncodedRelations, RelationBatch
-from confide.data.relations import NO_RELATION, RelationExample, candidates
+from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch
+from confide.data.batches.relations import NO_RELATION, RelationExample, candidates
 from confide.errors import SettingsError
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder

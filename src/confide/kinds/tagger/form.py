@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.encoding import Encoded, TagSet
-from confide.data.examples import Example
-from confide.data.vectors import VectorFile, read_vectors
-from confide.data.vocabulary import SPECIALS, UNK, KeyedVocabulary
+from confide.data.batches.encoding import Encoded, TagSet
+from confide.data.batches.examples import Example
+from confide.data.batches.vectors import VectorFile, read_vectors
+from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary
 from confide.errors import ConfideError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.data.denoising import DenoisingBatch
-from confide.data.noise import Noise
-from confide.data.passages import Passages, passages
+from confide.data.batches.denoising import DenoisingBatch
+from confide.data.batches.noise import Noise
+from confide.data.batches.passages import Passages, passages
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
@@ -18,10 +18,10 @@ from confide.kinds.protocol import Fitted
 from confide.kinds.text.form import TextForm
 from confide.learning.bart_making import write_bart
 from confide.learning.denoising import Denoiser, Denoising
-from confide.learning.seeds import derive_seed
 from confide.learning.texts import MadeBart, Reading, fit_texts
 from confide.learning.weights import load
 from confide.scoring.texts import TextCounts
+from confide.seeds import derive_seed
 from confide.text.document import Document
 
 _MEASURE = derive_seed(1, "measure")

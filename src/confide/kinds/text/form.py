@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from confide.data.corpora import locate
+from confide.data.corpus.corpora import locate
 from confide.errors import FederationError
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_mark

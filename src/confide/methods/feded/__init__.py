@@ -47,7 +47,6 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.protocol import F, P, State, scores_from, settle
-from confide.learning.seeds import derive_seed
 from confide.methods.fedavg import FedAvg
 from confide.methods.feded.steps import (
     SCORE_MODEL,
@@ -63,6 +62,7 @@ from confide.methods.feded.steps import (
 )
 from confide.models.distillation import softened
 from confide.scoring import Counts
+from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
 from confide.text.document import Document

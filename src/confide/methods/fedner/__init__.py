@@ -49,7 +49,6 @@ from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.protocol import Agreed, F, State, compare_vectors, scores_from
 from confide.learning.adam import Moments, adam
-from confide.learning.seeds import derive_seed
 from confide.methods.fedavg import FedAvg
 from confide.methods.fedner.steps import (
     ENROL,
@@ -67,6 +66,7 @@ from confide.methods.fedner.steps import (
     lifted,
 )
 from confide.scoring import Counts
+from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
 from confide.text.document import Document

@@ -20,7 +20,7 @@ from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
 from confide.kinds.protocol import F, Kept, S, Taken, check_taken
 from confide.learning.adam import Moments, adam
-from confide.learning.seeds import derive_seed
+from confide.seeds import derive_seed
 
 HALF = 1024.0
 """What is sent as float16 is multiplied by this, so that small gradients do not vanish."""

@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.completing import completed
-from confide.data.examples import Span
+from confide.data.batches.completing import completed
+from confide.data.batches.examples import Span
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, bounded, near

@@ -1,0 +1,167 @@
+"""The verbs `confide data …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from confide.cli import screen
+from confide.cli.putting import problem_lines, say_problems
+from confide.cli.words import Encoding, Format, Json, Scheme
+
+data = typer.Typer(no_args_is_help=True, help="Check, convert, split, count and label files.")
+
+By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
+
+
+@data.command("check")
+def check(
+    files: Files,
+    *,
+    format: Format = None,
+    scheme: Scheme = None,
+    encoding: Encoding = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="A type that may occur.")
+    ] = None,
+    bare_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="The type of tags that are only B, I and O.")
+    ] = "entity",
+    every: Annotated[bool, typer.Option("--all", help="Name every problem, not a few.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Name every annotation that was lost or changed: file, line or offset, and why."""
+    from confide import api
+    from confide.cli import tables
+
+    found = api.check(
+        files, format=format, scheme=scheme, encoding=encoding, types=types, bare_type=bare_type
+    )
+    if as_json:
+        names = ("format", "details", "counts", "types", "relations", "problems")
+        screen.put_json({name: getattr(found, name) for name in names})
+        return
+    screen.show(*tables.checked(found), *problem_lines(found.problems, most=None if every else 3))
+
+
+@data.command("convert")
+def convert(
+    files: Files,
+    *,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="A file, or a folder for several.")],
+    format: Format = None,
+    scheme: Scheme = None,
+    to_scheme: Annotated[
+        str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
+    ] = "iob2",
+    encoding: Encoding = None,
+) -> None:
+    """Write files in another format; what it cannot hold is named."""
+    from confide import api
+
+    done = api.convert(
+        files, to, out, format=format, scheme=scheme, to_scheme=to_scheme, encoding=encoding
+    )
+    say_problems(done.problems)
+    for path in done.paths:
+        typer.echo(str(path))
+
+
+@data.command("split")
+def split(
+    files: Files,
+    *,
+    sites: Annotated[int, typer.Option(metavar="N", help="How many sites.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the sites' files.")],
+    by: Annotated[By, typer.Option(help="How documents are dealt.")] = "iid",
+    alpha: Annotated[
+        float | None, typer.Option(help="For dirichlet and quantity: small is uneven.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed deals the same.")] = 1,
+    format: Format = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="Written format; the same if not given."),
+    ] = None,
+) -> None:
+    """Deal a corpus to sites, reproducibly: one file or folder each."""
+    from confide import api
+    from confide.cli import tables
+
+    dealt = api.split(
+        files,
+        sites,
+        by=by,
+        alpha=alpha,
+        seed=seed,
+        out=out,
+        format=format,
+        to=to,
+    )
+    screen.show(tables.shares(dealt))
+    screen.say(f"written to {out}, described in {out / 'split.json'}")
+
+
+@data.command("stats")
+def stats(
+    files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
+) -> None:
+    """Count documents, tokens, entities, relations, pairs, and sentences that stand twice."""
+    from confide import api
+    from confide.cli import tables
+
+    found = api.stats(files, format=format, scheme=scheme)
+    if as_json:
+        screen.put_json(found.to_json())
+    else:
+        screen.show(*tables.statistics(found))
+
+
+@data.command("label")
+def label(
+    files: Files,
+    *,
+    kb: Annotated[
+        Path, typer.Option(metavar="TSV", help="Triples: head, relation, tail, cut by tabs.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The bags: OpenNRE's JSON Lines.")],
+    by: Annotated[
+        Literal["concept", "letters"],
+        typer.Option(help="What the triples name: identifiers of mentions, or their words."),
+    ] = "concept",
+    types: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="HEAD TAIL", help="Types of entities; those that match if not given."),
+    ] = None,
+    na: Annotated[
+        str,
+        typer.Option(metavar="SHARE[:SEED]", help="How many of the pairs that no triple names."),
+    ] = "1",
+    max_sentences: Annotated[
+        int, typer.Option(metavar="N", help="Ends of sentences between head and tail.")
+    ] = 0,
+    recogniser: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run that marks the entities first.")
+    ] = None,
+) -> None:
+    """Align text with a knowledge base: sentences that mention a triple's ends become bags."""
+    from confide import api
+    from confide.cli import labels
+
+    share, seed = labels.share_and_seed(na)
+    if recogniser is None:
+        documents = labels.documents_of(files)
+    else:
+        documents = api.predict(recogniser, files)
+    done = api.label(
+        documents, kb, by=by, types=types, na=share, max_sentences=max_sentences, seed=seed
+    )
+    say_problems([*done.problems, *api.write(done.documents, out, "opennre")])
+    screen.show(*labels.labelled(done))
+    if not done.counts["triples"]:
+        screen.say("no triple was found: does --by say what their names are?")
+    screen.say(f"written to {out}")

@@ -1,0 +1,383 @@
+"""The verbs `confide consortium …`, `confide server …` and `confide site …` of real sites."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from confide.cli import screen
+from confide.cli.words import Json, Passphrase
+from confide.errors import ConfideError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from confide.flare.kits.startup import Kit
+    from confide.flare.nvidia.clearing import Held
+    from confide.flare.nvidia.processes import Status
+
+consortium = typer.Typer(no_args_is_help=True, help="Found a consortium, and let a site join it.")
+server = typer.Typer(no_args_is_help=True, help="Run the server, where nothing but messages comes.")
+site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
+
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the startup kit.")]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name, letter by letter.")]
+Foreground = Annotated[
+    bool, typer.Option("--foreground", help="Stay until SIGTERM or Ctrl-C, for a service manager.")
+]
+Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it, at most.")]
+
+_SAFELY = (
+    "Give each kit to its owner alone, by a way that nobody else can read (an encrypted medium, or "
+    "your own secure file transfer; not e-mail), and delete it here."
+)
+
+
+# --- consortium ---------------------------------------------------------------------------
+
+
+@consortium.command("init")
+def init(
+    name: Annotated[str, typer.Argument(help="What the consortium is called.")],
+    *,
+    sites: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site's name.")],
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where sites reach the server.")],
+    port: Annotated[int, typer.Option(metavar="PORT", help="The one port of the server.")] = 8002,
+    lead: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of the lead, who starts runs.")
+    ] = "lead",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it goes; a folder of its name.")
+    ] = None,
+    days: Annotated[
+        float, typer.Option(metavar="DAYS", help="How long the kits' certificates are good.")
+    ] = 365,
+    passphrase: Passphrase = False,
+) -> None:
+    """Found a consortium: who takes part, and a startup kit for each, with mutual TLS inside."""
+    from confide.federation.passphrase import new_passphrase_for
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import founding
+
+    secret = new_passphrase_for((out or Path(name)) / startup.ROOT_KEY) if passphrase else None
+    made = founding.init(
+        name,
+        sites=sites,
+        host=host,
+        port=port,
+        lead=lead,
+        out=out,
+        days=days,
+        passphrase=secret,
+    )
+    screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
+    screen.say(f"\n{_SAFELY}")
+    screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")
+    screen.say(
+        f"{made.authority} is secret: whoever has it can let anyone in. Keep it off the net, with "
+        "a backup; `confide consortium add` needs it."
+    )
+    ends = min(startup.expires(kit) for kit in made.kits())
+    screen.say(f"The certificates are good until {ends:%Y-%m-%d}.")
+
+
+@consortium.command("add")
+def add(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder.")],
+    *,
+    site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")],
+) -> None:
+    """Make the kit of a further site. The others keep theirs, and nothing is restarted."""
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import founding
+
+    kit = founding.add(folder, site)
+    screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
+    screen.say(f"\n{_SAFELY}")
+    screen.say(f"The certificate is good until {startup.expires(kit):%Y-%m-%d}.")
+
+
+@consortium.command("renew")
+def renew(
+    folder: Annotated[Path, typer.Argument(help="The consortium's folder.")],
+    name: Annotated[str, typer.Argument(help="Whose kit: server, a site, or the lead.")],
+) -> None:
+    """Make a kit anew, before its certificate ends or when its key may be known to others."""
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import founding
+
+    kit = founding.renew(folder, name)
+    screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
+    screen.say(f"\n{_SAFELY}")
+    if kit.kind == "site":
+        screen.say(
+            "The site moves its own files from the old kit to the new one: local/site.toml, "
+            "local/consent.toml, local/consent-runs.jsonl and the folder identity."
+        )
+    if kit.kind == "server":
+        screen.say(
+            "Stop the server first; then move identity, runs, store and, if it is there, "
+            "disabled_clients.json (who is revoked) from the old kit to the new one."
+        )
+    if kit.kind == "lead":
+        screen.say("The lead moves the folder identity from the old kit to the new one.")
+    screen.say(f"The certificate is good until {startup.expires(kit):%Y-%m-%d}.")
+
+
+def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
+    from rich.table import Table
+
+    verbs = {
+        "server": "confide server start KIT",
+        "site": "confide site setup KIT, confide site start KIT",
+        "lead": "confide coordinate SETTINGS.toml --kit KIT",
+    }
+    owners = {"server": "who runs the server", "site": "site {name}", "lead": "the lead"}
+    table = Table(title=title, title_justify="left")
+    for column in ("kit", "for", "what it is for"):
+        table.add_column(column, overflow="fold")
+    for kit in kits:
+        table.add_row(str(kit.path), owners[kit.kind].format(name=kit.name), verbs[kit.kind])
+    return table
+
+
+# --- server and site ----------------------------------------------------------------------
+
+
+@server.command("start")
+def start_server(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
+    """Start the server in the background; it is started again whenever it ends."""
+    _start(kit, "server", wait, foreground=foreground)
+
+
+@server.command("stop")
+def stop_server(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Stop the server, and with it any run that goes on."""
+    _stop(kit, "server", wait)
+
+
+@server.command("status")
+def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
+    """Does the server run, and which sites are connected?"""
+    _status(kit, "server", as_json=as_json)
+
+
+@server.command("revoke")
+def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
+    """Let a site in no more, also with a renewed kit; a run that it takes part in is ended."""
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import processes, revoking
+
+    held = startup.open_kit(kit, "server")
+    before = processes.status(held)
+    fresh = revoking.revoke(held, name)
+    screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
+    if fresh and before.running and name not in before.sites:
+        others = ", ".join(before.sites) or "none"
+        screen.say(f"no site of that name is connected; see that this is its name ({others} are)")
+    _followed(held, wait)
+
+
+@server.command("admit")
+def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
+    """Let a site in again that was revoked."""
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import revoking
+
+    held = startup.open_kit(kit, "server")
+    revoking.admit(held, name)
+    screen.say(f"{name} is let in again, with a certificate that is still good", style="bold")
+    _followed(held, wait)
+
+
+@server.command("tidy")
+def tidy(
+    kit: KitFolder,
+    *,
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", help="Runs that are over, and as old as that."),
+    ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--run", metavar="RUN", help="This run, also if it could be resumed."),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; the server must not run.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What the server holds of runs; deletes what is old and over, or named."""
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import clearing
+
+    opened = startup.open_kit(kit, "server")
+    found = clearing.held(opened)
+    those = clearing.chosen(found, older_than=older_than, runs=runs or ())
+    if delete:
+        clearing.delete(opened, those)
+    if as_json:
+        names = {one.run for one in those}
+        screen.put_json(
+            [
+                asdict(one) | {"last": one.last.isoformat(), "chosen": one.run in names}
+                for one in found
+            ]
+        )
+        return
+    screen.show(_held_table(found, those, deleted=delete))
+    if those and not delete:
+        screen.say("to delete what is chosen, stop the server and give the same with --delete")
+
+
+def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bool) -> Table:
+    from rich.table import Table
+
+    table = Table(title="runs at this server", title_justify="left")
+    for column in ("run", "stands", "last written", "MB", ""):
+        table.add_column(column, justify="right" if column == "MB" else "left", overflow="fold")
+    for one in found:
+        table.add_row(
+            one.run,
+            "over" if one.over else "can be resumed",
+            f"{one.last.astimezone():%Y-%m-%d}",
+            f"{one.bytes / 1e6:.1f}",
+            "" if one not in those else "deleted" if deleted else "chosen",
+        )
+    return table
+
+
+def _followed(kit: Kit, wait: float) -> None:
+    """Say whether a server that runs took notice; one that does not reads the list at its start."""
+    from confide.flare.nvidia import processes
+
+    if processes.status(kit).sites and not processes.follows(kit, wait=wait):
+        screen.say(
+            "the server that runs has not taken notice yet; restart it (`confide server stop`, "
+            "then `confide server start`), and it does"
+        )
+
+
+@site.command("start")
+def start_site(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
+    """Start the site in the background; it is started again whenever it ends."""
+    _start(kit, "site", wait, foreground=foreground)
+
+
+@site.command("stop")
+def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
+    """Stop the site. A run that goes on misses it."""
+    _stop(kit, "site", wait)
+
+
+@site.command("status")
+def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
+    """Does the site run, is it connected, what did it agree to, and what does it refuse?"""
+    _status(kit, "site", as_json=as_json)
+
+
+def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foreground: bool) -> None:
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import processes
+
+    kit = startup.open_kit(path, kind)
+    who = "the server" if kind == "server" else f"site {kit.name}"
+    if foreground:
+        screen.say(f"{who} runs here until it is stopped; its log is {kit.path / 'log.txt'}")
+        processes.serve(kit)
+    fresh = processes.start(kit, wait=wait)
+    now = processes.status(kit)
+    since = "" if fresh or now.since is None else f" already, since {_local(now)}"
+    process = f"; process {now.pid}" if now.pid else ""
+    screen.say(f"{who} runs{since}{process}", style="bold")
+    if now.trouble:
+        screen.say(f"it is not connected yet, and goes on trying: {now.trouble}")
+    elif not now.connected:
+        screen.say("it is not ready yet")
+
+
+def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
+    from confide.flare.kits import startup
+    from confide.flare.nvidia import processes
+
+    kit = startup.open_kit(path, kind)
+    screen.say("stopped" if processes.stop(kit, wait=wait) else "it did not run")
+
+
+def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
+    from confide.flare.kits import peers, startup
+    from confide.flare.nvidia import processes
+
+    kit = startup.open_kit(path, kind)
+    now, known = processes.status(kit), peers.known_to(kit).peers
+    if as_json:
+        since = None if now.since is None else now.since.isoformat()
+        pins = {name: asdict(pin) for name, pin in known.items()}
+        own = _own_json(kit) if kind == "site" else {}
+        screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
+        return
+    table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
+    table.add_row("peers", ", ".join(known) or "none met yet")
+    if strangers:
+        table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
+    screen.show(table)
+    if kind == "site":
+        _show_own(kit)
+    if now.trouble:
+        screen.say(now.trouble)
+
+
+def _own_json(kit: Kit) -> dict[str, Any]:
+    from confide.flare.run import standing
+
+    try:
+        return {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+    except ConfideError:
+        return {"agreements": None, "guards": None}
+
+
+def _show_own(kit: Kit) -> None:
+    """What the site agreed to and refuses; where its own file cannot be read, why."""
+    from confide.cli import agreeing
+    from confide.flare.run import standing
+
+    try:
+        held = standing.standings(kit)
+        screen.show(agreeing.standings(held), agreeing.guards(standing.guards(kit)))
+    except ConfideError as error:
+        screen.say(str(error))
+        return
+    for one in held:
+        if one.warning:
+            screen.say(f"{one.method}: {one.warning}")
+
+
+def _status_table(now: Status) -> Table:
+    from rich.table import Table
+
+    rows: list[tuple[str, Any]] = [("running", f"since {_local(now)}" if now.running else "no")]
+    if now.running:
+        ready = "ready" if now.kind == "server" else "connected"
+        rows += [
+            (ready, "yes" if now.connected else "no"),
+            ("process", now.pid),
+            ("started again", f"{now.restarts} times"),
+            ("memory", f"{now.memory / 2**20:.0f} MB"),
+            ("runs", now.runs),
+        ]
+    if now.running and now.kind == "server":
+        rows.append(("sites", ", ".join(now.sites) or "none"))
+    if now.revoked:
+        rows.append(("revoked", ", ".join(now.revoked)))
+    rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "ended"))
+    table = Table(title=now.name, title_justify="left", show_header=False)
+    for name, value in rows:
+        table.add_row(name, str(value))
+    return table
+
+
+def _local(now: Status) -> str:
+    return "" if now.since is None else f"{now.since.astimezone():%Y-%m-%d %H:%M:%S}"

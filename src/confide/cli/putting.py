@@ -1,0 +1,151 @@
+"""Documents, scores and problems onto the screen or into files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from confide.cli import screen
+from confide.cli.screen import console
+from confide.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from confide.jobs.facts import StatedFact
+    from confide.text.document import Document, Problem
+
+
+def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
+    """Write documents to a path, or to stdout; say on stderr what the format could not hold.
+
+    Raises SettingsError where the format is a folder and there is no path.
+    """
+    from confide import api
+
+    if path is not None:
+        say_problems(api.write(documents, path, format))
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "documents"
+        problems = [
+            replace(problem, where="stdout") for problem in api.write(documents, file, format)
+        ]
+        if file.is_dir():
+            raise SettingsError(f"{format} is a folder of files", fix="name the folder with --out")
+        sys.stdout.write(file.read_text(encoding="utf-8"))
+    say_problems(problems)
+
+
+def say_problems(problems: Sequence[Problem]) -> None:
+    """Problems on stderr: how many of each kind, and the first few."""
+    shown = console(sys.stderr)
+    for line in problem_lines(problems):
+        shown.print(line, soft_wrap=True)
+
+
+def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[Text]:
+    """How many problems there are of each kind, and the first `most` of each; None: all."""
+    from rich.text import Text
+
+    lines = []
+    for kind, number in Counter(problem.kind for problem in problems).most_common():
+        of_kind = [problem for problem in problems if problem.kind == kind]
+        if number == 1:
+            (only,) = of_kind
+            lines.append(Text.assemble((kind, "bold yellow"), f": {only.where}: {only.what}"))
+            continue
+        lost = sum(problem.lost for problem in of_kind)
+        heading = f"{kind}: {number}" + (f", {lost} lost" if lost else "")
+        lines.append(Text(heading, style="bold yellow"))
+        lines += [Text(f"  {problem.where}: {problem.what}") for problem in of_kind[:most]]
+        if most is not None and number > most:
+            lines.append(Text(f"  … and {number - most} more", style="dim"))
+    return lines
+
+
+def run_and_files(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The first word and the others. Raises SettingsError where there is no other."""
+    first, *others = words
+    if not others:
+        raise SettingsError(
+            "there is no file to read", expected=f"{first} FILE...", fix="name one, or - for stdin"
+        )
+    return Path(first), others
+
+
+def named_types(given: Sequence[str] | None) -> dict[str, str]:
+    """What is said by `--as FOUND=KNOWN`; an empty KNOWN leaves a type out. Raises SettingsError.
+
+    >>> named_types(["Drug=CHEMICAL", "Age="])
+    {'Drug': 'CHEMICAL', 'Age': ''}
+    """
+    names: dict[str, str] = {}
+    for one in given or ():
+        found, equals, known = (part.strip() for part in one.partition("="))
+        if not equals or not found:
+            raise SettingsError("--as takes two names", expected="FOUND=KNOWN", got=repr(one))
+        if names.setdefault(found, known) != known:
+            raise SettingsError(
+                f"--as calls {found!r} by two names", got=f"{names[found]}, {known}"
+            )
+    return names
+
+
+FACTS = ("facts", "facts-jsonl")
+"""What `predict` writes beside formats of documents: a table of facts, or an object for each."""
+
+
+def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> None:
+    """The facts, likeliest first: a table with a head and tabs, or JSON Lines."""
+    from confide.jobs.facts import COLUMNS
+
+    if format == "facts":
+        lines = ["\t".join(row) for row in (COLUMNS, *(fact.row() for fact in found))]
+    else:
+        lines = [json.dumps(fact.record(), ensure_ascii=False) for fact in found]
+    text = "".join(f"{line}\n" for line in lines)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"the facts cannot be written: {error.strerror}", where=str(out)) from error
+
+
+def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """What `evaluate` gave as tables or as JSON; types that were left out are named on stderr."""
+    from confide.cli import tables
+
+    if found.get("unknown"):
+        screen.say(f"the relation model knows no type {' or '.join(found['unknown'])}")
+    if as_json:
+        screen.put_json(found)
+        return
+    if "entities" not in found:
+        screen.show(tables.scores(found))
+        return
+    related = tables.scores(found["relations"], title="Relations, end to end", of="end to end")
+    screen.show(tables.scores(found["entities"], title="Entities"), related)
+
+
+def say_released(folder: Path) -> None:
+    """Say on stderr what can be read from a release."""
+    from confide.runs.release import RELATIONS
+
+    if (folder / "config.json").is_file():
+        screen.say(
+            f"{folder}: a BART; whoever has it can make it write, and it may have learnt sentences"
+            " of the sites by heart"
+        )
+    elif (folder / RELATIONS).is_file():
+        screen.say(f"{folder}: names and weights; it needs its encoder's files, and no key")
+    else:
+        screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")

@@ -1,0 +1,60 @@
+"""What `confide demo` shows when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from confide.report.folder import load_run
+from confide.report.tables import left, results
+from confide.report.words import duration, points
+
+if TYPE_CHECKING:
+    from confide.jobs.demo import DemoResult, Example, Mark
+
+
+def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
+    """Scores, what the model finds in held-out sentences, what left the sites, and what next."""
+    runs = {name: load_run(path) for name, path in shown.runs.items()}
+    yield Text("\nSYNTHETIC text of three made-up sites. Scores say nothing about real notes.\n")
+    yield results(runs, title="Does training together help?")
+    yield found(shown.examples)
+    yield left(runs["federated"], title="What left the sites in the federated run")
+    yield Text.assemble(
+        f"\nAll in {duration(shown.seconds)}. Look at ",
+        (str(shown.report), "bold"),
+        " in a browser, or go on:\n\n",
+        f"  confide predict {shown.runs['federated']} FILE.txt\n",
+        f"  confide ledger {shown.runs['federated']}\n",
+        "  confide init YOUR_FILES\n",
+    )
+
+
+def found(examples: tuple[Example, ...]) -> Table:
+    """A held-out sentence per site: each marked mention, what the model says, how sure it is."""
+    table = Table(
+        title="What the federated model finds in held-out sentences",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+    )
+    for name in ("site", "words", "marked as", "found as", "confidence"):
+        table.add_column(name, justify="right" if name == "confidence" else "left")
+    for example in examples:
+        table.add_row(example.site, Text(example.text, style="italic"), "", "", "")
+        for mark in example.marks:
+            table.add_row("", Text(f"  {mark.words}"), mark.marked, *_said(mark))
+        table.add_section()
+    return table
+
+
+def _said(mark: Mark) -> tuple[Text, str]:
+    if not mark.found:
+        return Text("not found", style="dim"), ""
+    right = mark.found == mark.marked
+    return Text(mark.found, style="green" if right else "red"), points(mark.confidence)

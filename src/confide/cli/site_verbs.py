@@ -1,0 +1,181 @@
+"""Verbs of real sites: a site's own file, its consent, and the lead's run over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from confide.cli import screen
+from confide.cli.kit_verbs import KitFolder, site
+from confide.cli.words import Both, Json, Overrides, Quiet, Resume, RunOut, SettingsName
+from confide.errors import SettingsError
+
+if TYPE_CHECKING:
+    from confide.flare.run.ending import Ending
+    from confide.flare.run.sitekit import Consent
+    from confide.flare.run.standing import Guarded, Standing
+
+
+def coordinate(
+    settings: SettingsName,
+    *,
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The lead's startup kit.")],
+    overrides: Overrides = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME", help="Who takes part; all, if none is named."),
+    ] = None,
+    out: RunOut = None,
+    resume: Resume = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End a run that goes on; what it has so far stays.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
+    from confide.cli import tables
+    from confide.cli.progress import Progress
+    from confide.flare.kits.startup import no_engine
+
+    try:
+        from confide.flare.nvidia import lead
+    except ModuleNotFoundError as error:
+        raise no_engine() from error
+    if end:
+        if resume:
+            raise SettingsError("--end and --resume do not go together", fix="choose one")
+        _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
+        return
+    try:
+        with Progress(quiet=quiet) as progress:
+            done = lead.coordinate(
+                settings,
+                kit=kit,
+                overrides=overrides or (),
+                out=out,
+                sites=sites or (),
+                resume=resume,
+                on_event=progress,
+            )
+    except KeyboardInterrupt:
+        screen.say(
+            "\nno longer watching, and the run goes on; the same command with --resume watches, "
+            "with --end it ends the run"
+        )
+        raise typer.Exit(screen.STOPPED) from None
+    screen.show(tables.sites(done.result))
+    screen.say(f"run folder: {done.folder}")
+
+
+def _say_ended(ending: Ending) -> None:
+    if ending.finished:
+        screen.say(f"nothing to end: {ending.run} is finished; run folder: {ending.folder}")
+        return
+    if ending.stopped:
+        screen.say(f"{ending.run} is ended, at the server and at the sites", style="bold")
+    else:
+        screen.say(f"nothing to end: {ending.run} does not go on", style="bold")
+    screen.say("what it has so far stays; the same command with --resume goes on with it")
+
+
+@site.command()
+def setup(
+    kit: KitFolder,
+    *,
+    settings: Annotated[Path, typer.Option(metavar="FILE", help="The site's own file: site.toml.")],
+) -> None:
+    """Check where this site's text is, and put its own file into its kit."""
+    from confide.cli import tables
+    from confide.flare.kits.startup import open_kit
+    from confide.flare.run import standing
+    from confide.flare.run.sitekit import setup as put
+
+    own, gathered = put(open_kit(kit, "site"), settings)
+    facts = gathered.facts()["sites"][own.name]
+    counts = {f"{part} sentences": facts[part] for part in ("train", "dev", "test")}
+    screen.show(tables.mapping(counts, columns=("text", "count"), title=own.name))
+    screen.show(tables.mapping(facts["entities"], columns=("entity in training text", "count")))
+    if facts["problems"]:
+        screen.show(tables.mapping(facts["problems"], columns=("did not fit", "count")))
+    held = standing.held_of(open_kit(kit, "site"))
+    agreed = ", ".join(sorted(held)) or "no method yet: `confide site consent`"
+    screen.say(f"consents to {agreed}")
+
+
+@site.command()
+def consent(
+    kit: KitFolder,
+    method: Annotated[str | None, typer.Argument(help="A method's name, as fedavg.")] = None,
+    *,
+    settings: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SETTINGS", help="What this file of the lead's needs."),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound", metavar="KEY=VALUE", help="Change a line: runs=3, until=2027-01-31."
+        ),
+    ] = None,
+    agree: Annotated[
+        bool | None,
+        typer.Option("--agree/--withdraw", help="Agree to what is shown, or take it back."),
+    ] = None,
+    steps: Annotated[
+        list[str] | None,
+        typer.Option("--step", metavar="NAME", help="Agree to these steps only; may be repeated."),
+    ] = None,
+    both: Both = False,
+    as_json: Json = False,
+) -> None:
+    """What a method would let leave this site, and how far; nothing runs before it agreed."""
+    from confide.cli import agreeing, tables
+    from confide.flare.kits.startup import open_kit
+    from confide.flare.run import sitekit, standing
+
+    held = open_kit(kit, "site")
+    guards = standing.guards(held)
+    asked = None if settings is None else sitekit.asked_by(settings, method)
+    named = method if asked is None else asked.trained_by
+    if named is None:
+        if agree is not None or bounds or steps:
+            raise SettingsError("to what, is not said", fix="name a method, or --for SETTINGS")
+        _overview(standing.standings(held), guards, as_json=as_json)
+        return
+    if agree is False:
+        found = sitekit.withdraw(held, named)
+    elif agree:
+        found = sitekit.agree(held, named, steps=steps or (), asked=asked, bounds=bounds or ())
+    else:
+        found = sitekit.consent(held, named, asked=asked, bounds=bounds or ())
+    if as_json:
+        screen.put_json({**screen.plain(found), "guards": screen.plain(guards)})
+        return
+    title = f"What leaves {held.name} under {named} (table {found.wire})"
+    screen.show(tables.crossed(found.rows, title=title, both=both))
+    screen.show(agreeing.bounds(found), agreeing.guards(guards))
+    _say_agreed(found, withdrawn=agree is False)
+
+
+def _overview(agreed: list[Standing], guards: list[Guarded], *, as_json: bool) -> None:
+    from confide.cli import agreeing
+
+    if as_json:
+        screen.put_json({"agreements": agreed, "guards": guards})
+        return
+    screen.show(agreeing.standings(agreed), agreeing.guards(guards))
+    screen.say("to see what leaves this site under a method, name it, or --for the lead's settings")
+
+
+def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
+    only = f", steps {', '.join(found.steps)} only" if found.steps else ""
+    until = f" until {found.until}" if found.until else ""
+    screen.say(f"agreed: {found.agreed}{only}{until}", style="bold")
+    if found.old:
+        screen.say("that was before agreements had bounds; --agree writes these down")
+    if found.beyond:
+        screen.say(f"more is asked than was agreed: {', '.join(found.beyond)}")
+    if (found.agreed != "yes" or found.beyond) and not withdrawn:
+        screen.say("to agree, give the same command with --agree")

@@ -1,0 +1,383 @@
+"""Tables for people: each takes what a public function gave and returns a table to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from os.path import commonpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from confide.report.words import CALLED, count, points, size
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from confide.data.corpus.dealing import SplitReport
+    from confide.data.corpus.statistics import Stats
+    from confide.federation.comparing import LedgerDifference
+    from confide.federation.ledger import LedgerRow
+    from confide.federation.wire import WireRow
+    from confide.jobs.comparison import Compared, RunComparison, SideScore
+    from confide.text.checking import CheckReport
+
+_RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
+
+
+def rows(
+    records: Sequence[DataclassInstance], *, title: str = "", without: Sequence[str] = ()
+) -> Table:
+    """One column per field of the dataclass, one row per record."""
+    table = _table(title)
+    known = [field.name for field in fields(records[0])] if records else []
+    names = [name for name in known if name not in without]
+    for name in names:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
+    for record in records:
+        table.add_row(*(_cell(name, getattr(record, name)) for name in names))
+    return table
+
+
+def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
+    """The fields of a wire table or a ledger: what left the sites, or both directions."""
+    shown = [field for field in fields if both or field.direction == "up"]
+    again = any(getattr(field, "again", 0) for field in shown)
+    without = [*([] if both else ["direction"]), *([] if again else ["again"])]
+    table = rows(shown, title=title, without=without)
+    table.caption = "one by one: the server sees each site's; sum: its code sees only the sum"
+    sizes = dict.fromkeys(("up", "down"), 0)
+    for field in fields:
+        sizes[field.direction] += getattr(field, "bytes", 0)
+    if any(sizes.values()):
+        table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
+    if again:
+        table.caption += "\nagain: crossed once more, in rounds that were done again after a crash"
+    return table
+
+
+def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table:
+    """Precision, recall and F1 in percent: of entities by type, or of relations one by one.
+
+    Over all, entities are counted strict and relaxed; relations have a micro- and a macro-average.
+    `of` "end to end": relations of entities that were found, which are counted as entities are.
+    """
+    kinds = _kinds(values)
+    if "curve" in values:
+        return _ranked(values, title)
+    if "likelihood" in values:
+        return _written(values, title)
+    typed = [kind for kind in kinds if "types" in values[kind]]
+    one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
+    table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
+    table.add_column(one)
+    for kind in typed:
+        for name in ("P", "R", "F1"):
+            first = f"{kind} P" if name == "P" and len(typed) > 1 else name
+            table.add_column(first, justify="right")
+    table.add_column(many, justify="right")
+    support = values[kinds[0]].get("support", 0)
+    for name, rates in values[kinds[0]].get("types", {}).items():
+        parts = [values[kind].get("types", {}).get(name, {}) for kind in typed]
+        table.add_row(name, *_precision_recall_f1(parts), str(rates.get("support", 0)))
+    table.add_section()
+    if typed == list(kinds):
+        whole = _precision_recall_f1(values[kind] for kind in kinds)
+        table.add_row("all", *whole, str(support), style="bold")
+    else:
+        for kind in kinds:
+            shown = str(support) if kind in typed else ""
+            table.add_row(kind, *_precision_recall_f1([values[kind]]), shown, style="bold")
+    return table
+
+
+def _ranked(values: Mapping[str, Any], title: str) -> Table:
+    """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
+    told = (
+        f"in percent; of each of {count(values['bags'])} bags its likeliest relation\n"
+        "AUC: under the whole curve of precision over recall; first 2,000: of so many predictions\n"
+        "P@N: the share of facts among the first N"
+    )
+    table = _table(title, caption=told)
+    table.add_column("relation")
+    for name in ("P", "R", "F1", "facts"):
+        table.add_column(name, justify="right")
+    micro = values["micro"]
+    for name, rates in micro["types"].items():
+        table.add_row(name, *_precision_recall_f1([rates]), str(rates["support"]))
+    table.add_section()
+    table.add_row("all", *_precision_recall_f1([micro]), str(micro["support"]), style="bold")
+    table.add_section()
+    table.add_row("AUC", "", "", points(values["auc"]), "", style="bold")
+    table.add_row("first 2,000", "", "", points(values["auc_2000"]), "")
+    for name, share in values["precision_at"].items():
+        called = "mean P@N" if name == "mean" else f"P@{name}"
+        table.add_row(called, "", "", points(share), "")
+    return table
+
+
+def _written(values: Mapping[str, Any], title: str) -> Table:
+    """The scores of a model that writes noised text again."""
+    told = (
+        f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
+        "likelihood: the pieces' probability in the geometric mean (1 / perplexity)\n"
+        f"hidden: of {count(values['hidden_pieces'])} that the noised text does not show"
+    )
+    table = _table(title, caption=told)
+    for name in ("", "pieces"):
+        table.add_column(name, justify="right" if name else "left")
+    table.add_row("likelihood", points(values["likelihood"]), style="bold")
+    table.add_row("right", points(values["right"]))
+    table.add_row("hidden right", points(values["hidden"]))
+    return table
+
+
+def sites(result: Mapping[str, Any]) -> Table:
+    """A run's scores on test text, per site and over all, with what a site sent and received."""
+    overall = result["scores"]["overall"]
+    kinds, unit = _kinds(overall), _unit(overall)
+    called = CALLED[result.get("task", "ner")]
+    table = _table(f"{result['method']}: {called.score or 'scores'} on test text, in percent")
+    table.add_column("site")
+    for name in (*map(called.kind, kinds), unit, "sent", "received"):
+        table.add_column(name, justify="right")
+    traffic = result.get("bytes", {})
+    for site, values in result["scores"]["sites"].items():
+        moved = [traffic.get(way, {}).get(site) for way in ("up", "down")]
+        table.add_row(site, *_each_f1(values), *("–" if n is None else size(n) for n in moved))
+    table.add_section()
+    total = [sum(traffic.get(way, {}).values()) for way in ("up", "down")]
+    table.add_row("all", *_each_f1(overall), *(size(n) for n in total), style="bold")
+    return table
+
+
+def compared(found: RunComparison) -> Table:
+    """Two sides' F1 in percent, their difference with its interval, and what that says, by site."""
+    first, second = shortened([found.first, found.second])
+    repeats = len(found.pairs)
+    caption = (
+        f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
+    )
+    if repeats > 1:
+        caption += (
+            f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
+        )
+        caption += "" if found.same_text else ", which hold out other text each"
+    kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
+    table = _table(f"{kind} on test text, in percent", caption=caption)
+    table.add_column("site")
+    interval = f"{100 * found.level:g}% interval"
+    for name in (found.unit, first, second, "difference", interval, "p"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
+    for site, row in found.sites.items():
+        table.add_row(site, *_compared(row, second))
+    table.add_section()
+    table.add_row("all", *_compared(found.overall, second), style="bold")
+    return table
+
+
+def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
+    """Two columns: a name and what it is."""
+    table = _table(title)
+    table.add_column(columns[0])
+    table.add_column(columns[1], justify="right")
+    for name, value in values.items():
+        table.add_row(str(name), _cell(columns[1], value))
+    return table
+
+
+def checked(found: CheckReport) -> list[Table]:
+    """How files were read, what is in them, and entities and relations by type."""
+    how = mapping(found.details, columns=("file", "read as"))
+    how.columns[1].justify = "left"
+    tables = [
+        how,
+        mapping(found.counts, columns=("in all", "")),
+        mapping(found.types, columns=("type", "entities")),
+    ]
+    if found.relations:
+        tables.append(mapping(found.relations, columns=("relation", "relations")))
+    return tables
+
+
+def shares(dealt: SplitReport) -> Table:
+    """What each site got of a corpus."""
+    table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
+    kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
+    links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
+    table.add_column("site")
+    for name in ("documents", "sentences", *kinds, *links):
+        table.add_column(name, justify="right")
+    for site, share in dealt.sites.items():
+        entities = (share.entities.get(kind, 0) for kind in kinds)
+        relations = (share.relations.get(kind, 0) for kind in links)
+        counts = (share.documents, share.sentences, *entities, *relations)
+        table.add_row(site, *map(count, counts))
+    return table
+
+
+def statistics(found: Stats) -> list[Table]:
+    """Counts per file and in all: sizes and shapes, entities and relations, then what is shared."""
+    files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
+    sizes, types, links = (_table(title) for title in ("sizes", "entities", "relations"))
+    for table in (sizes, types, links):
+        table.add_column("", overflow="fold")
+        for path in shortened(files):
+            table.add_column(path, justify="right", overflow="fold")
+    for name in _SIZES:
+        sizes.add_row(name.replace("_", " "), *(count(getattr(f, name)) for f in files.values()))
+    for kind in found.total.entities:
+        types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
+    for kind in found.total.relations:
+        links.add_row(kind, *(count(f.relations.get(kind, 0)) for f in files.values()))
+    links.add_row("pairs that are looked at", *(count(f.pairs) for f in files.values()))
+    tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
+    if found.shared:
+        tables.append(_table("sentences that stand in both files"))
+        for name in ("file", "and file", "sentences"):
+            tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
+        short = dict(zip(files, shortened(files), strict=True))
+        for (one, other), number in found.shared.items():
+            tables[-1].add_row(short[one], short[other], count(number))
+    return tables
+
+
+def shortened(paths: Iterable[str]) -> list[str]:
+    """Paths without the folders that all of them share.
+
+    >>> shortened(["data/a/train.tsv", "data/b/train.tsv", "all"])
+    ['a/train.tsv', 'b/train.tsv', 'all']
+    """
+    given = list(paths)
+    folders = [str(Path(path).parent) for path in given if path != "all"]
+    mixed = len({Path(folder).is_absolute() for folder in folders}) > 1
+    shared = commonpath(folders) if len(folders) > 1 and not mixed else ""
+    inside = [bool(shared) and Path(path).is_relative_to(shared) for path in given]
+    return [
+        str(Path(path).relative_to(shared)) if within else path
+        for path, within in zip(given, inside, strict=True)
+    ]
+
+
+_SIZES = (
+    "documents", "sentences", "sentences_with_entities", "tokens", "distinct_tokens",
+    "nested", "overlapping", "discontinuous", "repeated",
+)  # fmt: skip
+
+
+_SCORED = {
+    "strict": ("type", "entities", "strict: same type, same characters; relaxed: overlap"),
+    "micro": (
+        "relation",
+        "relations",
+        "micro: all relations together; macro: the mean over the relations",
+    ),
+    "end to end": (
+        "relation",
+        "relations",
+        "strict: the same relation, and both entities have the same type and the same characters;"
+        " relaxed: both overlap",
+    ),
+}
+"""By first kind of score, or end to end: what one row is, what is counted, what the kinds mean."""
+
+
+def two_ledgers(found: LedgerDifference) -> str:
+    """Whether two ledgers of one run say the same, in words."""
+    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them sent again"]
+    lines.append(
+        f"{found.verified} signatures verified"
+        if found.verified
+        else "no signatures: the numbers alone were compared"
+    )
+    if found.unheard:
+        lines.append(f"asks that were sent and did not come to one of the two: {found.unheard}")
+    if found.faults:
+        lines += [f"the first line that differs: {found.faults[0]}", *found.faults[1:]]
+    lines += [f"only in the run's: {one}" for one in found.only_here]
+    lines += [f"only in the site's: {one}" for one in found.only_there]
+    lines.append("the two agree" if found.agree else "the two do NOT agree")
+    return "\n".join(lines)
+
+
+def _table(title: str, *, caption: str = "") -> Table:
+    return Table(
+        title=title or None,
+        caption=caption or None,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        box=_box(),
+    )
+
+
+def _box() -> Any:
+    from rich import box
+
+    return box.SIMPLE_HEAD
+
+
+def _cell(name: str, value: Any) -> str:
+    if name in ("bytes", "again") and isinstance(value, int):
+        return size(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _compared(row: Compared, second: str) -> list[str]:
+    clear = row.verdict != "no clear difference"
+    return [
+        count(row.sentences),
+        _side(row.first),
+        _side(row.second),
+        _signed(row.difference),
+        f"{_signed(row.low)} to {_signed(row.high)}",
+        f"{row.p:.2g}",
+        f"{second} is {row.verdict}" if clear else row.verdict,
+    ]
+
+
+def _side(score: SideScore) -> str:
+    spread = "" if score.deviation is None else f" ± {points(score.deviation)}"
+    return points(score.mean) + spread
+
+
+def _signed(difference: float) -> str:
+    shown = f"{100 * difference:+.1f}"
+    return "0.0" if float(shown) == 0 else shown
+
+
+def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
+
+
+def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of scores that these are."""
+    from confide.scoring import scoring_of
+
+    return scoring_of(values).kinds
+
+
+def _unit(values: Mapping[str, Any]) -> str:
+    from confide.scoring import scoring_of
+
+    return scoring_of(values).unit
+
+
+def _overlooked(values: Mapping[str, Any]) -> str:
+    """What relations no pair covers, in words."""
+    missed = sum(values.get("missed", {}).values())
+    return f"\nnot found because no such pair was looked at: {count(missed)}" if missed else ""
+
+
+def _each_f1(values: Mapping[str, Any]) -> list[str]:
+    """The number of each kind, and how much was scored."""
+    from confide.scoring import scoring_of
+
+    each = [points(scoring_of(values).value(values, kind)) for kind in _kinds(values)]
+    return [*each, str(values.get(_unit(values), ""))]

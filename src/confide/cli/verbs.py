@@ -1,0 +1,389 @@
+"""The command line: few verbs, each a thin skin over the public function of the same name.
+
+Nothing heavy is imported before a verb runs, so `confide --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from confide import __version__
+from confide.cli import screen
+from confide.cli.data_verbs import data
+from confide.cli.key_verbs import keys
+from confide.cli.kit_verbs import consortium, server, site
+from confide.cli.peer_verbs import peers
+from confide.cli.pretrain_verbs import pretrain
+from confide.cli.site_verbs import coordinate
+from confide.cli.words import (
+    Both,
+    Format,
+    Json,
+    Key,
+    Overrides,
+    Quiet,
+    Resume,
+    RunFolder,
+    RunOut,
+    Scheme,
+    SettingsName,
+    Site,
+)
+from confide.errors import ConfideError
+
+
+class Verbs(TyperGroup):
+    """The verbs; the one place where errors become messages."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. Our own errors end with a message and code 2, others keep their trace."""
+        try:
+            return super().invoke(ctx)
+        except ConfideError as error:
+            screen.fail(error)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            screen.say("stopped")
+            raise typer.Exit(screen.STOPPED) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train information extraction across organisations whose text may not leave them.",
+)
+app.add_typer(data, name="data", rich_help_panel="Data and keys")
+app.add_typer(keys, name="key", rich_help_panel="Data and keys")
+
+RunAndFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN FILE...",
+        help="A run's folder, a release, or NER_RUN+RE_RUN; then files, - is stdin.",
+    ),
+]
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as", metavar="FOUND=KNOWN", help="What the relation model calls an entity type."
+    ),
+]
+_TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
+_REAL = "Real sites"
+app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
+app.command(rich_help_panel=_REAL)(coordinate)
+app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
+app.add_typer(site, name="site", rich_help_panel=_REAL)
+app.add_typer(server, name="server", rich_help_panel=_REAL)
+app.command(rich_help_panel=_REAL)(peers)
+
+
+def main() -> None:
+    """The console script `confide`."""
+    app(prog_name="confide")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"confide {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# --- train ------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_TRAIN)
+def run(
+    settings: SettingsName,
+    *,
+    overrides: Overrides = None,
+    out: RunOut = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model across the sites that a settings file names."""
+    from confide import api
+    from confide.cli import tables
+    from confide.cli.progress import Progress
+
+    try:
+        with Progress(quiet=quiet) as progress:
+            done = api.run(
+                settings, overrides=overrides or (), out=out, resume=resume, on_event=progress
+            )
+    except KeyboardInterrupt:
+        screen.say("\nstopped; the same command with --resume goes on from the last whole round")
+        raise typer.Exit(screen.STOPPED) from None
+    screen.show(tables.sites(done.result))
+    screen.say(f"run folder: {done.folder}")
+
+
+@app.command(rich_help_panel=_TRAIN)
+def demo(
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo puts its files.")] = Path(
+        "demo-run"
+    ),
+    seed: Annotated[int, typer.Option(help="Another seed writes another corpus.")] = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Write a small made-up corpus of three sites, train on it, and show everything."""
+    from confide import api
+    from confide.cli.progress import Progress
+    from confide.cli.showing import demonstration
+
+    with Progress(quiet=quiet) as progress:
+        shown = api.demo(out=out, seed=seed, on_event=progress)
+    screen.show(*demonstration(shown))
+
+
+@app.command(rich_help_panel=_TRAIN)
+def recipes(*, as_json: Json = False) -> None:
+    """The built-in settings for published experiments."""
+    from confide import api
+    from confide.cli import tables
+
+    found = api.recipes()
+    if as_json:
+        screen.put_json(found)
+    else:
+        screen.show(tables.rows(found))
+
+
+# --- use a run --------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_USE)
+def predict(
+    words: RunAndFiles,
+    *,
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="The format to write, or facts, facts-jsonl.")
+    ] = "jsonl",
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where to write; stdout if not given.")
+    ] = None,
+    site: Site = None,
+    format: Format = None,
+    key: Key = None,
+    types: As = None,
+    threshold: Annotated[
+        float, typer.Option(metavar="P", help="Leave out relations that are less likely.")
+    ] = 0.0,
+) -> None:
+    """Annotate text: a run's entities, relations, or both; each carries a confidence."""
+    from confide import api
+    from confide.cli.putting import FACTS, named_types, put_documents, put_facts, run_and_files
+
+    run, files = run_and_files(words)
+    how: dict[str, Any] = {"site": site, "format": format, "key": key, "threshold": threshold}
+    how |= {"types": named_types(types), "say": screen.say}
+    if to in FACTS:
+        put_facts(api.facts(run, files, **how), out, format=to)
+    else:
+        put_documents(api.predict(run, files, **how), out, format=to)
+
+
+@app.command(rich_help_panel=_USE)
+def evaluate(
+    words: RunAndFiles,
+    *,
+    site: Site = None,
+    format: Format = None,
+    scheme: Scheme = None,
+    key: Key = None,
+    mode: Annotated[
+        Literal["default", "n2c2"], typer.Option(help="How spans are matched.")
+    ] = "default",
+    types: As = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run's model, or a chain of two, on annotated files: per type and per relation."""
+    from confide import api
+    from confide.cli.putting import named_types, put_scores, run_and_files
+
+    run, files = run_and_files(words)
+    names = named_types(types)
+    found = api.evaluate(
+        run, files, site=site, format=format, scheme=scheme, key=key, mode=mode, types=names
+    )
+    put_scores(found, as_json=as_json)
+
+
+@app.command(rich_help_panel=_USE)
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="FIRST... SECOND...", help="Run folders: one side, then the other."),
+    ],
+    *,
+    matching: Annotated[
+        Literal["strict", "relaxed", "micro"] | None,
+        typer.Option(help="Which F1 is compared: strict if not given, micro of relations."),
+    ] = None,
+    level: Annotated[float, typer.Option(help="How sure the interval is.")] = 0.95,
+    samples: Annotated[int, typer.Option(metavar="N", help="How many resamples.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed draws other resamples.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Is the second run better than the first? Sentence by sentence, on the same test text.
+
+    Repeats of a run count together: all runs of the first side, then as many of the second.
+    """
+    from confide import api
+    from confide.cli import tables
+
+    half = len(runs) // 2
+    found = api.compare(
+        runs[:half], runs[half:], matching=matching, level=level, samples=samples, seed=seed
+    )
+    if as_json:
+        screen.put_json(found)
+    else:
+        screen.show(tables.compared(found))
+
+
+@app.command(rich_help_panel=_USE)
+def release(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the copy.")],
+    site: Site = None,
+    key: Key = None,
+) -> None:
+    """Write a copy of the model that needs no key. A site's own, explicit act."""
+    from confide import api
+    from confide.cli.putting import say_released
+
+    say_released(api.release(run, out=out, site=site, key=key))
+
+
+@app.command(rich_help_panel=_USE)
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One or more run folders.")],
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Show sites' errors with their text.")
+    ] = True,
+) -> None:
+    """One self-contained HTML page that shows and compares runs."""
+    from confide import api
+
+    typer.echo(str(api.report(runs, out=out, text=text)))
+
+
+@app.command(rich_help_panel=_USE)
+def ledger(
+    run: RunFolder,
+    *,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Verify against what a real site noted: MEMORY/runs/RUN."),
+    ] = None,
+    both: Both = False,
+    as_json: Json = False,
+) -> None:
+    """What left each site in a run: step, field, bytes, count."""
+    from confide import api
+    from confide.cli import tables
+
+    if against is not None:
+        found = api.compare_ledgers(run, against)
+        if as_json:
+            screen.put_json(found)
+        else:
+            screen.say(tables.two_ledgers(found))
+        raise typer.Exit(0 if found.agree else 1)
+    entries = api.ledger(run)
+    if as_json:
+        screen.put_json(entries)
+    else:
+        screen.show(tables.crossed(entries, title="What left the sites", both=both))
+
+
+# --- look before you leap -----------------------------------------------------------------
+
+
+@app.command(rich_help_panel=_LOOK)
+def init(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The settings to write.")] = Path(
+        "confide.toml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Write over an earlier file.")] = False,
+) -> None:
+    """Look at your own files, say what is in them, and write settings that run."""
+    from confide import api
+
+    found = api.init(files, out=out, force=force)
+    typer.echo(found.found)
+    screen.say(f"\nwrote {found.path}; train with: confide run {found.path}", style="bold")
+
+
+@app.command(rich_help_panel=_LOOK)
+def wire(
+    method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
+    *,
+    both: Both = False,
+    as_json: Json = False,
+) -> None:
+    """What leaves a site under a method: every step and field."""
+    from confide import api
+    from confide.cli import tables
+
+    fields = api.wire(method)
+    if as_json:
+        screen.put_json(fields)
+    else:
+        title = f"What leaves a site under {method}"
+        screen.show(tables.crossed(fields, title=title, both=both))
+
+
+@app.command(rich_help_panel=_LOOK)
+def capacity(
+    settings: SettingsName,
+    *,
+    parts: Annotated[int, typer.Option(metavar="N", help="Into how many parts.")] = 5,
+    seeds: Annotated[int, typer.Option(metavar="N", help="How many times each.")] = 3,
+    site: Annotated[str | None, typer.Option(metavar="NAME", help="Only this site's text.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the plot and the numbers go.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Would more text help this model? Trains on growing parts of what is there."""
+    from confide import api
+    from confide.cli.progress import Progress
+
+    with Progress(quiet=quiet) as progress:
+        found = api.capacity(
+            settings,
+            parts=parts,
+            seeds=seeds,
+            site=site,
+            overrides=overrides or (),
+            out=out,
+            on_event=progress,
+        )
+    typer.echo(found.text, nl=False)
+    if out is not None:
+        screen.say(f"plot: {out / 'capacity.svg'}")

@@ -1,0 +1,1 @@
+"""Documents as examples, and examples as numbers."""

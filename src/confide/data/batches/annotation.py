@@ -1,0 +1,80 @@
+"""Annotation laid over text that is numbers already: a tag for each token, and whose it is.
+
+A token of an entity that a site annotated itself, or of no entity, is of the source loss; one of an
+entity that another model found is of the target loss (Wang et al. 2023, Eq. 6 to 9).
+
+Shapes: N tokens of all windows, S windows, B windows of a batch, L tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.batches.encoding import Bools, Ints, TagSet, Window
+from confide.data.batches.examples import Span
+from confide.errors import DataError
+
+
+class Annotation(NamedTuple):
+    """`source_N` is false at tokens of entities that another model found."""
+
+    tags_N: Ints
+    source_N: Bools
+
+
+def annotation(
+    windows: Sequence[Window],
+    spans: Sequence[Sequence[Span]],
+    *,
+    examples: int,
+    tags: TagSet,
+    source: Set[str],
+) -> Annotation:
+    """The tags of every window's tokens, window after window.
+
+    `spans`: those of each of the `examples`, in its tokens, none overlapping another. `source`: the
+    types that the site annotated itself. Of an entity that crosses a window's border, the part
+    inside is an entity. Raises DataError where a type is not in `tags`, a span outside of its
+    example, or where there are spans of more or fewer examples.
+    """
+    if len(spans) != examples:
+        raise DataError(
+            "the spans are not those of these sentences",
+            expected=f"{examples} lists of spans",
+            got=str(len(spans)),
+        )
+    lengths = [window.end - window.start for window in windows]
+    starts = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    tags_N = np.zeros(starts[-1], np.int32)
+    source_N = np.ones(starts[-1], np.bool_)
+    last = {window.example: window.end for window in windows}  # the last window ends with the text
+    for window, begin in zip(windows, starts.tolist(), strict=False):
+        for start, end, name in spans[window.example]:
+            if not 0 <= start < end <= last[window.example]:
+                raise DataError(
+                    "a span lies outside of its sentence",
+                    expected=f"tokens 0 to {last[window.example]}",
+                    got=f"{start} to {end}",
+                )
+            first, stop = max(start, window.start), min(end, window.end)
+            if first < stop:
+                shift = begin - window.start
+                tags_N[first + shift : stop + shift] = tags.path(name, stop - first)
+                source_N[first + shift : stop + shift] = name in source
+    return Annotation(tags_N, source_N)
+
+
+def of_rows(
+    values_N: NDArray[np.bool_], from_S1: NDArray[np.int64], rows_B: NDArray[np.int64]
+) -> Bools:
+    """values_BL of these rows, false in the padding."""
+    lengths_B = np.diff(from_S1)[rows_B]
+    steps_L = np.arange(lengths_B.max(initial=0))
+    inside_BL = steps_L < lengths_B[:, None]
+    places_BL = np.where(inside_BL, from_S1[rows_B][:, None] + steps_L, 0)
+    found_BL: Bools = values_N[places_BL] & inside_BL
+    return found_BL

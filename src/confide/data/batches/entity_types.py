@@ -1,0 +1,79 @@
+"""What the entity types of one model or file are called by a relation model.
+
+An entity recogniser and a relation extractor are trained by themselves, and may call one type by
+two names: "Chemical" here, "CHEMICAL" there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from confide.data.batches.relations import Types
+from confide.errors import DataError, SettingsError
+
+
+def as_known(
+    found: Iterable[str],
+    known: Collection[str],
+    *,
+    pairs: Set[Types] | None = None,
+    given: Mapping[str, str],
+) -> dict[str, str]:
+    """The name that a relation model has for each found type; "" where it knows no such type.
+
+    `given` decides; else the name that is the same, or the only one that is the same but for case.
+
+    Args:
+        found: names of types in text, or of those that a recogniser finds.
+        known: names of types that the relation model knows.
+        pairs: the (head type, tail type) that it looks at; None: any of the known.
+        given: what some of the found are called there; "" leaves a type out.
+
+    Raises:
+        SettingsError: `given` names a type that is not found, or gives it a name that is not known.
+        DataError: no relation can be found between any of these types.
+
+    >>> as_known(["Chemical", "Protein", "Age"], ["CHEMICAL", "GENE"], given={"Protein": "GENE"})
+    {'Age': '', 'Chemical': 'CHEMICAL', 'Protein': 'GENE'}
+    """
+    found = sorted(set(found))
+    _check(given, found, known)
+    names = {name: given.get(name, alike(name, known)) for name in found}
+    used = set(names.values()) - {""}
+    fitting = used if pairs is None else [pair for pair in pairs if used.issuperset(pair)]
+    if not fitting:
+        shown = sorted(known) if pairs is None else sorted(" and ".join(pair) for pair in pairs)
+        unnamed = [name for name in found if not names[name]]
+        raise DataError(
+            "the relation model knows no pair of these entity types",
+            expected=", ".join(shown) or "any",
+            got=", ".join(found) or "no type",
+            fix=f"say what it calls each of them: --as {[*unnamed, 'FOUND'][0]}=NAME,"
+            f" where NAME is {' or '.join(sorted(known)) or 'KNOWN'}",
+        )
+    return names
+
+
+def _check(given: Mapping[str, str], found: Collection[str], known: Collection[str]) -> None:
+    for name, other in given.items():
+        if name not in found:
+            raise SettingsError(
+                f"no entity is of the type {name!r}, so it cannot be called {other!r}",
+                expected=", ".join(found),
+                fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
+            )
+        if other and other not in known:
+            raise SettingsError(
+                f"the relation model knows no type {other!r}",
+                expected=", ".join(sorted(known)),
+                got=f"{name}={other}",
+                fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
+            )
+
+
+def alike(name: str, known: Collection[str]) -> str:
+    """The known type of that name, or of the same name but for case; "" where there is none."""
+    if name in known:
+        return name
+    same = [other for other in known if other.casefold() == name.casefold()]
+    return same[0] if len(same) == 1 else ""

@@ -1,0 +1,357 @@
+"""From relation examples to an encoder's word pieces: entities marked, long texts cut around them.
+
+    … was caused by <e1> drug </e1> in most <e2> disease </e2> patients …
+
+The two entities are wrapped in pieces of their own, which have rows behind those of the encoder's
+vocabulary, and by default replaced by the names of their types ("blinded"), so that the model reads
+what is said of a pair and does not learn pairs by heart (Sui et al. 2020, FedED, 4.1). The text is
+cut at the borders of entities before it is cut into pieces, so no piece is of an entity and of what
+is beside it.
+
+A text of more pieces than `longest` is cut to those around the entities, and never through one; if
+the entities are too far apart for one window, the middle between them goes. Only an entity that is
+longer than half a window is cut itself, and counted (`EncodedRelations.trimmed`).
+
+Shapes: N pieces of all examples, S examples, P pieces of a batch's longest, B examples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.batches.relations import RelationExample
+from confide.data.batches.tagger import Rows, longest_first, shuffled
+from confide.errors import DataError
+from confide.text.document import Span
+
+Ints = NDArray[np.int32]
+Tokenise = Callable[[Sequence[str]], list[list[int]]]
+"""Texts to the numbers of their pieces, without special ones."""
+
+_CHUNK = 1024  # examples that are cut into pieces at once
+LEAST = 16
+"""A window of fewer pieces cannot hold two entities and anything said of them."""
+
+
+@dataclass(frozen=True)
+class Marking:
+    """How examples are marked, and how many pieces one may have, special ones included.
+
+    `types`: the entity types that have marks of their own (Zhou & Chen 2022, "typed entity
+    marker"); none: all entities have the same. `first` is the number of the first mark, `before`
+    and `after` are the special pieces around a text, `padding` fills a batch.
+    """
+
+    first: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    longest: int = 128
+    blind: bool = True
+    types: tuple[str, ...] = ()
+    padding: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many marks there are: rows that the encoder needs behind its own."""
+        return 4 * max(1, len(self.types))
+
+    def around(self, type: str, *, tail: bool) -> tuple[int, int]:
+        """The pieces before and after an entity. Raises DataError for a type without a mark."""
+        if self.types and type not in self.types:
+            raise DataError(
+                "an entity has a type that the relation model has no mark for",
+                expected=", ".join(self.types),
+                got=type,
+                fix="map the type to one of these, or train with typed = false",
+            )
+        place = self.first + (4 * self.types.index(type) if self.types else 0) + 2 * tail
+        return place, place + 1
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRelations:
+    """Examples as numbers. `heads_S2` and `tails_S2`: from which piece to which, marks excluded.
+
+    `trimmed` counts examples of which an entity had to be cut.
+    """
+
+    ids_N: Ints
+    from_S1: NDArray[np.int64]
+    heads_S2: Ints
+    tails_S2: Ints
+    relations_S: Ints
+    padding: int
+    trimmed: int = 0
+
+    @property
+    def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
+        """Pieces of each example, special ones included."""
+        return np.diff(self.from_S1)
+
+    def __len__(self) -> int:
+        return len(self.relations_S)
+
+    def only(self, rows: Rows) -> EncodedRelations:
+        """These examples, in this order; `trimmed` is not known of them, and 0."""
+        lengths = self.lengths_S[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(int(lengths.sum())) + np.repeat(
+            self.from_S1[rows] - ends + lengths, lengths
+        )
+        return replace(
+            self,
+            ids_N=self.ids_N[places],
+            from_S1=np.append(0, ends).astype(np.int64),
+            heads_S2=self.heads_S2[rows],
+            tails_S2=self.tails_S2[rows],
+            relations_S=self.relations_S[rows],
+            trimmed=0,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RelationBatch:
+    """What a relation classifier reads; `mask_BP` is None where nothing is padded.
+
+    `rows_B` (numpy) are the positions in the `EncodedRelations`.
+    """
+
+    rows_B: Rows
+    ids_BP: Tensor
+    mask_BP: Tensor | None
+    head_BP: Tensor
+    tail_BP: Tensor
+    openings_B2: Tensor
+    relations_B: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Pieces without padding."""
+        return self.ids_BP.numel() if self.mask_BP is None else int(self.mask_BP.sum())
+
+    def __len__(self) -> int:
+        return len(self.rows_B)
+
+
+def encode_relations(
+    examples: Sequence[RelationExample],
+    *,
+    relations: Sequence[str],
+    marking: Marking,
+    tokenise: Tokenise,
+) -> EncodedRelations:
+    """Every example as pieces; its relation as its place in `relations`.
+
+    Raises DataError where an example has another relation, or its window is too small.
+    """
+    if marking.longest - len(marking.before) - len(marking.after) < LEAST:
+        raise DataError(
+            "the window is too small for two entities",
+            expected=f"at least {LEAST} pieces between the special ones",
+            got=str(marking.longest),
+        )
+    numbers = {name: number for number, name in enumerate(relations)}
+    for example in examples:
+        if example.relation not in numbers:
+            raise DataError(
+                "an example has a relation outside the declared set",
+                expected=", ".join(relations),
+                got=example.relation,
+                where=example.id,
+            )
+    rows: list[_Row] = []
+    for start in range(0, len(examples), _CHUNK):
+        rows += _rows(examples[start : start + _CHUNK], marking, tokenise)
+    lengths = [0, *(len(row.ids) for row in rows)]
+    return EncodedRelations(
+        ids_N=np.array([piece for row in rows for piece in row.ids], np.int32),
+        from_S1=np.cumsum(lengths, dtype=np.int64),
+        heads_S2=np.array([row.head for row in rows], np.int32).reshape(-1, 2),
+        tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
+        relations_S=np.array([numbers[example.relation] for example in examples], np.int32),
+        padding=marking.padding,
+        trimmed=sum(row.trimmed for row in rows),
+    )
+
+
+def train_relation_batches(
+    encoded: EncodedRelations, *, batch_size: int, seed: int
+) -> Iterator[RelationBatch]:
+    """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
+    random = np.random.default_rng(seed)
+    for rows in shuffled(encoded.lengths_S, batch_size, random=random):
+        yield relation_batch(encoded, rows)
+
+
+def predict_relation_batches(
+    encoded: EncodedRelations, *, pieces_per_batch: int = 2048
+) -> Iterator[RelationBatch]:
+    """Every example once, longest first, at most `pieces_per_batch` padded pieces in a batch."""
+    for rows in longest_first(encoded.lengths_S, pieces_per_batch):
+        yield relation_batch(encoded, rows)
+
+
+def relation_batch(encoded: EncodedRelations, rows_B: Rows) -> RelationBatch:
+    """These examples as one batch, in this order."""
+    lengths_B = encoded.lengths_S[rows_B]
+    steps_P = np.arange(lengths_B.max(initial=0))
+    mask_BP = steps_P < lengths_B[:, None]
+    places_BP = np.where(mask_BP, encoded.from_S1[rows_B][:, None] + steps_P, 0)
+    ids_BP = np.where(mask_BP, encoded.ids_N[places_BP], encoded.padding).astype(np.int64)
+    heads_B2, tails_B2 = encoded.heads_S2[rows_B], encoded.tails_S2[rows_B]
+    openings_B2 = np.stack((heads_B2[:, 0], tails_B2[:, 0]), 1).astype(np.int64) - 1
+    return RelationBatch(
+        rows_B=rows_B,
+        ids_BP=torch.from_numpy(ids_BP),
+        mask_BP=None if mask_BP.all() else torch.from_numpy(mask_BP.astype(np.int64)),
+        head_BP=torch.from_numpy(_within(heads_B2, steps_P)),
+        tail_BP=torch.from_numpy(_within(tails_B2, steps_P)),
+        openings_B2=torch.from_numpy(openings_B2),
+        relations_B=torch.from_numpy(encoded.relations_S[rows_B].astype(np.int64)),
+    )
+
+
+def _within(ranges_B2: Ints, steps_P: NDArray[np.int64]) -> NDArray[np.bool_]:
+    inside_BP: NDArray[np.bool_] = (ranges_B2[:, :1] <= steps_P) & (steps_P < ranges_B2[:, 1:])
+    return inside_BP
+
+
+# --- one example ----------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    ids: list[int]
+    head: tuple[int, int]
+    tail: tuple[int, int]
+    trimmed: bool
+
+
+class _Cut(NamedTuple):
+    """A border in the text where a mark goes. `order` sorts what is at the same character."""
+
+    place: int
+    order: tuple[int, int]
+    mark: int
+
+
+def _rows(
+    examples: Sequence[RelationExample], marking: Marking, tokenise: Tokenise
+) -> Iterator[_Row]:
+    """The pieces of each example, with all their texts tokenised together."""
+    plans = [_plan(example, marking) for example in examples]
+    texts = [part for plan in plans for part in plan if isinstance(part, str)]
+    pieces = iter(tokenise(texts))
+    for example, plan in zip(examples, plans, strict=True):
+        flat: list[int] = []
+        for part in plan:
+            flat += next(pieces) if isinstance(part, str) else [part]
+        marks = [
+            marking.around(type, tail=tail)
+            for type, tail in ((example.head_type, False), (example.tail_type, True))
+        ]
+        spans = [(flat.index(opening) + 1, flat.index(closing)) for opening, closing in marks]
+        yield _cut_to_window(flat, spans, marking)
+
+
+def _plan(example: RelationExample, marking: Marking) -> list[str | int]:
+    """Texts and marks in turn. Entities that overlap are not blinded: what is between would go."""
+    head, tail = _mentions(example)
+    blinded: dict[Span, str] = {}
+    if marking.blind and (head[1] <= tail[0] or tail[1] <= head[0]):
+        blinded = {head: example.head_type, tail: example.tail_type}
+    plan: list[str | int] = []
+    at = 0
+    cuts = _cuts(example.head_type, head, marking, tail=False)
+    for cut in sorted(cuts + _cuts(example.tail_type, tail, marking, tail=True)):
+        between = (at, cut.place)
+        plan += [blinded.get(between, example.text[slice(*between)]), cut.mark]
+        at = cut.place
+    return [*plan, example.text[at:]]
+
+
+def _cuts(type: str, mention: Span, marking: Marking, *, tail: bool) -> list[_Cut]:
+    """Of two entities that begin together the longer opens first; what opened last closes first."""
+    start, end = mention
+    opening, closing = marking.around(type, tail=tail)
+    return [_Cut(start, (1, -2 * end + tail), opening), _Cut(end, (0, -2 * start - tail), closing)]
+
+
+def _mentions(example: RelationExample) -> tuple[Span, Span]:
+    """Where each entity is marked: all of it, or its first fragment where the other is inside."""
+    hulls = [(one[0][0], one[-1][1]) for one in (example.head, example.tail)]
+    found = []
+    for own, other, fragments in (
+        (hulls[0], hulls[1], example.head),
+        (hulls[1], hulls[0], example.tail),
+    ):
+        inside = len(fragments) > 1 and own[0] < other[1] and other[0] < own[1]
+        found.append(fragments[0] if inside else own)
+    return found[0], found[1]
+
+
+def _cut_to_window(flat: list[int], spans: list[tuple[int, int]], marking: Marking) -> _Row:
+    """The pieces around both entities that fit, with the special ones."""
+    room = marking.longest - len(marking.before) - len(marking.after)
+    kept = list(range(len(flat)))
+    trimmed = False
+    if len(flat) > room:
+        kept, trimmed = window(len(flat), [(a - 1, b + 1) for a, b in spans], room)
+    shift = len(marking.before)
+    place = {old: new + shift for new, old in enumerate(kept)}
+    ranges = []
+    for start, end in spans:
+        inside = [place[old] for old in range(start, end) if old in place]
+        opening = place[start - 1]
+        ranges.append((opening + 1, inside[-1] + 1 if inside else opening + 1))
+    ids = [*marking.before, *(flat[old] for old in kept), *marking.after]
+    return _Row(ids, ranges[0], ranges[1], trimmed)
+
+
+def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[int], bool]:
+    """Which `room` of `length` pieces stay, and whether one of two marked ranges had to be cut."""
+    first, last = sorted(marked)
+    start, end = first[0], max(first[1], last[1])
+    if end - start <= room:
+        return list(_widened(start, end, length, room)), False
+    if last[0] < first[1]:  # they overlap, and are too long together
+        must = {*_ends(first, room // 2), *_ends(last, room // 2 - 2)}
+        return sorted(must), True
+    halves = [_ends(one, room // 2) for one in (first, last)]
+    trimmed = any(len(half) < b - a for half, (a, b) in zip(halves, (first, last), strict=True))
+    must = {place for half in halves for place in half}
+    spare = room - len(must)
+    around = (range(first[0] - 1, -1, -1), range(first[1], last[0]),
+              range(last[0] - 1, first[1] - 1, -1), range(last[1], length))  # fmt: skip
+    turns = [iter(one) for one in around]
+    while spare and turns:
+        for turn in list(turns):
+            place = next((p for p in turn if p not in must), None)
+            if place is None:
+                turns.remove(turn)
+            elif spare:
+                must.add(place)
+                spare -= 1
+    return sorted(must), trimmed
+
+
+def _ends(one: tuple[int, int], most: int) -> list[int]:
+    """The places of a range, or so many of them from both ends."""
+    start, end = one
+    if end - start <= most:
+        return list(range(start, end))
+    left = most // 2
+    return [*range(start, start + left), *range(end - (most - left), end)]
+
+
+def _widened(start: int, end: int, length: int, room: int) -> range:
+    """The range made as wide as there is room, to both sides alike as far as the text goes."""
+    spare = room - (end - start)
+    left = min(start, max(spare // 2, spare - (length - end)))
+    return range(start - left, min(length, end + spare - left))

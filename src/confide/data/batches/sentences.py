@@ -1,0 +1,233 @@
+"""From relation examples to the numbers of a piecewise CNN: words, and where the two entities are.
+
+Nothing is padded: the words of all sentences lie one after the other. A sentence of more words than
+`longest` is cut to those around its entities, as `relation_pieces` beside it cuts one: never
+through an entity, unless it is longer than half a window; the middle goes where two are too far
+apart.
+
+Shapes: N words of all sentences (of a batch: of the batch's), S sentences, B sentences of a batch,
+U distinct words of a batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.batches.relation_pieces import window
+from confide.data.batches.relations import RelationExample
+from confide.data.batches.vocabulary import PAD, UNK, How, Vocabulary, normalise
+from confide.errors import DataError
+from confide.text.document import Span
+from confide.text.segment import tokens_of
+
+Ints = NDArray[np.int32]
+Rows = NDArray[np.int64]
+
+LEAST = 8
+"""A window of fewer words cannot hold two entities and anything said of them."""
+PIECES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSentences:
+    """Sentences as numbers. `heads_S2` and `tails_S2`: from which word of the sentence to which.
+
+    A word further from an entity than `farthest` has the position of that distance. `trimmed`
+    counts sentences of which an entity had to be cut.
+    """
+
+    words_N: Ints
+    from_S1: Rows
+    heads_S2: Ints
+    tails_S2: Ints
+    relations_S: Ints
+    farthest: int
+    trimmed: int = 0
+
+    @property
+    def lengths_S(self) -> Rows:  # noqa: N802
+        """Words of each sentence."""
+        return np.diff(self.from_S1)
+
+    def __len__(self) -> int:
+        return len(self.relations_S)
+
+    def only(self, rows: Rows) -> EncodedSentences:
+        """These sentences, in this order; `trimmed` is not known of them, and 0."""
+        lengths = self.lengths_S[rows]
+        return replace(
+            self,
+            words_N=self.words_N[_places(self.from_S1[rows], lengths)],
+            from_S1=_offsets(lengths),
+            heads_S2=self.heads_S2[rows],
+            tails_S2=self.tails_S2[rows],
+            relations_S=self.relations_S[rows],
+            trimmed=0,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceBatch:
+    """What a piecewise CNN reads: sentences one after the other, without padding.
+
+    `distinct_U` are the batch's words, `PAD` first. `ids_N3` holds for each word its place in
+    `distinct_U` and its positions relative to head and tail: 0 is none, `farthest + 1` is inside
+    the entity, less is before it. `pieces_N` is the sentence times three, plus 0 up to the end of
+    the entity that ends first, 1 up to the end of the other, 2 behind. `rows_B` (numpy) are the
+    positions in the `EncodedSentences`.
+    """
+
+    rows_B: Rows
+    distinct_U: Tensor
+    ids_N3: Tensor
+    pieces_N: Tensor
+    relations_B: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Words."""
+        return len(self.ids_N3)
+
+    def __len__(self) -> int:
+        return len(self.rows_B)
+
+
+def encode_sentences(
+    examples: Sequence[RelationExample],
+    *,
+    words: Vocabulary,
+    relations: Sequence[str],
+    how: How,
+    longest: int = 120,
+    farthest: int = 60,
+) -> EncodedSentences:
+    """Every example as words; its relation as its place in `relations`.
+
+    Raises DataError where an example has another relation, or the window is too small.
+    """
+    if longest < LEAST:
+        raise DataError(
+            "the window is too small for two entities",
+            expected=f"at least {LEAST} words",
+            got=str(longest),
+        )
+    numbers = {name: number for number, name in enumerate(relations)}
+    forms: dict[str, int] = {}
+    places: list[Ints] = [np.zeros(0, np.int32)]
+    rows: list[_Row] = []
+    for example in examples:
+        if example.relation not in numbers:
+            raise DataError(
+                "an example has a relation outside the declared set",
+                expected=", ".join(relations),
+                got=example.relation,
+                where=example.id,
+            )
+        row = _row(example, longest)
+        rows.append(row)
+        own = [forms.setdefault(form, len(forms)) for form in row.words]
+        places.append(np.array(own, np.int32))
+    ids_F = words.ids([normalise(form, how) if form else "" for form in forms])
+    ids_F[[number for form, number in forms.items() if not form]] = UNK
+    return EncodedSentences(
+        words_N=ids_F[np.concatenate(places)],
+        from_S1=_offsets(np.array([len(row.words) for row in rows], np.int64)),
+        heads_S2=np.array([row.head for row in rows], np.int32).reshape(-1, 2),
+        tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
+        relations_S=np.array([numbers[one.relation] for one in examples], np.int32),
+        farthest=farthest,
+        trimmed=sum(row.trimmed for row in rows),
+    )
+
+
+def sentence_batch(encoded: EncodedSentences, rows_B: Rows) -> SentenceBatch:
+    """These sentences as one batch, in this order."""
+    lengths_B = encoded.lengths_S[rows_B]
+    starts_B = _offsets(lengths_B)[:-1]
+    words_N = encoded.words_N[_places(encoded.from_S1[rows_B], lengths_B)]
+    distinct_U, spread_N = np.unique(np.append(words_N, PAD), return_inverse=True)
+    step_N = np.arange(len(words_N)) - np.repeat(starts_B, lengths_B)
+    heads_B2 = encoded.heads_S2[rows_B].astype(np.int64)
+    tails_B2 = encoded.tails_S2[rows_B].astype(np.int64)
+    ids_N3 = np.empty((len(words_N), 3), np.int64)
+    ids_N3[:, 0] = spread_N[:-1]
+    for column, spans_B2 in enumerate((heads_B2, tails_B2), 1):
+        first_N, last_N = np.repeat(spans_B2[:, 0], lengths_B), np.repeat(spans_B2[:, 1], lengths_B)
+        away_N = step_N - np.minimum(np.maximum(step_N, first_N), last_N - 1)
+        far = encoded.farthest
+        ids_N3[:, column] = np.minimum(np.maximum(away_N, -far), far) + (far + 1)
+    ends_2B = np.sort(np.stack((heads_B2[:, 1], tails_B2[:, 1])), 0)
+    pieces_N = np.repeat(np.arange(0, PIECES * len(rows_B), PIECES), lengths_B)
+    for ends_B in ends_2B:
+        pieces_N += step_N >= np.repeat(ends_B, lengths_B)
+    return SentenceBatch(
+        rows_B=rows_B,
+        distinct_U=torch.from_numpy(distinct_U.astype(np.int64)),
+        ids_N3=torch.from_numpy(ids_N3),
+        pieces_N=torch.from_numpy(pieces_N),
+        relations_B=torch.from_numpy(encoded.relations_S[rows_B].astype(np.int64)),
+    )
+
+
+def predict_sentence_batches(
+    encoded: EncodedSentences, *, words_per_batch: int = 32_768
+) -> Iterator[SentenceBatch]:
+    """Every sentence once, in order, about `words_per_batch` words in a batch."""
+    batch_S = encoded.from_S1[:-1] // words_per_batch
+    cuts = np.flatnonzero(np.diff(batch_S)) + 1
+    for rows in np.split(np.arange(len(encoded)), cuts):
+        if len(rows):
+            yield sentence_batch(encoded, rows)
+
+
+def _offsets(lengths: Rows) -> Rows:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+
+def _places(from_B: Rows, lengths_B: Rows) -> Rows:
+    """Where the words of these sentences lie, one sentence after the other."""
+    ends_B = np.cumsum(lengths_B)
+    total = int(ends_B[-1]) if len(ends_B) else 0
+    places: Rows = np.arange(total) + np.repeat(from_B - (ends_B - lengths_B), lengths_B)
+    return places
+
+
+# --- one example ----------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    words: list[str]
+    head: tuple[int, int]
+    tail: tuple[int, int]
+    trimmed: bool
+
+
+def _row(example: RelationExample, longest: int) -> _Row:
+    """The words of an example and its entities among them; a text without a word has one."""
+    spans = tokens_of(example.text)
+    if not spans:
+        return _Row([""], (0, 1), (0, 1), False)
+    words = [example.text[start:end] for start, end in spans]
+    head, tail = _touched(spans, example.head), _touched(spans, example.tail)
+    if len(words) <= longest:
+        return _Row(words, head, tail, False)
+    kept, trimmed = window(len(words), [head, tail], longest)
+    inner = [(bisect_left(kept, a), bisect_left(kept, b)) for a, b in (head, tail)]
+    return _Row([words[old] for old in kept], inner[0], inner[1], trimmed)
+
+
+def _touched(spans: Sequence[Span], fragments: Sequence[Span]) -> tuple[int, int]:
+    """The words from the first to the last that an entity touches; at least one."""
+    start, end = fragments[0][0], fragments[-1][1]
+    first = bisect_right(spans, start, key=lambda span: span[1])
+    last = bisect_left(spans, end, key=lambda span: span[0])
+    first = min(first, len(spans) - 1)
+    return first, max(last, first + 1)

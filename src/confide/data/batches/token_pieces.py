@@ -1,0 +1,243 @@
+"""From sentences to an encoder's word pieces, for a classifier of words.
+
+A sentence of more pieces than the encoder reads at once is cut between words into windows that
+overlap by about a quarter; an entity belongs to the window that owns its first token, as in
+`data.encoding`. A word without a piece (a control character, an unusual space) is read as the
+unknown piece. Of a word of more than a quarter of a window, the first so many pieces are read.
+
+Annotation comes later (`data.annotation`) and never changes a piece.
+
+Shapes: N pieces of all windows, W words of all windows, S windows, B windows of a batch, P pieces,
+L words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confide.data.batches.annotation import annotation, of_rows
+from confide.data.batches.encoding import Bools, Ints, TagSet, Window
+from confide.data.batches.examples import Example, Span
+from confide.data.batches.tagger import Rows, longest_first, shuffled
+from confide.errors import DataError
+
+Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]
+"""Sentences to the numbers of each word's pieces, without special ones."""
+
+LEAST = 8
+"""Pieces between the special ones; in a smaller window there is no context."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How an encoder reads: special pieces around a text, those of padding and of the unknown.
+
+    `longest`: pieces that are read at once, the special ones included.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    unknown: int
+    padding: int
+    longest: int = 128
+
+    @property
+    def room(self) -> int:
+        """Pieces between the special ones. Raises DataError where there are too few."""
+        room = self.longest - len(self.before) - len(self.after)
+        if room < LEAST:
+            raise DataError(
+                "the window is too small for a sentence",
+                expected=f"at least {LEAST} pieces between the special ones",
+                got=str(self.longest),
+            )
+        return room
+
+
+@dataclass(frozen=True, eq=False)
+class TokenText:
+    """Sentences as numbers. Window `s` has the pieces `ids_N[from_S1[s]:from_S1[s + 1]]`.
+
+    `firsts_W[words_from_S1[s]:words_from_S1[s + 1]]` are the places in it of its words' first
+    pieces. `cut` lists the examples of more than one window, with their number of tokens.
+    """
+
+    examples: int
+    windows: tuple[Window, ...]
+    ids_N: Ints
+    from_S1: NDArray[np.int64]
+    firsts_W: Ints
+    words_from_S1: NDArray[np.int64]
+    padding: int
+    cut: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
+        """Pieces of each window, special ones included."""
+        return np.diff(self.from_S1)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTokens:
+    """A text with the tag of each word; `source_W` is false where another model found an entity."""
+
+    text: TokenText
+    tags_W: Ints
+    source_W: Bools
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """What a token classifier reads; `mask_BP` is None where nothing is padded.
+
+    `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. Without annotation all
+    tags are 0.
+    """
+
+    rows_B: Rows
+    ids_BP: Tensor
+    mask_BP: Tensor | None
+    firsts_BL: Tensor
+    lengths_B: Tensor
+    tags_BL: Tensor
+    source_BL: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Pieces without padding."""
+        return self.ids_BP.numel() if self.mask_BP is None else int(self.mask_BP.sum())
+
+    def __len__(self) -> int:
+        return len(self.rows_B)
+
+
+def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> TokenText:
+    """Every word as pieces, whatever the examples' spans. Sentences without a word have no row."""
+    room = pieces.room
+    most = room // 4
+    windows: list[Window] = []
+    long: list[tuple[int, int]] = []
+    ids: list[int] = []
+    firsts: list[int] = []
+    lengths: list[int] = []
+    for number, words in enumerate(cut([example.tokens for example in examples])):
+        words = [word[:most] or [pieces.unknown] for word in words]
+        found = list(_windows(number, [len(word) for word in words], room))
+        if len(found) > 1:
+            long.append((number, len(words)))
+        windows += found
+        for window in found:
+            place = len(pieces.before)
+            ids += pieces.before
+            for word in words[window.start : window.end]:
+                firsts.append(place)
+                ids += word
+                place += len(word)
+            ids += pieces.after
+            lengths.append(place + len(pieces.after))
+    return TokenText(
+        examples=len(examples),
+        windows=tuple(windows),
+        ids_N=np.array(ids, np.int32),
+        from_S1=_offsets(lengths),
+        firsts_W=np.array(firsts, np.int32),
+        words_from_S1=_offsets([window.end - window.start for window in windows]),
+        padding=pieces.padding,
+        cut=tuple(long),
+    )
+
+
+def annotated_tokens(
+    text: TokenText, spans: Sequence[Sequence[Span]], *, tags: TagSet, source: Set[str]
+) -> EncodedTokens:
+    """The text with these spans of each example. Raises DataError as `annotation` does."""
+    found = annotation(text.windows, spans, examples=text.examples, tags=tags, source=source)
+    return EncodedTokens(text, *found)
+
+
+def train_token_batches(
+    encoded: EncodedTokens, *, batch_size: int, seed: int
+) -> Iterator[TokenBatch]:
+    """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
+    random = np.random.default_rng(seed)
+    for rows in shuffled(encoded.text.lengths_S, batch_size, random=random):
+        yield token_batch(encoded.text, rows, annotated=encoded)
+
+
+def predict_token_batches(
+    text: TokenText, *, annotated: EncodedTokens | None = None, pieces_per_batch: int = 2048
+) -> Iterator[TokenBatch]:
+    """Every window once, longest first, at most `pieces_per_batch` padded pieces in a batch."""
+    for rows in longest_first(text.lengths_S, pieces_per_batch):
+        yield token_batch(text, rows, annotated=annotated)
+
+
+def token_batch(
+    text: TokenText, rows_B: Rows, *, annotated: EncodedTokens | None = None
+) -> TokenBatch:
+    """These windows as one batch, in this order."""
+    places_BP, mask_BP = _places(text.from_S1, rows_B)
+    words_BL, inside_BL = _places(text.words_from_S1, rows_B)
+    tags_BL = np.zeros(inside_BL.shape, np.int64)
+    source_BL = inside_BL
+    if annotated is not None:
+        tags_BL = np.where(inside_BL, annotated.tags_W[words_BL], 0).astype(np.int64)
+        source_BL = of_rows(annotated.source_W, text.words_from_S1, rows_B)
+    ids_BP = np.where(mask_BP, text.ids_N[places_BP], text.padding).astype(np.int64)
+    return TokenBatch(
+        rows_B=rows_B,
+        ids_BP=torch.from_numpy(ids_BP),
+        mask_BP=None if mask_BP.all() else torch.from_numpy(mask_BP.astype(np.int64)),
+        firsts_BL=torch.from_numpy(
+            np.where(inside_BL, text.firsts_W[words_BL], 0).astype(np.int64)
+        ),
+        lengths_B=torch.from_numpy(inside_BL.sum(1)),
+        tags_BL=torch.from_numpy(tags_BL),
+        source_BL=torch.from_numpy(source_BL),
+    )
+
+
+# --- windows --------------------------------------------------------------------------------
+
+
+def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window]:
+    """Windows of words whose pieces fit; none for no word.
+
+    Neighbours share as many words as fit into a quarter; each owns half of them. `lengths`: pieces
+    of each word, at most a quarter of the room.
+    """
+    ends = np.cumsum(lengths)  # pieces up to and with each word
+    start = own_start = pieces = 0
+    while start < len(lengths):
+        end = int(np.searchsorted(ends, pieces + room, side="right"))
+        if end == len(lengths):
+            yield Window(example, start, end, own_start, end)
+            return
+        after = int(np.searchsorted(ends, ends[end - 1] - room // 4, side="left")) + 1
+        own_end = (after + end + 1) // 2
+        yield Window(example, start, end, own_start, own_end)
+        start, own_start, pieces = after, own_end, int(ends[after - 1])
+
+
+def _places(from_S1: NDArray[np.int64], rows_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Where each cell of a padded batch lies in the flat array, and which cells are real."""
+    lengths_B = (from_S1[1:] - from_S1[:-1])[rows_B]
+    steps = np.arange(lengths_B.max(initial=0))
+    inside = steps < lengths_B[:, None]
+    return np.where(inside, from_S1[rows_B][:, None] + steps, 0), inside
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.append(0, np.cumsum(lengths, dtype=np.int64)).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Whole corpora: dealt to sites, counted, labelled from a knowledge base, made up."""

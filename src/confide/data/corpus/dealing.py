@@ -1,0 +1,159 @@
+"""What `confide data split` does: a corpus on disk becomes one file or folder per site."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confide.data.corpus.corpora import locate
+from confide.data.corpus.facts import count_relations
+from confide.data.corpus.partitions import ALPHA, By, Classes, group_of, partition
+from confide.errors import DataError, SettingsError
+from confide.text.document import Document, Problem
+from confide.text.formats import Reading, format_named, read, write
+from confide.text.pairs import stated_pairs
+
+SCHEMA = 1
+DESCRIPTION = "split.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteShare:
+    """What one site got. `groups` are its files or domains where it was dealt by these."""
+
+    path: str
+    documents: int
+    sentences: int
+    entities: dict[str, int]
+    groups: tuple[str, ...] = ()
+    relations: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """How a corpus was dealt; the same stands in `split.json` beside the sites' files.
+
+    `classes` is what dirichlet skewed: relations where most documents state their pairs, else
+    entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
+    """
+
+    by: str
+    seed: int
+    alpha: float | None
+    format: str
+    sources: tuple[str, ...]
+    sites: dict[str, SiteShare]
+    problems: dict[str, int]
+    classes: Classes | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def split(
+    paths: str | Path | Sequence[str | Path],
+    sites: int,
+    *,
+    by: By = "iid",
+    seed: int = 1,
+    alpha: float | None = None,
+    out: str | Path,
+    format: str | None = None,
+    to: str | None = None,
+) -> SplitReport:
+    """Read files, deal their documents to sites (see `partitions`), write one file or folder each.
+
+    `format` is the files' (found out where None), `to` the format to write (the same where None).
+
+    Raises:
+        DataError: as `partition` does; no document; or a site's file is there already.
+        SettingsError: the files have several formats, and `to` does not say which one to write.
+    """
+    readings = read_all(paths, format=format)
+    documents = [document for reading in readings.values() for document in reading.documents]
+    kind = format_named(to or _one_format(readings))
+    asked = sum(stated_pairs(document) is not None for document in documents)
+    classes: Classes = "relations" if 2 * asked > len(documents) else "entities"
+    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, classes=classes)
+    folder = Path(out)
+    _must_be_free([folder / DESCRIPTION, *(folder / (name + kind.suffix) for name in dealt)])
+    problems = [problem for reading in readings.values() for problem in reading.problems]
+    shares = {}
+    for name, part in dealt.items():
+        problems += write(part, folder / (name + kind.suffix), kind.name)
+        shares[name] = _share(part, name + kind.suffix, by)
+    report = SplitReport(
+        by=by,
+        seed=seed,
+        alpha=ALPHA.get(by) if alpha is None else alpha,
+        format=kind.name,
+        sources=tuple(readings),
+        sites=shares,
+        problems=_by_kind(problems),
+        classes=classes if by == "dirichlet" else None,
+    )
+    text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
+    (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+    return report
+
+
+def read_all(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    format: str | None = None,
+    scheme: str | None = None,
+) -> dict[str, Reading]:
+    """Read each path (`$CONFIDE_DATA` is expanded); by path, as it was given.
+
+    Raises DataError where there is no path or no document, and what the readers raise.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    readings = {str(path): read(locate(path), format, scheme=scheme) for path in given}
+    if not any(reading.documents for reading in readings.values()):
+        raise DataError(
+            "there is no document", expected="at least one", got=", ".join(readings) or "no file"
+        )
+    return readings
+
+
+def _one_format(readings: dict[str, Reading]) -> str:
+    formats = sorted({reading.format for reading in readings.values()})
+    if len(formats) > 1:
+        raise SettingsError(
+            "the files have several formats", got=", ".join(formats), fix="say which one to write"
+        )
+    return formats[0]
+
+
+def _must_be_free(paths: Sequence[Path]) -> None:
+    taken = next((path for path in paths if path.exists()), None)
+    if taken is not None:
+        raise DataError(
+            "there is something already",
+            where=str(taken),
+            fix="give another folder, or remove what is there",
+        )
+
+
+def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
+    types = Counter(entity.type for document in documents for entity in document.entities)
+    groups: set[str] = set()
+    if by in ("file", "domain"):
+        groups = {group_of(document, by) for document in documents}
+    return SiteShare(
+        path=path,
+        documents=len(documents),
+        sentences=sum(len(document.sentences) for document in documents),
+        entities=dict(sorted(types.items())),
+        groups=tuple(sorted(groups)),
+        relations=count_relations(documents),
+    )
+
+
+def _by_kind(problems: Sequence[Problem]) -> dict[str, int]:
+    return dict(sorted(Counter(problem.kind for problem in problems).items()))

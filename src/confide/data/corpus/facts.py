@@ -1,0 +1,79 @@
+"""What is told of text without showing any: counts of its parts, and a fingerprint of it all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from confide.data.batches.bags import Same
+from confide.data.batches.examples import examples_from
+from confide.data.corpus.pairing import pairs_of
+from confide.text.document import Document, Problem
+from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.segment import segmented
+
+TRAIN = "train"
+
+
+def part_facts(
+    parts: Mapping[str, Sequence[Document]],
+    problems: Sequence[Problem],
+    *,
+    relations: bool,
+    bags: Same | None = None,
+) -> dict[str, Any]:
+    """Sentences of each part, entities of the training text by type, and problems by kind.
+
+    With `relations`, the training text's relations by type as well; without, the problems of making
+    a tagger's examples of the training text count, too. With `bags`, what makes two mentions one
+    entity, also how many pairs of entities each part has (several in one document count as one).
+    """
+    train = parts[TRAIN]
+    types = Counter(entity.type for document in train for entity in document.entities)
+    facts: dict[str, Any] = {part: _sentences(documents) for part, documents in parts.items()}
+    facts["entities"] = dict(sorted(types.items()))
+    if bags is not None:
+        facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
+    if relations:
+        return {**facts, "relations": count_relations(train), "problems": kinds_of(problems)}
+    _, left_out = examples_from(train)
+    return {**facts, "problems": kinds_of([*problems, *left_out])}
+
+
+def count_relations(documents: Iterable[Document]) -> dict[str, int]:
+    """How many relations of each type are annotated."""
+    types = Counter(relation.type for document in documents for relation in document.relations)
+    return {name: count for name, count in sorted(types.items()) if name != NO_RELATION}
+
+
+def kinds_of(problems: Iterable[Problem]) -> dict[str, int]:
+    """How many problems there are of each kind."""
+    return dict(sorted(Counter(problem.kind for problem in problems).items()))
+
+
+def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relations: bool) -> str:
+    """A digest of text and entities, and of `relations`; and of whose each is, and which part."""
+    digest = hashlib.sha256()
+    for name, part, documents in texts:
+        digest.update(f"\0{name}\0{part}".encode())
+        for document in documents:
+            digest.update(document.text.encode("utf-8", "surrogatepass"))
+            marks = [(entity.type, entity.fragments) for entity in document.entities]
+            digest.update(repr(marks).encode())
+            if relations:
+                digest.update(_related(document))
+    return digest.hexdigest()
+
+
+def _related(document: Document) -> bytes:
+    """What a document says of relations, for a digest."""
+    mentions = [(entity.id, entity.concepts) for entity in document.entities]
+    links = [(one.level, one.type, one.head, one.tail) for one in document.relations]
+    said = repr((mentions, links, stated_pairs(document)))
+    return said.encode("utf-8", "surrogatepass")
+
+
+def _sentences(documents: Sequence[Document]) -> int:
+    return sum(bool(s.tokens) for document in documents for s in segmented(document).sentences)

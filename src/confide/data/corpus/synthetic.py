@@ -1,0 +1,295 @@
+"""SYNTHETIC text: a made-up clinical corpus of three sites, to try confide without any real notes.
+
+Everything here was written by the authors of confide. No line comes from a patient, a hospital or
+a published corpus; the drugs do not exist. The corpus is for demonstrations and tests, and scores
+on it say nothing about real notes.
+
+The three sites annotate the same four things (drug, dose, adverse effect, reason for a drug), but
+each in its own file format, tag scheme, tag names, vocabulary and dialect, as real sites do:
+
+- cardiology: shorthand; CoNLL columns, IOB2; DRUG, DOSE, ADE, REASON
+- oncology: letters in full sentences; CoNLL columns, IOBES; Medication, Dosage, ...
+- practice: quick notes in everyday words; brat standoff; med, amount, ...
+
+What makes it hard, on purpose: the same complaint is a reason, an adverse effect or neither,
+depending on its sentence; lab values look like doses; words are misspelt now and then; and half
+of the drugs in the test text never occur in any training text (they end like others of their
+class). What makes it worth training together: patients move. A quarter of the held-out sentences,
+but few of those for training, come from another site, with its dialect, drugs and complaints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import shutil
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from confide.errors import DataError
+from confide.text.document import Document, Entity, Sentence, Span
+from confide.text.formats import write
+
+TYPES = ("DRUG", "DOSE", "ADE", "REASON")
+
+# Sentences of a split as a share of the training sentences, and how often something in it (a
+# sentence, a drug, a dose, a complaint) is another site's: held-out notes are those of later years.
+SPLITS = {"train": (1.0, 0.05), "dev": (0.25, 0.25), "test": (0.75, 0.25)}
+
+_NAMES_PER_CLASS, _NEW_PER_CLASS = 12, 4
+_TYPOS = 0.06
+_SENTENCES_PER_NOTE = (3, 6)
+_SLOT = re.compile(r"\{(\w+)\}")
+_TOKEN = re.compile(r"\d+(?:[.,/]\d+)*[^\W\d_]*|\w+(?:[-'/&]\w+)*|\S")
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How one site keeps its annotated text: file format, tag scheme, its names for `TYPES`."""
+
+    site: str
+    format: str
+    scheme: str
+    names: tuple[str, str, str, str]
+
+    def path(self, split: str) -> str:
+        """The file (or folder, for brat) of one split, relative to the corpus folder."""
+        return f"{self.site}/{split}" + ("" if self.format == "brat" else ".conll")
+
+
+HABITS = (
+    Habit("cardiology", "conll", "iob2", TYPES),
+    Habit("oncology", "conll", "iobes", ("Medication", "Dosage", "AdverseReaction", "Indication")),
+    Habit("practice", "brat", "", ("med", "amount", "side_effect", "problem")),
+)
+
+
+def documents(site: str, split: str, *, seed: int = 1, sentences: int = 160) -> list[Document]:
+    """Synthetic notes of one site and split, segmented, with entities of the common `TYPES`.
+
+    `sentences` counts the training sentences of a site; dev has a quarter of them, test
+    three quarters.
+    The same arguments give the same notes on every machine.
+
+    Raises DataError for an unknown site or split, or fewer than 8 sentences.
+    """
+    if site not in {habit.site for habit in HABITS} or split not in SPLITS or sentences < 8:
+        raise DataError(
+            "no such synthetic text",
+            expected="one of its sites and splits, and at least 8 sentences",
+            got=f"{site}, {split}, {sentences} sentences",
+        )
+    share, away = SPLITS[split]
+    writer = _Writer(site, seed=seed, split=split, away=away)
+    left, notes = round(sentences * share), list[Document]()
+    while left > 0:
+        length = min(left, writer.random.randint(*_SENTENCES_PER_NOTE))
+        notes.append(writer.note(f"{site}-{split}-{len(notes) + 1:03d}", length))
+        left -= length
+    return notes
+
+
+def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
+    """Writes the corpus of three sites into `folder`; gives the path of its settings.toml.
+
+    The folder holds one sub-folder per site, README.txt, and settings that `confide.api.run` and
+    `confide run` accept. A corpus that was written there before is replaced.
+
+    Raises DataError where the folder already holds something else.
+    """
+    folder = Path(folder)
+    readme = folder / "README.txt"
+    if folder.exists() and any(folder.iterdir()) and not readme.exists():
+        raise DataError(
+            "the folder holds other files",
+            expected="an empty folder or one with an earlier synthetic corpus",
+            where=str(folder),
+            fix="choose another folder",
+        )
+    for habit in HABITS:
+        shutil.rmtree(folder / habit.site, ignore_errors=True)
+        (folder / habit.site).mkdir(parents=True)
+        for split in SPLITS:
+            notes = documents(habit.site, split, seed=seed, sentences=sentences)
+            _write(folder / habit.path(split), habit, notes)
+    readme.write_text(_README, encoding="utf-8")
+    key = hashlib.sha256(f"the key of the synthetic corpus, seed {seed}".encode()).hexdigest()
+    (folder / "shared.key").write_text(f"confide-key-1 {key}\n", encoding="ascii")
+    settings = folder / "settings.toml"
+    settings.write_text(settings_text(seed=seed), encoding="utf-8")
+    return settings
+
+
+def _write(path: Path, habit: Habit, notes: Sequence[Document]) -> None:
+    renamed = [_renamed(note, dict(zip(TYPES, habit.names, strict=True))) for note in notes]
+    write(renamed, path, habit.format, scheme=habit.scheme or "iob2")
+
+
+def _renamed(note: Document, names: dict[str, str]) -> Document:
+    entities = tuple(Entity(e.id, names[e.type], e.fragments) for e in note.entities)
+    return Document(note.id, note.text, entities, sentences=note.sentences)
+
+
+# --- one site's writer -------------------------------------------------------------------
+
+
+@cache
+def _grammar() -> dict[str, Any]:
+    return tomllib.loads(
+        files("confide.data.corpus").joinpath("synthetic.toml").read_text(encoding="utf-8")
+    )
+
+
+@cache
+def _drug_names(seed: int) -> dict[str, tuple[str, ...]]:
+    """Distinct names per class; the last `_NEW_PER_CLASS` of a class are for held-out text only."""
+    drugs = _grammar()["drugs"]
+    endings = list(drugs["everywhere"])
+    for habit in HABITS:
+        endings += _grammar()[habit.site]["drugs"]
+    rng, taken = random.Random(f"{seed}/drugs"), set[str]()
+    names: dict[str, tuple[str, ...]] = {}
+    for ending in endings:
+        own: list[str] = []
+        while len(own) < _NAMES_PER_CLASS:
+            name = "".join(rng.sample(drugs["syllables"], rng.randint(1, 3))) + ending
+            if name not in taken:
+                taken.add(name)
+                own.append(name)
+        names[ending] = tuple(own)
+    return names
+
+
+class _Writer:
+    """Fills one site's patterns at random."""
+
+    def __init__(self, site: str, *, seed: int, split: str, away: float) -> None:
+        self.site, self.away, self.seed, self.voice = site, away, seed, site
+        self.known = _NAMES_PER_CLASS - (_NEW_PER_CLASS if split == "train" else 0)
+        self.random = random.Random(f"{seed}/{site}/{split}")
+
+    def note(self, id: str, length: int) -> Document:
+        """A note of `length` sentences."""
+        own = _grammar()[self.site]
+        text, entities, sentences = "", list[Entity](), list[Sentence]()
+        for number in range(length):
+            if number:
+                text += own["between"]
+            sentence, marks = self.sentence()
+            start = len(text)
+            for type, first, last in marks:
+                entities.append(
+                    Entity(f"T{len(entities) + 1}", type, ((start + first, start + last),))
+                )
+            sentences.append(Sentence(start, start + len(sentence), _tokens(sentence, start)))
+            text += sentence
+        return Document(id, text, tuple(entities), sentences=tuple(sentences))
+
+    def sentence(self) -> tuple[str, list[tuple[str, int, int]]]:
+        """A sentence and its entities: type, first character, one past the last."""
+        self.voice = self._here_or_away(self.site)
+        own = _grammar()[self.voice]
+        marks: list[tuple[str, int, int]] = []
+        text = self._fill(self.random.choice(own["patterns"]), "", marks)
+        return (text[0].upper() + text[1:] if own["capitals"] else text), marks
+
+    def _here_or_away(self, here: str) -> str:
+        """Mostly `here`; as often as the split says, one of the other sites."""
+        others = [habit.site for habit in HABITS if habit.site != here]
+        return self.random.choice(others) if self.random.random() < self.away else here
+
+    def _fill(self, pattern: str, text: str, marks: list[tuple[str, int, int]]) -> str:
+        """`text` and after it the pattern with its slots filled; entities are added to `marks`."""
+        for position, part in enumerate(_SLOT.split(pattern)):
+            if position % 2 == 0:
+                text += part
+            elif part.upper() in TYPES:
+                start, text = len(text), text + self._mention(part)
+                marks.append((part.upper(), start, len(text)))
+            elif part in ("finding", "illness"):
+                text += self._mention(part)
+            else:
+                text = self._fill(self.random.choice(self._options(part)), text, marks)
+        return text
+
+    def _options(self, slot: str) -> list[str]:
+        own: dict[str, list[str]] = _grammar()[self.voice]
+        return own[slot] if slot in own else list(_grammar()["words"][slot])
+
+    def _mention(self, slot: str) -> str:
+        rng, grammar = self.random, _grammar()
+        source = grammar[self._here_or_away(self.voice)]
+        if slot == "dose":
+            return str(rng.choice(source["doses"]))
+        if slot == "drug":
+            ending = rng.choice([*source["drugs"], *grammar["drugs"]["everywhere"]])
+            return self._misspelt(rng.choice(_drug_names(self.seed)[ending][: self.known]))
+        usual, other = ("reasons", "findings") if slot == "reason" else ("findings", "either")
+        kind = "reasons" if slot == "illness" else usual if rng.random() < 0.75 else other
+        complaint = str(rng.choice(source[kind]))
+        if kind == "findings" and rng.random() < 0.4:
+            common = grammar["findings"]
+            complaint = rng.choice(common["everywhere"] + common["made"])
+        return self._misspelt(self._fill(complaint, "", []))
+
+    def _misspelt(self, word: str) -> str:
+        rng = self.random
+        if len(word) < 6 or rng.random() >= _TYPOS:
+            return word
+        at = rng.randrange(1, len(word) - 2)
+        middle = rng.choice((word[at + 1] + word[at], word[at] * 2 + word[at + 1], word[at + 1]))
+        return word[:at] + middle + word[at + 2 :]
+
+
+def _tokens(sentence: str, offset: int) -> tuple[Span, ...]:
+    return tuple((offset + m.start(), offset + m.end()) for m in _TOKEN.finditer(sentence))
+
+
+# --- what lies beside the text -----------------------------------------------------------
+
+_README = """SYNTHETIC TEXT. NOT FROM PATIENTS.
+
+This folder holds a small clinical-style corpus that a program made up (`confide demo`).
+No line comes from a patient, a hospital or a published corpus, and the drugs do not exist.
+It is for trying confide and for tests. Scores on it say nothing about real notes.
+The key in shared.key is for this corpus only: never use it for real text.
+
+cardiology/   CoNLL columns, IOB2    DRUG        DOSE    ADE              REASON
+oncology/     CoNLL columns, IOBES   Medication  Dosage  AdverseReaction  Indication
+practice/     brat standoff          med         amount  side_effect      problem
+
+settings.toml trains one recogniser on the three: confide run settings.toml
+"""
+
+_SETTINGS = """\
+# SYNTHETIC demonstration: three made-up sites train one entity recogniser. See README.txt.
+name = "demo"
+seed = {seed}
+rounds = {rounds}
+workers = 2
+key = "shared.key"
+model = {{ word_dim = 50, bilstm_hidden = 64, dropout = 0.3 }}
+training = {{ optimiser = "adam", learning_rate = 0.005, local_epochs = 3 }}
+
+{sites}"""
+
+
+def settings_text(*, seed: int = 1, rounds: int = 12) -> str:
+    """The TOML that trains on a corpus folder it lies in."""
+    return _SETTINGS.format(seed=seed, rounds=rounds, sites="\n".join(map(_site_table, HABITS)))
+
+
+def _site_table(habit: Habit) -> str:
+    lines = ["[[site]]", f'name = "{habit.site}"']
+    lines += [f'{split} = "{habit.path(split)}"' for split in SPLITS]
+    pairs = [f"{own} = {common!r}" for common, own in zip(TYPES, habit.names, strict=True)]
+    tags = f"tags = {{ {', '.join(pairs)} }}".replace("'", '"')
+    lines += [f'scheme = "{habit.scheme}"'] if habit.scheme else []
+    lines += [tags] if habit.names != TYPES else []
+    return "\n".join([*lines, ""])

@@ -1,0 +1,1 @@
+"""Startup kits: the files of each place of a consortium, and what they allow."""

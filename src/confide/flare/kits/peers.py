@@ -1,0 +1,335 @@
+"""Peers: whose identity key a place has pinned, and the card by which a place shows its own.
+
+```
+KIT/identity/identity.key    the place's own key; stays here
+KIT/identity/card.json       its public key, certified by the kit's key; shown to peers
+KIT/identity/peers.json      the peers' fingerprints, and which of them people compared
+KIT/identity/archive/        keys and cards that were replaced
+```
+A peer that is met for the first time is pinned, and marked as not compared. A pinned key that has
+changed is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+
+from confide.errors import KeyFileError, KitError
+from confide.federation.digests import is_digest, statement
+from confide.federation.failures import Refusal
+from confide.federation.files import for_the_owner, write_atomically
+from confide.flare.kits.identity import (
+    Identity,
+    archive,
+    fingerprint_of,
+    make_identity,
+    read_fingerprint,
+    read_identity,
+)
+from confide.flare.kits.naming import check_peer
+from confide.flare.kits.startup import Kit
+from confide.userfiles import bytes_of, json_of, text_of
+
+FOLDER, KEY, CARD, PINS = "identity", "identity.key", "card.json", "peers.json"
+SCHEMA = 1
+_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A place's public identity key, certified by the key of its kit.
+
+    `kind`: server, site or lead; `key`: 64 hexadecimal digits; `certificate`: the kit's, as PEM;
+    `signature`: of the kit's key. The kit's key signs nothing else of ours.
+    """
+
+    kind: str
+    name: str
+    key: str
+    certificate: str
+    signature: str
+
+    @property
+    def public(self) -> bytes:
+        """The public key, raw: 32 bytes."""
+        return bytes.fromhex(self.key)
+
+    def said(self) -> bytes:
+        """What the kit's key signs."""
+        return statement("identity", self.kind.encode(), self.name.encode(), self.public)
+
+    def encode(self) -> str:
+        """The card as text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> Card:
+        """The card in a text. Raises Refusal on anything else."""
+        try:
+            tree = json.loads(text)
+            card = Card(**{field.name: tree[field.name] for field in dataclasses.fields(Card)})
+            sound = all(isinstance(value, str) for value in dataclasses.asdict(card).values())
+            if not sound or not is_digest(card.key):
+                raise ValueError("no card")
+            card.said()
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Refusal("uncertified") from error
+        return card
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A peer's fingerprint, and whether two people compared it."""
+
+    fingerprint: str
+    compared: bool
+
+
+class Pins:
+    """The peers that a place has pinned, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, Pin]:
+        """All pins, by the peer's name. Raises KitError where the file is damaged."""
+        try:
+            held = json_of(bytes_of(self._path))
+            if held["schema"] > SCHEMA:
+                raise ValueError("a newer schema")
+            found = {name: Pin(**pin) for name, pin in held["peers"].items()}
+            if not all(is_digest(pin.fingerprint) for pin in found.values()):
+                raise ValueError("no fingerprint")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise KitError(
+                "the list of peers cannot be read",
+                where=str(self._path),
+                fix="bring the file back; without it every peer has to be compared again",
+            ) from error
+        return dict(sorted(found.items()))
+
+    def pin(self, name: str, fingerprint: str, *, compared: bool) -> None:
+        """Pin a peer, in place of an earlier pin of it."""
+        self._write({**self.read(), name: Pin(fingerprint, compared)})
+
+    def forget(self, name: str) -> bool:
+        """Take a pin away: the next key of that name is pinned again. False where there is none."""
+        pins = self.read()
+        if pins.pop(name, None) is None:
+            return False
+        self._write(pins)
+        return True
+
+    def meet(self, name: str, public: bytes, *, only_compared: bool = False) -> Pin:
+        """The pin of a peer that shows this key; a first one is pinned now, as not compared.
+
+        Raises Refusal: another key is pinned, or only compared ones are let in and it is not.
+        """
+        known, fingerprint = self.read().get(name), fingerprint_of(public)
+        if known is not None and known.fingerprint != fingerprint:
+            raise Refusal("other-identity", name)
+        if known is None:
+            known = Pin(fingerprint, compared=False)
+            self.pin(name, fingerprint, compared=False)
+        if only_compared and not known.compared:
+            raise Refusal("not-compared", name)
+        return known
+
+    def _write(self, pins: Mapping[str, Pin]) -> None:
+        peers = {name: dataclasses.asdict(pin) for name, pin in sorted(pins.items())}
+        with for_the_owner():
+            text = json.dumps({"schema": SCHEMA, "peers": peers}, indent=1) + "\n"
+            write_atomically(self._path, text.encode())
+
+
+Vouched = Callable[[Card], bool]
+"""Whether a card is certified by a kit of this consortium."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who signs here, and whom it knows."""
+
+    name: str
+    identity: Identity
+    card: Card
+    pins: Pins
+    vouched: Vouched
+
+    def meet(self, card: Card, kind: str, name: str, *, only_compared: bool = False) -> Pin:
+        """The pin of a peer that shows this card. Raises Refusal."""
+        if (card.kind, card.name) != (kind, name) or not self.vouched(card):
+            raise Refusal("uncertified", name)
+        return self.pins.meet(name, card.public, only_compared=only_compared)
+
+
+# --- a kit's ----------------------------------------------------------------------------
+
+
+def place_of(kit: Kit, *, make: bool = False) -> Place:
+    """The place of a kit. With `make` it gets an identity if it has none.
+
+    The card is made anew where the kit was renewed. Raises KeyFileError, KitError.
+    """
+    folder = kit.path / FOLDER
+    path = folder / KEY
+    with for_the_owner():
+        if make and not path.exists():
+            identity = make_identity(path)
+        else:
+            identity = read_identity(path)
+        card = _card(kit, identity)
+    vouch = Vouching(kit)
+    return Place(kit.name, identity, card, Pins(folder / PINS), vouch)
+
+
+def renew(kit: Kit) -> Place:
+    """Give a place a new identity key; the old one and its card go to the archive.
+
+    Peers refuse it until they pinned the new one. Raises KeyFileError, KitError.
+    """
+    with for_the_owner():
+        make_identity(kit.path / FOLDER / KEY)
+    return place_of(kit)
+
+
+def _card(kit: Kit, identity: Identity) -> Card:
+    """The place's card, made anew if it is not of this key and of this kit."""
+    path = kit.path / FOLDER / CARD
+    try:
+        certificate = text_of(kit.certificate, encoding="ascii")
+        before = bytes_of(path) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the kit's certificate or card cannot be read", where=str(kit.path)
+        ) from error
+    if before is not None:
+        try:
+            card = Card.decode(before.decode())
+            if card.public == identity.public and card.certificate == certificate:
+                return card
+        except (Refusal, ValueError):
+            pass  # it is made anew
+        archive(path)
+    plain = Card(kit.kind, kit.name, identity.public.hex(), certificate, "")
+    card = dataclasses.replace(plain, signature=_certified(kit, plain.said()))
+    try:
+        write_atomically(path, card.encode().encode())
+    except OSError as error:
+        raise KeyFileError(
+            f"the identity's card could not be written ({error.strerror})", where=str(path)
+        ) from error
+    return card
+
+
+def _certified(kit: Kit, said: bytes) -> str:
+    """The signature of the kit's own key. Raises KitError."""
+    try:
+        key = serialization.load_pem_private_key(bytes_of(kit.key), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise KitError("the kit's key cannot be read", where=str(kit.key)) from error
+    if not isinstance(key, RSAPrivateKey):
+        raise KitError("the kit's key is of another kind", expected="RSA", where=str(kit.key))
+    return key.sign(said, _PSS, hashes.SHA256()).hex()
+
+
+class Vouching:
+    """Says whether a card is certified by a kit of the consortium that this kit is of."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._root = kit.root
+        self._server = kit.identity
+
+    def __call__(self, card: Card) -> bool:
+        """Whether the kit's certificate is of this root, name and time, and its key signed."""
+        try:
+            root = x509.load_pem_x509_certificate(bytes_of(self._root))
+            shown = x509.load_pem_x509_certificate(card.certificate.encode())
+            shown.verify_directly_issued_by(root)
+            key = shown.public_key()
+            if not isinstance(key, RSAPublicKey):
+                return False
+            key.verify(bytes.fromhex(card.signature), card.said(), _PSS, hashes.SHA256())
+        except (OSError, ValueError, TypeError, InvalidSignature):
+            return False
+        now = datetime.datetime.now(datetime.UTC)
+        good = shown.not_valid_before_utc <= now <= shown.not_valid_after_utc
+        return good and _common_name(shown) == self._expected(card)
+
+    def _expected(self, card: Card) -> str:
+        """The common name in the certificate of who shows this card."""
+        names = {"server": self._server, "site": card.name, "lead": f"{card.name}@confide.lead"}
+        return names.get(card.kind, "")
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    found = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
+
+
+# --- what `confide peers` calls -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """A place's own fingerprint ("" before it has a key), and what it has pinned, by name."""
+
+    name: str
+    fingerprint: str
+    peers: dict[str, Pin]
+
+
+def known_to(kit: Kit) -> Known:
+    """Whom the place of a kit knows. Raises KeyFileError, KitError."""
+    path = kit.path / FOLDER / KEY
+    own = read_identity(path).fingerprint if path.exists() else ""
+    return Known(kit.name, own, _pins(kit).read())
+
+
+def pin(kit: Kit, name: str, fingerprint: str) -> None:
+    """Pin a peer whose fingerprint was compared, in place of an earlier pin of it.
+
+    The server is called "server". Raises KeyFileError (no fingerprint), KitError.
+    """
+    digits = read_fingerprint(fingerprint)
+    if name == kit.name:
+        raise KitError("this is the name of this place itself", got=name)
+    check_peer(name)
+    _pins(kit).pin(name, digits, compared=True)
+
+
+def mark_compared(kit: Kit, name: str) -> None:
+    """Note that two people have compared the pinned fingerprint of a peer. Raises KitError."""
+    _pins(kit).pin(name, _pinned(kit, name).fingerprint, compared=True)
+
+
+def forget(kit: Kit, name: str) -> None:
+    """Take a pin away: the next key that the peer shows is pinned. Raises KitError."""
+    _pinned(kit, name)
+    _pins(kit).forget(name)
+
+
+def _pins(kit: Kit) -> Pins:
+    return Pins(kit.path / FOLDER / PINS)
+
+
+def _pinned(kit: Kit, name: str) -> Pin:
+    pins = _pins(kit).read()
+    if name not in pins:
+        raise KitError(
+            "no peer of that name is pinned", expected=", ".join(pins) or "none yet", got=name
+        )
+    return pins[name]

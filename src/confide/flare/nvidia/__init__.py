@@ -1,0 +1,1 @@
+"""The run on NVIDIA FLARE: the only room that imports nvflare."""

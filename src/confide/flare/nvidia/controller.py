@@ -1,0 +1,149 @@
+"""The server's component in NVIDIA FLARE: the rounds of a run over real sites.
+
+The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so that a run
+which is submitted again continues from its last checkpoint. At the end a fixed list of its files is
+copied to where FLARE collects what the lead may download.
+
+Whatever a lead submits is hostile until `naming.check_order` has looked at it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.signal import Signal
+
+from confide.errors import ConfideError, EngineError, QuorumError
+from confide.federation.files import inside, private_folder
+from confide.flare.kits.naming import check_order
+from confide.flare.kits.startup import open_kit
+from confide.flare.nvidia.engine import FlareEngine
+from confide.flare.run.collecting import collect
+from confide.flare.run.conducting import Conductor
+from confide.flare.run.events import OUTCOME, TOPIC, Bulletin
+from confide.flare.run.signing import evidence_of
+
+SILENCE = 45.0
+"""Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
+COLLECTED = "confide"
+"""The folder in what the lead downloads."""
+RUNS, PUBLIC = "runs", "public"
+"""In the server's kit: its runs, and the files that a run's public set may be of."""
+
+
+class ConfideController(Controller):  # type: ignore[misc]
+    """Conducts one run.
+
+    Args:
+        run: the name of the run: the folder on the server, and at each site.
+        settings: of the run, as TOML.
+        sites: who takes part.
+        version: of confide at the lead.
+        lead: the lead's card and signature of this order (`orders.submitted`).
+    """
+
+    def __init__(
+        self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
+    ) -> None:
+        super().__init__(task_check_period=0.02)
+        self._order: dict[str, Any] = {
+            "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
+        }  # fmt: skip
+        self._bulletin = Bulletin()
+        self._heard: dict[str, float] = {}
+
+    def set_communicator(self, communicator: WFCommServer) -> None:
+        """Listen to every sign of life of a site's process.
+
+        FLARE itself misses a process that was killed together with the resident one of its site:
+        that comes back as a newcomer, and nobody says that its process is gone.
+        """
+        super().set_communicator(communicator)
+        told = communicator.client_is_active
+
+        def heard(name: str, reason: str, fl_ctx: FLContext) -> None:
+            self._heard[name] = time.monotonic()
+            told(name, reason, fl_ctx)
+
+        communicator.client_is_active = heard
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Let the lead ask how far the run is."""
+        fl_ctx.get_engine().register_app_command(TOPIC, self._told)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """The run, from its last checkpoint on; what travels of it is collected when it is over."""
+        workspace = fl_ctx.get_engine().get_workspace()
+        root = Path(workspace.get_root_dir())
+        collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
+        private_folder(collected)
+        try:
+            check_order(**self._order)
+            folder = inside(root, RUNS, self._order["run"])
+        except ConfideError as error:
+            self._bulletin.fail(error)
+            self._bulletin.write(collected)
+            return
+        if self._conducted(folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
+            self._bulletin.write(folder)
+            collect(folder, collected)
+
+    def _conducted(
+        self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
+    ) -> bool:
+        """Whether the run came to an end, good or bad; otherwise the lead submits it again."""
+        sites = self._order["sites"]
+        self._heard = dict.fromkeys(sites, time.monotonic())
+        engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
+        (folder / OUTCOME).unlink(missing_ok=True)
+        there = {one.name for one in fl_ctx.get_engine().get_clients()}
+        if not set(sites) <= there:
+            return False  # a name that no site has, or one that has just left
+        try:
+            self._conductor(engine, folder, root=root).conduct(self._bulletin)
+            self._bulletin.end()
+        except EngineError:
+            return False  # FLARE ended it
+        except QuorumError as error:
+            if any(fault.code == "lost" for fault in error.faults):
+                return False
+            self._bulletin.fail(error)
+        except ConfideError as error:
+            self._bulletin.fail(error)
+        return True
+
+    def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
+        """Of an order that was checked. Raises ConfideError where the lead has not signed it."""
+        run, settings, version = (self._order[key] for key in ("run", "settings", "version"))
+        evidence = evidence_of(
+            open_kit(root, "server"),
+            self._order["lead"],
+            run=run,
+            settings=settings,
+            sites=self._order["sites"],
+            version=version,
+        )
+        return Conductor(
+            run,
+            settings,
+            version=version,
+            engine=engine,
+            folder=folder,
+            public=root / PUBLIC,
+            evidence=evidence,
+        )
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to let go of: checkpoints are whole at all times."""
+
+    def _is_silent(self, site: str) -> bool:
+        return time.monotonic() - self._heard[site] > SILENCE
+
+    def _told(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
+        since = data.get("since", 0) if isinstance(data, dict) else 0
+        return self._bulletin.since(since if type(since) is int else 0)

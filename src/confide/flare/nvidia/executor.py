@@ -1,0 +1,64 @@
+"""The site's component in NVIDIA FLARE: hands each task's bytes to the site's home, and back.
+
+Nothing of an exception leaves: FLARE sees either our reply, which may be a `Failure` without text,
+or an empty one.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from confide.federation.failures import failure_from
+from confide.federation.messages import encode
+from confide.flare.kits.peers import place_of
+from confide.flare.kits.startup import open_kit
+from confide.flare.nvidia import quiet
+from confide.flare.nvidia.envelope import opened, reply_of
+from confide.flare.nvidia.freeing import free
+from confide.flare.run.agreements import SITE_FILE
+from confide.flare.run.answering import SignedHome
+from confide.flare.run.home import SiteHome
+
+
+class ConfideExecutor(Executor):  # type: ignore[misc]
+    """Answers every task of a job with the site's home, which lives as long as the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home: SignedHome | None = None
+        self._folder: Path | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """At the start of a run, note where the kit is."""
+        if event_type == EventType.START_RUN:
+            quiet.seal_run()
+            workspace = fl_ctx.get_engine().get_workspace()
+            self._folder = Path(workspace.get_site_config_dir())
+
+    def execute(
+        self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Shareable:
+        """The reply to one ask."""
+        asked = opened(shareable)
+        if asked is None:
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        round, data, seal = asked
+        free()
+        start = time.perf_counter()
+        try:
+            if self._home is None:
+                assert self._folder is not None, "START_RUN comes before the first task"
+                home = SiteHome(self._folder / SITE_FILE)
+                self._home = SignedHome(home, place_of(open_kit(self._folder.parent, "site")))
+            reply, sealed = self._home.answer(task_name, round, data, seal=seal)
+        except Exception as error:
+            reply, sealed = encode(failure_from(error)), b""
+        return reply_of(reply, time.perf_counter() - start, seal=sealed)

@@ -1,0 +1,371 @@
+"""The processes of a server's or a site's kit: start them, stop them, look how they do.
+
+Three kinds belong to a kit, and all carry its path in their environment: a supervisor, the resident
+process that it keeps alive, and one more for each run that goes on. Nothing else is ever killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.util
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from confide.errors import KitError
+from confide.federation.passphrase import VARIABLE as PASSPHRASE
+from confide.flare.kits.naming import SERVER
+from confide.flare.kits.peers import place_of
+from confide.flare.kits.policies import HEARTBEAT_TIMEOUT, STORE
+from confide.flare.kits.probe import ended, trouble_with
+from confide.flare.kits.startup import Kit, expires, no_engine
+from confide.flare.kits.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
+from confide.flare.kits.tidying import tidy
+from confide.flare.kits.unlocking import check_key
+from confide.flare.nvidia.revoking import revoked
+from confide.userfiles import MOST_JSON, bytes_of, json_of
+
+try:
+    import psutil
+except ImportError as error:
+    raise no_engine() from error
+
+MARK = "CONFIDE_KIT"
+"""The environment variable that marks a kit's processes."""
+SUPERVISOR = "confide.flare.kits.supervisor"
+RUN = (
+    "nvflare.private.fed.app.client.worker_process",
+    "nvflare.private.fed.app.server.runner_process",
+)
+NOT_PASSED = ("FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT")
+"""What would make FLARE write elsewhere, or more than it should."""
+LINK = {
+    "NVFLARE_STREAMING_CHUNK_SIZE": str(2**18),
+    "NVFLARE_STREAMING_WINDOW_SIZE": str(2**20),
+    "NVFLARE_STREAMING_ACK_INTERVAL": str(2**18),
+    "NVFLARE_STREAMING_RETRY_WAIT": "20",
+    "NVFLARE_STREAMING_RETRY_TIMEOUT": "300",
+}
+"""How FLARE sends a long message: in parts of 256 KiB, at most 1 MiB of which are on their way, and
+again after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all of it again every 5 s, so that
+a link of some Mbit/s is jammed by copies, and a sign of life waits behind them."""
+MODELS = "models"
+"""In a kit: models by the names that a run's settings give them."""
+KILLED_WITHIN = 10.0
+TURNED_AWAY = (
+    "the server answers, but does not let this site in; ask who runs it whether the site was "
+    "revoked (`confide server status` there names those)"
+)
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a kit's processes do.
+
+    `memory`: resident bytes of them all; `runs`: how many go on; `restarts`: how often the resident
+    process was started again since `start`. `connected`: at a site, whether the server takes its
+    signs of life; at the server, whether it is ready. `sites`: those the server heard of lately;
+    `revoked`: those that it lets in no more. `trouble` says in words why a site that runs is not
+    connected, or will not be again.
+    """
+
+    kind: str
+    name: str
+    running: bool
+    pid: int | None
+    since: datetime.datetime | None
+    memory: int
+    runs: int
+    restarts: int
+    connected: bool
+    sites: tuple[str, ...]
+    revoked: tuple[str, ...]
+    days_left: int
+    trouble: str
+
+
+# --- the verbs --------------------------------------------------------------------------
+
+
+def start(kit: Kit, *, wait: float = 20.0) -> bool:
+    """Start the kit's processes, and tidy the kit up before. False where they ran already.
+
+    Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
+    site goes on trying by itself. Raises KitError where it cannot start, LockedKeyError.
+    """
+    if not _prepared(kit):
+        return False
+    subprocess.run(
+        [sys.executable, "-m", SUPERVISOR, str(kit.path)],
+        env=_environment(kit),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
+    )
+    _until(lambda: _restarts(kit) > 0 or _settled(kit), wait)
+    if _restarts(kit) and not _state(kit).get("refused"):
+        _end(kit, wait=0.0)
+        raise KitError(
+            "the process ended as soon as it was started",
+            where=str(kit.path / CONSOLE),
+            fix="look into that file, and into log.txt beside it",
+        )
+    return True
+
+
+def serve(kit: Kit) -> NoReturn:
+    """Become the kit's supervisor: what `start` starts, in the foreground, for a service manager.
+
+    This process ends with 0 after SIGTERM or Ctrl-C. Raises KitError where it cannot start, or runs
+    already.
+    """
+    if not _prepared(kit):
+        raise KitError(
+            "it runs already",
+            where=str(kit.path),
+            fix=f"stop it first: `confide {kit.kind} stop KIT`",
+        )
+    sys.stdout.flush()
+    command = [sys.executable, "-m", SUPERVISOR, str(kit.path), FOREGROUND]
+    os.execve(sys.executable, command, _environment(kit))
+
+
+def stop(kit: Kit, *, wait: float = 20.0) -> bool:
+    """End all processes of the kit: asked to, and killed after `wait` seconds. False: none ran.
+
+    Returns when nothing is left. Raises KitError where a process cannot be killed.
+    """
+    ended = _end(kit, wait=wait)
+    (kit.path / STATE).unlink(missing_ok=True)
+    return ended
+
+
+def lives(kit: Kit) -> bool:
+    """Whether any process of the kit is there."""
+    return bool(_processes(kit))
+
+
+def status(kit: Kit) -> Status:
+    """How the kit's processes do, as far as can be known on this machine."""
+    processes = _processes(kit)
+    resident = next((one for one in processes if _is(one, RESIDENT)), None)
+    state = _state(kit)
+    fresh = time.time() - state.get("at", 0.0) < HEARTBEAT_TIMEOUT
+    if kit.kind == SERVER:
+        fresh = True  # it says something only when a site does
+    mine = resident is not None and state.get("pid") == resident.pid
+    connected = bool(mine and fresh and state.get("connected"))
+    refused = bool(state.get("refused")) and bool(processes)
+    trouble = ended(kit) if processes else ""
+    if not trouble and (resident is not None or refused) and not connected:
+        trouble = trouble_with(kit)
+    left = expires(kit) - datetime.datetime.now(datetime.UTC)
+    since = None if resident is None else resident.create_time()
+    heard = state.get("sites", {}) if mine else {}
+    return Status(
+        kind=kit.kind,
+        name=kit.name,
+        running=resident is not None,
+        pid=None if resident is None else resident.pid,
+        since=None if since is None else datetime.datetime.fromtimestamp(since, datetime.UTC),
+        memory=sum(_memory(one) for one in processes),
+        runs=sum(_is(one, *RUN) for one in processes),
+        restarts=_restarts(kit),
+        connected=connected,
+        sites=tuple(sorted(s for s, at in heard.items() if time.time() - at < HEARTBEAT_TIMEOUT)),
+        revoked=revoked(kit) if kit.kind == SERVER else (),
+        days_left=math.floor(left.total_seconds() / 86400),
+        trouble=trouble or (TURNED_AWAY if refused and not connected else ""),
+    )
+
+
+# --- before ------------------------------------------------------------------------------
+
+
+def _prepared(kit: Kit) -> bool:
+    """Make a kit ready to start; False where it runs. Raises KitError where it cannot start."""
+    _check(kit)
+    held = lock(kit.path)
+    if held is None:
+        return False
+    held.close()
+    _end(kit, wait=0.0)  # what a killed supervisor left
+    if kit.kind == SERVER:
+        revoked(kit)  # a server does not start with a damaged list
+        _check_port(kit)
+    place_of(kit, make=True)
+    tidy(kit.path)
+    for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
+        (kit.path / name).mkdir(mode=0o700, exist_ok=True)
+    for old in (NOTES, STATE):
+        (kit.path / old).unlink(missing_ok=True)
+    return True
+
+
+def _check(kit: Kit) -> None:
+    if kit.kind == "lead":
+        raise KitError(
+            "a lead has no resident process",
+            where=str(kit.path),
+            fix="use the kit with `confide coordinate --kit`",
+        )
+    if any(letter.isspace() or letter in "'\"\\" for letter in str(kit.path)):
+        raise KitError(
+            "the engine cannot run from a path with spaces or quotes in it",
+            where=str(kit.path),
+            fix="move the kit to another folder",
+        )
+    if importlib.util.find_spec("nvflare") is None:
+        raise no_engine()
+    end = expires(kit)
+    if end <= datetime.datetime.now(datetime.UTC):
+        raise KitError(
+            f"the kit's certificate ended on {end:%Y-%m-%d}",
+            where=str(kit.path),
+            fix="ask the founder of the consortium for a new kit",
+        )
+    check_key(kit)
+
+
+def _check_port(kit: Kit) -> None:
+    """Raise KitError where another program has the server's port."""
+    host = kit.host if kit.host == "localhost" or kit.host.startswith("127.") else ""
+    with socket.socket() as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probing.bind((host, kit.port))
+        except OSError as error:
+            raise KitError(
+                f"the server cannot listen on port {kit.port} ({error.strerror})",
+                where=str(kit.path),
+                fix="end the program that uses the port",
+            ) from error
+
+
+def _environment(kit: Kit) -> dict[str, str]:
+    """Ours, with this Python first, the kit's mark, and what keeps FLARE inside the kit."""
+    kept = {name: value for name, value in os.environ.items() if name not in NOT_PASSED}
+    here = str(Path(sys.executable).parent)
+    if named := kept.get(PASSPHRASE):
+        kept[PASSPHRASE] = str(Path(named).absolute())  # the processes have a folder of their own
+    own = {
+        MARK: str(kit.path),
+        "PATH": os.pathsep.join((here, kept.get("PATH", os.defpath))),
+        "TMPDIR": str(kit.path / "tmp"),
+        "HF_HUB_OFFLINE": "1",  # a model is what lies here; nothing is fetched
+        "NVFL_JOB_STORE_ROOT": str(kit.path / STORE / "runs"),
+        "NVFLARE_SECURE_LOGGING": "true",
+        "PYTHONUNBUFFERED": "1",
+    }
+    freeing = {"MALLOC_ARENA_MAX": "4"}  # or freed messages stay in the process
+    if kit.kind == SERVER:
+        freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
+    models = {"CONFIDE_MODELS": str(kit.path / MODELS)}
+    return freeing | LINK | models | kept | own
+
+
+# --- the kit's processes ------------------------------------------------------------------
+
+
+def _processes(kit: Kit) -> list[psutil.Process]:
+    """The living processes that carry the kit's mark."""
+    return [one for one in psutil.process_iter() if _marked(one, kit)]
+
+
+def _marked(one: psutil.Process, kit: Kit) -> bool:
+    if one.pid == os.getpid():
+        return False
+    try:
+        if one.uids().real != os.getuid() or one.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return bool(one.environ().get(MARK) == str(kit.path))
+    except psutil.Error:
+        return False
+
+
+def _is(one: psutil.Process, *modules: str) -> bool:
+    """Whether the process runs one of these modules."""
+    try:
+        return not set(modules).isdisjoint(one.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _memory(one: psutil.Process) -> int:
+    try:
+        return int(one.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _end(kit: Kit, *, wait: float) -> bool:
+    """Ask the supervisor to stop, or what it left; then kill. True where anything ran."""
+    processes = _processes(kit)
+    if not processes:
+        return False
+    for one in [one for one in processes if _is(one, SUPERVISOR)] or processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.terminate()
+    if _until(lambda: not _processes(kit), wait):
+        return True
+    if not _until(lambda: not _killed(kit), KILLED_WITHIN):
+        left = ", ".join(str(one.pid) for one in _processes(kit))
+        raise KitError("processes of the kit cannot be killed", got=left, where=str(kit.path))
+    return True
+
+
+def _killed(kit: Kit) -> list[psutil.Process]:
+    """Kill the kit's processes, the supervisor first, so that it starts no other."""
+    found = sorted(_processes(kit), key=lambda one: not _is(one, SUPERVISOR))
+    for one in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    return found
+
+
+# --- what they wrote ----------------------------------------------------------------------
+
+
+def _state(kit: Kit) -> dict[str, Any]:
+    try:
+        return dict(json_of(bytes_of(kit.path / STATE)))
+    except (OSError, ValueError):
+        return {}
+
+
+def _settled(kit: Kit) -> bool:
+    state = _state(kit)
+    return bool(state.get("connected") or state.get("refused"))
+
+
+def follows(kit: Kit, *, wait: float) -> bool:
+    """Whether a server that runs knows who is revoked, at most `wait` seconds from now."""
+    names = list(revoked(kit))
+    return _until(lambda: _state(kit).get("revoked") == names, wait)
+
+
+def _restarts(kit: Kit) -> int:
+    try:
+        return len(bytes_of(kit.path / NOTES, MOST_JSON).splitlines())
+    except OSError:
+        return 0
+
+
+def _until(true: Callable[[], bool], seconds: float) -> bool:
+    """Wait until it is true, at most that long; whether it became true."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,82 @@
+"""The resident process of a kit: FLARE, hardened. `python -m confide.flare.nvidia.resident KIT`.
+
+It starts FLARE's server or site with our environment. A site takes only those of FLARE's commands
+that a run needs: whoever holds the server cannot look into it, restart it or turn up its log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from confide.flare.kits.naming import SERVER, organisation
+from confide.flare.kits.policies import HEARTBEAT_EVERY
+from confide.flare.kits.startup import Kit, open_kit
+from confide.flare.nvidia import quiet
+
+NEEDED = (
+    "AbortAppProcessor",
+    "AbortTaskProcessor",
+    "CancelResourceProcessor",
+    "CheckResourceProcessor",
+    "DeleteRunNumberProcessor",
+    "DeployProcessor",
+    "NotifyJobStatusProcessor",
+    "StartJobProcessor",
+)
+"""The commands of the server that a site takes. Others are answered "invalid"."""
+
+
+def main(path: str) -> None:
+    """Be the resident process of the kit at `path` until it is asked to end."""
+    kit = open_kit(Path(path))
+    quiet.install()
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, _end)
+    from nvflare.fuel.f3.mpm import MainProcessMonitor
+
+    flare = _flare(kit)
+    sys.argv = [sys.argv[0], *_arguments(kit)]
+    args = flare.parse_arguments()
+    run = MainProcessMonitor.run
+    sys.exit(run(flare.main, run_dir=args.workspace, shutdown_grace_time=1, args=args))
+
+
+def _flare(kit: Kit) -> Any:
+    """FLARE's own module for this kind of kit."""
+    if kit.kind == SERVER:
+        from nvflare.private.fed.app.server import server_train
+
+        return server_train
+    from nvflare.private.fed.app.client import client_train
+    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+    commands = ClientRequestProcessors.request_processors
+    commands[:] = [command for command in commands if type(command).__name__ in NEEDED]
+    return client_train
+
+
+def _arguments(kit: Kit) -> list[str]:
+    kind, *own = ("server",) if kit.kind == SERVER else ("client", f"uid={kit.name}")
+    values = ["secure_train=true", f"org={organisation(kit.consortium)}", "config_folder=config"]
+    values += [f"heart_beat_interval={HEARTBEAT_EVERY}", *own]
+    return ["-m", str(kit.path), "-s", f"fed_{kind}.json", "--set", *values]
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave in good order: runs are stopped, and the server hears that the site goes."""
+    from confide.flare.nvidia.watch import Watch
+
+    if Watch.engine is None or not Watch.registered:
+        os._exit(0)
+    leave = getattr(Watch.engine, "shutdown_server", None) or Watch.engine.shutdown
+    threading.Thread(target=leave, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

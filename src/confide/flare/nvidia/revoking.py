@@ -1,0 +1,145 @@
+"""Which sites the server lets in no more, whatever certificate they show.
+
+A certificate cannot be called back, so the server has a list of names, the one that NVIDIA FLARE
+reads from a server's kit when it starts. Here a server that runs follows that file as well: whoever
+is written into it is out at its next sign of life, and so is the run that it takes part in.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from confide.errors import KitError
+from confide.federation.files import write_atomically
+from confide.flare.kits.naming import check_site
+from confide.flare.kits.startup import Kit
+from confide.userfiles import bytes_of, json_of
+
+LIST = Path("disabled_clients.json")
+"""In the server's kit; its name and form are FLARE's."""
+_KEY = "disabled_clients"
+
+
+def revoked(kit: Kit) -> tuple[str, ...]:
+    """The sites that this server lets in no more, sorted. Raises KitError: a damaged list."""
+    path = kit.path / LIST
+    try:
+        return tuple(sorted(_read(path)))
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the list of revoked sites cannot be read, and a server does not start with it",
+            where=str(path),
+            fix="restore it from your backup, or delete it and revoke the sites again",
+        ) from error
+
+
+def revoke(kit: Kit, site: str) -> bool:
+    """Let a site in no more, also with a renewed kit. False where it was revoked before.
+
+    A server's kit does not know who takes part, so only the form of the name is checked. Raises
+    KitError.
+    """
+    check_site(site, host=kit.host)
+    before = revoked(kit)
+    if site in before:
+        return False
+    _write(kit, {*before, site})
+    return True
+
+
+def admit(kit: Kit, site: str) -> None:
+    """Let a site in again. Raises KitError where it was not revoked."""
+    before = revoked(kit)
+    if site not in before:
+        raise KitError(
+            "this site is not revoked",
+            expected=f"one of: {', '.join(before)}" if before else "nobody: no site is",
+            got=repr(site),
+            where=str(kit.path),
+        )
+    _write(kit, set(before) - {site})
+
+
+class Door:
+    """Makes a server that runs follow its list. `path` is that of the list.
+
+    A list that cannot be read changes nothing: who was out stays out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+
+    def look(self, engine: Any) -> bool:
+        """Read the list if it changed, and follow it. `engine` is FLARE's; whether it changed."""
+        with self._lock:
+            try:
+                stamp = self._stamp()
+                if stamp == self._seen:
+                    return False
+                names = _read(self._path)
+            except (OSError, ValueError):
+                return False
+            self._seen = stamp
+            manager = engine.client_manager
+            manager.set_disabled_clients_file(None)  # only our verbs write the list
+            out = set(manager.disabled_clients)
+            engine.enable_clients(sorted(out - names))
+            for site in sorted(names - out):
+                runs = _runs_of(engine, site)
+                engine.disable_clients([site])
+                threading.Thread(target=_end_runs, args=(engine, runs), daemon=True).start()
+            return True
+
+    def _stamp(self) -> tuple[int, int]:
+        """Changes whenever the list is written; a list that is not there is an empty one."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_ino
+
+
+def _runs_of(engine: Any, site: str) -> list[str]:
+    """The runs that go on and in which the site takes part, by FLARE's names for them."""
+    from nvflare.apis.fl_constant import RunProcessKey
+
+    found = []
+    for run, process in list(engine.run_processes.items()):
+        taking_part = (process.get(RunProcessKey.PARTICIPANTS) or {}).values()
+        if any(one.name == site for one in taking_part):
+            found.append(run)
+    return found
+
+
+def _end_runs(engine: Any, runs: list[str]) -> None:
+    for run in runs:
+        with engine.new_context() as context:
+            engine.job_runner.stop_run(run, context)
+
+
+def _read(path: Path) -> set[str]:
+    """The names in a list; none where there is no file. Raises OSError, ValueError."""
+    try:
+        held = json_of(bytes_of(path))
+    except FileNotFoundError:
+        return set()
+    names = held.get(_KEY) if isinstance(held, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"expected a list {_KEY!r}")
+    return set(names)
+
+
+def _write(kit: Kit, names: set[str]) -> None:
+    path = kit.path / LIST
+    try:
+        write_atomically(path, (json.dumps({_KEY: sorted(names)}, indent=2) + "\n").encode())
+        path.chmod(0o600)
+    except OSError as error:
+        raise KitError(
+            f"the list of revoked sites could not be written ({error.strerror})", where=str(path)
+        ) from error

@@ -1,0 +1,175 @@
+"""A session of the lead with the server, over NVIDIA FLARE's own Python API."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.api_spec import (
+    InternalError,
+    JobNotFound,
+    JobNotRunning,
+    NoConnection,
+    SessionClosed,
+)
+from nvflare.fuel.flare_api.flare_api import Session
+
+from confide.errors import EngineError, GuardError, printable
+from confide.federation.files import plain_name
+from confide.flare.kits.probe import ended
+from confide.flare.kits.startup import Kit
+from confide.flare.run.coordinating import GONE, RUNNING
+from confide.flare.run.events import TOPIC, heard_told
+
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # else Python prints its warnings
+_PATIENCE = 120.0
+"""Seconds that the lead waits for a server that went away."""
+_CLEARING = 30.0
+"""Seconds in which the server clears up after a run that has ended, and still calls it running."""
+
+
+class LeadSession:
+    """What the lead asks of the server; a connection that is lost is made again."""
+
+    def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
+        self._kit = kit
+        self._session = _connected(kit, timeout)
+        self._missed: float | None = None
+
+    def connected(self) -> list[str]:
+        """The sites that the server sees, sorted."""
+        meta = self._do(lambda session: session.check_status("server"))
+        named = [_named(row, "client_name") for row in meta.get("clients", ())]
+        return sorted(name for name in named if name)
+
+    def submit(self, folder: Path) -> str:
+        """Hand in a submission; its id. Raises EngineError where the server refuses it."""
+        token = secrets.token_hex(16)  # asked twice over a bad connection, it is submitted once
+        said = self._do(lambda session: session.submit_job(str(folder), token))
+        return plain_name(said, "a submission")
+
+    def submissions(self, run: str) -> list[str]:
+        """Those of the run of that name that the server knows, the oldest first."""
+        rows = self._do(lambda session: session.list_jobs(name_prefix=run))
+        found = [_named(row, "job_id") for row in rows if row.get("job_name") == run]
+        return [name for name in found if name]
+
+    def stop(self, submission: str) -> None:
+        """Ask the server to end one, there and at the sites; `status` says when it has."""
+        try:
+            self._do(lambda session: session.abort_job(submission))
+        except EngineError as error:
+            if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
+                raise  # the others: it does not run yet, or no more
+
+    def status(self, submission: str) -> str:
+        """How it stands. What the server calls running and does not run is `GONE`.
+
+        A server that was started again never looks after what ran before.
+        """
+        meta = self._do(lambda session: session.get_job_meta(submission))
+        status = printable(meta.get("status", ""))
+        if status != RUNNING or submission in self._running():
+            self._missed = None
+            return status
+        self._missed = self._missed or time.monotonic()
+        return GONE if time.monotonic() - self._missed > _CLEARING else status
+
+    def _running(self) -> list[str]:
+        meta = self._do(lambda session: session.check_status("server"))
+        return [name for row in meta.get("jobs", ()) if (name := _named(row, "job_id"))]
+
+    def told(self, submission: str, since: int) -> dict[str, Any] | None:
+        """What the run says of itself; None while it does not run."""
+        try:
+            said = self._session.do_app_command(submission, TOPIC, {"since": since})
+        except Exception:
+            return None  # the status says more
+        return heard_told(said, since)
+
+    def download(self, submission: str, to: Path) -> Path | None:
+        """What an ended one left."""
+        try:
+            found = self._do(lambda session: session.download_job_result(submission, str(to)))
+        except EngineError:
+            return None
+        return Path(found) if found else None
+
+    def close(self) -> None:
+        """Say good-bye, if somebody listens."""
+        try:
+            self._session.close()
+        except Exception:
+            return
+
+    def _do(self, what: Any) -> Any:
+        """Ask; where the connection is lost, connect again for a while. Raises EngineError."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return what(self._session)
+            except (NoConnection, SessionClosed) as error:
+                if time.monotonic() > give_up:
+                    raise _unreachable(self._kit) from error
+                self._again()
+            except (JobNotFound, JobNotRunning) as error:
+                raise EngineError(
+                    "the server does not know this submission", got=printable(error)
+                ) from error
+            except Exception as error:
+                raise EngineError(
+                    f"the server refused: {type(error).__name__}: {printable(error)}",
+                    where=f"{self._kit.host}:{self._kit.port}",
+                ) from error
+
+    def _again(self) -> None:
+        self.close()
+        time.sleep(2.0)
+        try:
+            self._session = _connected(self._kit, 10.0)
+        except EngineError:
+            return
+
+
+def _named(row: Any, key: str) -> str | None:
+    """A name in what the server lists; None where it is not one."""
+    try:
+        return plain_name(row[key], key)
+    except (GuardError, LookupError, TypeError):
+        return None
+
+
+def _connected(kit: Kit, timeout: float) -> Session:
+    """A session of FLARE's, which is not to print what it does."""
+    try:
+        session = Session(str(kit.user), str(kit.path))
+        session.api._print_hci = _say_nothing
+    except Exception as error:
+        raise _unreachable(kit) from error
+    try:
+        session.try_connect(timeout)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            session.close()
+        raise _unreachable(kit) from error
+    return session
+
+
+def _say_nothing(message: str) -> None:
+    """In place of FLARE's `print`."""
+
+
+def _unreachable(kit: Kit) -> EngineError:
+    said = ended(kit)
+    return EngineError(
+        said or "the server cannot be reached with this kit",
+        where=f"{kit.host}:{kit.port}",
+        fix=None
+        if said
+        else "start it with `confide server start`, open its port, and see that the kit is of the"
+        " same consortium",
+    )

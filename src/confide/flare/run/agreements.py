@@ -1,0 +1,213 @@
+"""A site's agreements on its disk, and the runs that count against them.
+
+Both lie in the kit, beside the site's own file: `consent.toml`, and `consent-runs.jsonl` with a
+line for each agreement that was made and each run that was begun under it. Whoever deletes the
+site's memory deletes neither; without its line an agreement is good for no run at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from confide.errors import ConfideError, RunError, SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.files import for_the_owner, write_of_run
+from confide.flare.run.consenting import Asked, outside, usual
+from confide.settings import OLD_NAMES, SiteFile
+from confide.settings.consentfile import Agreement, ConsentFile, dump_consent, load_consent
+from confide.userfiles import MOST_JSON, bytes_of
+
+SITE_FILE = "site.toml"
+"""The site's own file, in the `local` folder of its kit."""
+CONSENT_FILE = "consent.toml"
+COUNT_FILE = "consent-runs.jsonl"
+OUTSIDE = "outside-consent"
+
+Held = TypeVar("Held")
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """An agreement that holds. `old`: it is of a site's file, from before agreements had bounds."""
+
+    agreement: Agreement
+    old: bool = False
+
+
+class Reread(Generic[Held]):
+    """What a file holds, read again whenever it changed."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Held]) -> None:
+        self._path = path
+        self._read = read
+        self._stamp: tuple[int, ...] = ()
+        self._held: Held | None = None
+
+    def now(self) -> Held | None:
+        """None where there is no such file. Raises what reading raises."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._stamp = ()
+            return None
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if stamp != self._stamp:
+            self._held = self._read(self._path)
+            self._stamp = stamp
+        return self._held
+
+
+class Agreements:
+    """What the site whose own file is `path` agreed to, as of now.
+
+    `today` gives the day at the site; it is looked at whenever a run is.
+    """
+
+    def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
+        self._path = path
+        self._consent = Reread(path.with_name(CONSENT_FILE), load_consent)
+        self._count = Reread(path.with_name(COUNT_FILE), _read_count)
+        self._today = today
+
+    def of(self, site: SiteFile) -> dict[str, Agreed]:
+        """All agreements of a site, by method. Raises SettingsError: the file is damaged."""
+        held = self._consent.now()
+        if held is not None and held.site != site.name:
+            raise SettingsError(
+                "the agreements are of another site",
+                expected=site.name,
+                got=held.site,
+                where=str(self._path.with_name(CONSENT_FILE)),
+            )
+        named = (held.method if held else {}).items()
+        return self.old(site) | {
+            OLD_NAMES.get(method, method): Agreed(agreement) for method, agreement in named
+        }
+
+    def agreed(self, site: SiteFile, method: str, wire: str | None) -> Agreed:
+        """What the site agreed to for a method whose wire table is that of `wire`, if it is given.
+
+        Raises Refusal where it did not agree to what the method lets leave.
+        """
+        from confide.flare.run.joining import wire_digest, wire_of  # methods, which take their time
+
+        try:
+            found = self.of(site).get(method)
+        except (ConfideError, OSError) as error:
+            raise Refusal("site-file") from error
+        if found is None:
+            raise Refusal("no-consent", method)
+        ours = wire_digest(wire_of(method))
+        if found.agreement.wire != ours or wire not in (ours, None):
+            raise Refusal("other-wire", method)
+        return found
+
+    def hold(self, found: Agreed, asked: Asked) -> None:
+        """Raise Refusal, with the names of the fields, where a run is outside an agreement."""
+        method = asked.settings.trained_by
+        runs = self.runs(found, method)
+        fields = outside(
+            found.agreement,
+            asked.settings,
+            sites=asked.sites,
+            lead=asked.lead,
+            runs=found.agreement.runs + 1 if runs is None else len(runs | {asked.key}),
+            today=self._today(),
+        )
+        if fields:
+            raise Refusal(OUTSIDE, ", ".join(fields))
+
+    def runs(self, found: Agreed, method: str) -> frozenset[str] | None:
+        """The runs that count against an agreement; None where the count of it is gone.
+
+        A line that cannot be read counts as a run of every agreement that is older.
+        """
+        counted = self._count.now() or {}
+        mark = _mark(method, found)
+        if found.old:
+            return frozenset(counted.get(mark, set()) | counted.get("", set()))
+        return frozenset(counted[mark]) if mark in counted else None
+
+    def count(self, found: Agreed, asked: Asked) -> None:
+        """Write down that a run began, once. Raises RunError where the disk does not take it."""
+        method = asked.settings.trained_by
+        if asked.key not in (self.runs(found, method) or ()):
+            _add(self._path.parent, _mark(method, found), asked.key, self._today())
+
+    def old(self, site: SiteFile) -> dict[str, Agreed]:
+        """Those of the site's own file: good for a year from when that was written."""
+        if not site.consent:
+            return {}
+        written = int(self._path.stat().st_mtime)
+        return {
+            OLD_NAMES.get(method, method): Agreed(
+                _with_usual_bounds(site, method, written), old=True
+            )
+            for method in site.consent
+        }
+
+
+def _with_usual_bounds(site: SiteFile, method: str, written: int) -> Agreement:
+    table = site.consent[method]
+    now = datetime.fromtimestamp(written, UTC)
+    return usual(method, table.wire, at_least=site.guards.min_sites, now=now, steps=table.steps)
+
+
+def write_agreements(folder: Path, held: ConsentFile) -> None:
+    """Write a site's agreements, and begin to count the runs of those that are new.
+
+    Raises RunError where the disk does not take them.
+    """
+    with for_the_owner():
+        count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
+        for method, agreement in held.method.items():
+            mark = _mark(method, Agreed(agreement))
+            if mark not in count:
+                _add(folder, mark, "", agreement.agreed.date())
+        write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())
+
+
+def _mark(method: str, found: Agreed) -> str:
+    """What stands for an agreement in the count. Other bounds by hand are no other agreement."""
+    return f"{method} {'' if found.old else found.agreement.agreed.astimezone(UTC).isoformat()}"
+
+
+def _add(folder: Path, agreement: str, run: str, day: date) -> None:
+    line = json.dumps({"agreement": agreement, "run": run, "day": day.isoformat()})
+    path = folder / COUNT_FILE
+    try:
+        before = bytes_of(path, MOST_JSON) if path.exists() else b""
+        torn = b"\n" if before and not before.endswith(b"\n") else b""
+        with for_the_owner(), open(path, "ab") as file:
+            file.write(torn + line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(
+            f"the count of runs could not be written ({error.strerror})",
+            where=str(path),
+            fix="make room on the disk, and see that the file is of the user that runs the site",
+        ) from error
+
+
+def _read_count(path: Path) -> dict[str, set[str]]:
+    """Runs by agreement; under "" the lines that cannot be read."""
+    found: dict[str, set[str]] = {"": set()}
+    for number, line in enumerate(bytes_of(path, MOST_JSON).splitlines()):
+        try:
+            held = json.loads(line)
+            mark, run = held["agreement"], held["run"]
+            if not (isinstance(mark, str) and mark and isinstance(run, str)):
+                raise ValueError("an agreement and a run are names")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            for runs in found.values():
+                runs.add(f"line {number}")
+        else:
+            found.setdefault(mark, set()).update([run] if run else [])
+    return found

@@ -1,0 +1,231 @@
+"""The server's side of a run over real sites: sites join, a method runs, sites leave.
+
+Knows an engine, not which; the same path from federation to result as on one machine
+(`confide.runs.outcomes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confide import __version__
+from confide.data.corpus.facts import fingerprint
+from confide.errors import FederationError, QuorumError, SettingsError
+from confide.federation.checkpoints import as_array
+from confide.federation.events import Event, Watcher
+from confide.federation.federation import Engine, Federation
+from confide.federation.files import for_the_owner, inside
+from confide.federation.ledger import CLOSED, Ledger
+from confide.federation.messages import encode
+from confide.flare.run.agreements import OUTSIDE
+from confide.flare.run.consenting import ALONE
+from confide.flare.run.joining import (
+    CLOSE,
+    JOIN,
+    LEAVE,
+    Close,
+    Join,
+    Joined,
+    Leave,
+    check_suited,
+    wire_digest,
+    wire_of,
+)
+from confide.flare.run.orders import packed, settings_for_sites
+from confide.flare.run.signing import Evidence
+from confide.methods import method_of
+from confide.runs.folder import RunFolder, environment
+from confide.runs.gathering import public_set
+from confide.runs.outcomes import (
+    Outcome,
+    Plan,
+    binding_of,
+    federation_of,
+    ledger_path,
+    open_ledger,
+    outcome_of,
+    result_of,
+)
+from confide.settings import Settings, dump, parse
+from confide.settings.tomlfile import parse_toml
+from confide.text.document import Document
+
+WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
+"""Codes of a site that does not agree, or no longer."""
+
+
+class Conductor:
+    """Conducts one run: `name` at every place, `folder` at the server.
+
+    `version` is that of confide at the lead; `public` the folder of the server's that a public set
+    may be read from, if there is one. With `evidence` every ask and reply is signed; the engine
+    must be one that carries seals; without it, `lead` is who is said to have ordered the run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: str,
+        *,
+        version: str,
+        engine: Engine,
+        folder: Path,
+        public: Path | None = None,
+        evidence: Evidence | None = None,
+        lead: str = "",
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._version = version
+        self._engine = engine
+        self._folder = RunFolder(folder)
+        self._public_folder = public
+        self._evidence = evidence
+        self._lead = lead
+
+    @for_the_owner()
+    def conduct(self, watch: Watcher) -> dict[str, Any]:
+        """The run, from its last checkpoint on; what result.json says.
+
+        Raises FederationError (a site that fails, two versions), SettingsError, RunError.
+        """
+        if self._version != __version__:
+            raise FederationError(
+                "the lead and the server run different versions of confide",
+                expected=f"{__version__}, as at the server",
+                got=self._version,
+                fix="install the same version at all places",
+            )
+        settings = parse(parse_toml(self._settings))
+        check_suited(settings)
+        if self._evidence:
+            self._evidence.check()
+        folder = self._folder
+        folder.check(settings, resume=folder.is_taken())
+        folder.close()
+        folder.write("settings.toml", dump(settings))
+        public = self._public(settings)
+        watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
+        ended = [
+            self._part(settings, name, sites, public=public, watch=watch)
+            for name, sites in parts_of(settings, self._engine.sites).items()
+        ]
+        joined = {site: one for _, part in ended for site, one in sorted(part.items())}
+        digest = _together(joined, public)
+        folder.write("environment.json", environment(settings, digest))
+        sites = {site: _facts(one) for site, one in joined.items()}
+        data = {"fingerprint": digest, "sites": sites}
+        name = settings.name or self._name
+        result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
+        folder.write("result.json", result)
+        watch(Event("end", message=self._name))
+        return result
+
+    def _part(
+        self,
+        settings: Settings,
+        name: str,
+        sites: tuple[str, ...],
+        *,
+        public: Sequence[Document],
+        watch: Watcher,
+    ) -> tuple[Outcome, dict[str, Joined]]:
+        """One federation of the run: join, train and score, leave."""
+        ledger = open_ledger(self._folder, name)
+        engine = self._engine
+        if self._evidence:
+            carrier: Any = engine
+            engine = self._evidence.engine(carrier, ledger, ledger_path(self._folder, name))
+        federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
+        joined = federation.ask(JOIN, self._join(settings, sites), round=0)
+        binding = binding_of(settings, _together(joined, public))
+        method = method_of(settings)(settings, public)
+        plan = Plan(settings, method, engine, self._folder, binding, watch)
+        outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
+        watch(Event("scores", message="the sites keep their models and look at their own errors"))
+        self._leave(federation, outcome, sites=sorted(joined))
+        if self._evidence:
+            _close(federation, ledger, outcome, sites=sorted(joined))
+        ledger.flush()
+        return outcome, joined
+
+    def _public(self, settings: Settings) -> tuple[Document, ...]:
+        """The public set, of files of the server's own folder only."""
+        files = settings.public.files
+        if not files:
+            return ()
+        if self._public_folder is None:
+            raise SettingsError(
+                "this server has no folder of public files", fix="make `public` in its kit"
+            )
+        found = tuple(str(inside(self._public_folder, *Path(path).parts)) for path in files)
+        own = settings.public.model_copy(update={"files": found})
+        return public_set(settings.model_copy(update={"public": own}))
+
+    def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
+        return Join(
+            version=__version__,
+            run=self._name,
+            settings=settings_for_sites(settings),
+            sites=list(sites),
+            wire=wire_digest(wire_of(settings.trained_by)),
+            lead=self._evidence.order.lead().name if self._evidence else self._lead,
+            order=packed(self._evidence.order) if self._evidence else "",
+        )
+
+    def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
+        """Every site gets the state; one that does not answer any more has its memory still.
+
+        The run ends well as well where no site wants it: none agrees any more.
+        """
+        progress = outcome.trained.progress
+        ask = Leave(as_array(encode(outcome.trained.state)), progress.best_round)
+        last = progress.history[-1]["round"]
+        try:
+            federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
+        except QuorumError as error:
+            codes = {fault.code for fault in error.faults}
+            if not codes or codes - WITHDRAWN:
+                raise
+        for fault in federation.take_faults():
+            progress.left_out[fault.site] = fault.code
+
+
+def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The federations of a run and their sites; those of `alone` have one each."""
+    return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
+
+
+def _close(
+    federation: Federation, ledger: Ledger, outcome: Outcome, *, sites: Sequence[str]
+) -> None:
+    """Server and sites sign the heads of their ledgers, so that neither can cut its end unseen.
+
+    The run is whole without it: a site that does not answer any more is noted as left out.
+    """
+    progress, last = outcome.trained.progress, outcome.trained.progress.history[-1]["round"]
+    with contextlib.suppress(QuorumError):
+        federation.ask(CLOSE, Close(ledger.lines), round=last, sites=sites, at_least=1)
+    for fault in federation.take_faults():
+        progress.left_out.setdefault(fault.site, fault.code)
+    ledger.note(CLOSED)
+
+
+def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:
+    """One digest of all sites' text, and of the public set, where there is one."""
+    lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
+    if public:
+        lines += fingerprint([("", "public", public)], relations=True)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _facts(joined: Joined) -> dict[str, Any]:
+    return {
+        **joined.sentences,
+        "entities": dict(sorted(joined.entities.items())),
+        "problems": dict(sorted(joined.problems.items())),
+    }

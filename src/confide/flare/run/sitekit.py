@@ -1,0 +1,204 @@
+"""A site's own file in its kit: put there and checked, and what the site consents to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Literal
+
+from confide.errors import KitError, SettingsError
+from confide.federation.files import for_the_owner, write_of_run
+from confide.federation.keys import read_key
+from confide.federation.wire import WireRow
+from confide.flare.kits.peers import place_of
+from confide.flare.kits.startup import Kit
+from confide.flare.run.agreements import CONSENT_FILE, Agreements, write_agreements
+from confide.flare.run.consenting import Line, beyond, lines, proposed, usual, with_bounds
+from confide.flare.run.home import check_home
+from confide.flare.run.joining import check_suited, steps_of, wire_digest, wire_of
+from confide.flare.run.standing import held_of, site_file, site_of
+from confide.methods import method_named
+from confide.recipes import settings_file
+from confide.runs.gathering import Gathered
+from confide.settings import (
+    REFERENCES,
+    Settings,
+    SiteFile,
+    dump_site,
+    load,
+    load_site,
+    nearest,
+)
+from confide.settings.consentfile import Agreement, parse_consent
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What a method would let leave a site, how far it may go, and whether the site agreed.
+
+    `lines` are those of the agreement that is proposed, beside those of the one that there is;
+    `beyond` names those in which more is asked than was agreed. `until` is the last day of the
+    agreement that there is, `old` says that it is from before agreements had bounds.
+    """
+
+    method: str
+    rows: tuple[WireRow, ...]
+    wire: str
+    agreed: Literal["yes", "no", "to another table"]
+    steps: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    beyond: tuple[str, ...] = ()
+    until: date | None = None
+    old: bool = False
+
+
+def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
+    """Check a site's own file, read its text as a run would, and put the file into the kit.
+
+    The site's memory folder is made, and closed to others. What was agreed to before stays agreed
+    to; what an older file says of it is written as an agreement with the usual bounds. Raises
+    KitError where the file is another site's, and SettingsError, MissingDataError, FormatError,
+    DataError, KeyFileError.
+    """
+    site = load_site(settings)
+    if site.name != kit.name:
+        raise KitError(
+            "the file is not of the site that the kit is for",
+            where=str(settings),
+            expected=f"name = {kit.name!r}",
+            got=repr(site.name),
+        )
+    read_key(Path(site.key))
+    gathered = check_home(site)
+    place_of(kit, make=True)
+    before = Agreements(settings).old(site) | (held_of(kit) if site_file(kit).exists() else {})
+    _keep(kit, site, {method: agreed.agreement for method, agreed in before.items()})
+    return site, gathered
+
+
+def consent(
+    kit: Kit, method: str, *, asked: Settings | None = None, bounds: Sequence[str] = ()
+) -> Consent:
+    """What a method would let leave this site, and how far an agreement to it would go.
+
+    The proposal is what a run of the settings `asked` needs, with these `bounds` in place of its
+    own. Without settings it is the agreement that there is, or one with the usual bounds. Raises
+    SettingsError, KitError.
+    """
+    site, held, method = site_of(kit), held_of(kit), method_named(method).name
+    found = held.get(method)
+    rows = tuple(wire_of(method))
+    wire = wire_digest(rows)
+    known = found.agreement if found else None
+    proposal = _proposal(site, method, known, asked=asked, bounds=bounds)
+    return Consent(
+        method,
+        rows,
+        wire,
+        "no" if known is None else "yes" if known.wire == wire else "to another table",
+        known.steps if known else (),
+        tuple(lines(known, proposal)),
+        tuple(beyond(known, proposal)) if known else (),
+        known.until if known else None,
+        bool(found and found.old),
+    )
+
+
+def agree(
+    kit: Kit,
+    method: str,
+    *,
+    steps: Sequence[str] = (),
+    asked: Settings | None = None,
+    bounds: Sequence[str] = (),
+) -> Consent:
+    """Agree to what `consent` proposes, or to some of the method's steps only.
+
+    The runs are counted anew. Raises SettingsError, KitError, RunError.
+    """
+    method = method_named(method).name
+    known = [step.name for step in steps_of(method)]
+    for step in steps:
+        if step not in known:
+            raise SettingsError(f"{method} has no step {step!r}", fix=nearest(step, known))
+    site, held = site_of(kit), held_of(kit)
+    before = held[method].agreement if method in held else None
+    proposal = _proposal(site, method, before, asked=asked, bounds=bounds)
+    if proposal.until < _now().date():
+        raise SettingsError(
+            "the last day of the agreement has passed",
+            expected="a day that is to come",
+            got=f"until = {proposal.until}",
+            fix="give another, as --bound until=2027-12-31",
+        )
+    update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
+    left = {name: agreed.agreement for name, agreed in held.items()}
+    _keep(kit, site, left | {method: proposal.model_copy(update=update)})
+    return consent(kit, method)
+
+
+def withdraw(kit: Kit, method: str) -> Consent:
+    """Take a consent back; a run that goes on is refused at its next ask. Raises KitError."""
+    method = method_named(method).name
+    left = {name: agreed.agreement for name, agreed in held_of(kit).items() if name != method}
+    _keep(kit, site_of(kit), left)
+    return consent(kit, method)
+
+
+def asked_by(file: str | Path, method: str | None = None) -> Settings:
+    """The settings of a lead's file, with a `method` of it that it does not run by itself.
+
+    Raises SettingsError.
+    """
+    path = settings_file(file)
+    chosen = load(path)
+    if method not in (None, chosen.method, chosen.trained_by):
+        named = method if method in REFERENCES else method_named(method).method
+        chosen = load(path, (f"method={named}",))
+    check_suited(chosen, where=str(path))
+    return chosen
+
+
+def _proposal(
+    site: SiteFile,
+    method: str,
+    known: Agreement | None,
+    *,
+    asked: Settings | None,
+    bounds: Sequence[str],
+) -> Agreement:
+    wire, now = wire_digest(wire_of(method)), _now()
+    fresh = usual(method, wire, at_least=site.guards.min_sites, now=now)
+    base = known or fresh
+    if base.until < now.date():
+        base = base.model_copy(update={"until": fresh.until})
+    base = with_bounds(base, bounds)
+    if asked is None:
+        return base
+    if method_named(asked.trained_by).name != method:
+        raise SettingsError(
+            "the settings do not run this method",
+            expected=method,
+            got=asked.trained_by,
+            fix="name no method, or one that the settings have",
+        )
+    return with_bounds(proposed(asked, base), bounds)
+
+
+def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
+    """Write the agreements, and the site's own file without those that it has of older times.
+
+    Raises SettingsError where an agreement cannot be the site's.
+    """
+    if agreed or site_file(kit).with_name(CONSENT_FILE).exists():
+        held = {method: agreement.model_dump() for method, agreement in agreed.items()}
+        write_agreements(site_file(kit).parent, parse_consent({"site": site.name, "method": held}))
+    with for_the_owner():
+        text = dump_site(site.model_copy(update={"consent": {}}))
+        write_of_run(site_file(kit), text.encode())
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,115 @@
+"""How a site stands: its guards, and its agreements with what is left of them. Reads no text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+from confide.errors import KitError
+from confide.flare.kits.startup import Kit
+from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
+from confide.settings import SiteFile, load_site
+
+SOON = 14
+"""So many days before its end an agreement is said to end soon."""
+
+GUARDS = {
+    "min_sentences": "trains on no fewer sentences",
+    "min_token_count": "keeps back words that occur less often here",
+    "min_batch": "gives no gradient of fewer sentences",
+    "min_sites": "joins no run of fewer sites, and is in no smaller sum",
+    "max_rounds": "answers no more rounds of a run",
+    "max_norm": "scales what it uploads down to a change of this norm",
+    "private": "keeps these parts of the tagger to itself",
+}
+"""What a site does by each of its guards."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How an agreement stands: `used` of its runs were begun, None where the count is gone."""
+
+    method: str
+    until: date
+    days_left: int
+    used: int | None
+    runs: int
+    lead: tuple[str, ...]
+    warning: str
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A guard of a site: its value, whether the site's own file says it, and what it does."""
+
+    name: str
+    value: Any
+    source: Literal["default", "own file"]
+    says: str
+
+
+def site_file(kit: Kit) -> Path:
+    """Where a site's own file lies in its kit."""
+    return kit.path / "local" / SITE_FILE
+
+
+def site_of(kit: Kit) -> SiteFile:
+    """A site's own file, in its kit. Raises KitError where there is none, SettingsError."""
+    if not site_file(kit).exists():
+        raise KitError(
+            "the kit does not know the site's text yet",
+            where=str(kit.path),
+            fix="write a site.toml, and `confide site setup KIT --settings site.toml`",
+        )
+    return load_site(site_file(kit))
+
+
+def held_of(kit: Kit) -> dict[str, Agreed]:
+    """What the site agreed to, by method. Raises KitError, SettingsError."""
+    return Agreements(site_file(kit)).of(site_of(kit))
+
+
+def standings(kit: Kit, *, today: date | None = None) -> list[Standing]:
+    """How the site's agreements stand. Raises KitError, SettingsError."""
+    day = today or date.today()
+    agreements = Agreements(site_file(kit))
+    return [
+        _standing(method, found, agreements.runs(found, method), day)
+        for method, found in sorted(held_of(kit).items())
+    ]
+
+
+def guards(kit: Kit) -> list[Guarded]:
+    """The site's guards, and which of them its own file says. Raises KitError, SettingsError."""
+    held = site_of(kit).guards
+    return [
+        Guarded(
+            name,
+            "any" if value is None else value,
+            "own file" if name in held.model_fields_set else "default",
+            GUARDS[name],
+        )
+        for name, value in held.model_dump().items()
+    ]
+
+
+def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date) -> Standing:
+    agreement = found.agreement
+    left = (agreement.until - day).days
+    used = None if runs is None else len(runs)
+    warnings = []
+    if left < 0:
+        warnings.append("has ended: every run is refused")
+    elif left <= SOON:
+        warnings.append("ends soon")
+    if used is None:
+        warnings.append("the count of its runs is gone, and every run is refused: agree again")
+    elif used >= agreement.runs:
+        warnings.append("no further run")
+    if found.old:
+        warnings.append("from before agreements had bounds, and held to the usual ones: agree anew")
+    return Standing(
+        method, agreement.until, left, used, agreement.runs, agreement.lead, "; ".join(warnings)
+    )

@@ -1,0 +1,242 @@
+"""Two runs over the same test text, sentence by sentence: is the difference real?
+
+Every site keeps beside its errors what each sentence of its test text counted; of relations, each
+document. Both runs' sentences are resampled together, the same draw for both (the paired bootstrap:
+Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation", after Efron 1979),
+and the interval is that of the difference in micro-F1. Nothing is sent: it is for whoever has the
+sites' own folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Literal
+
+import numpy as np
+
+from confide.errors import RunError, SettingsError
+from confide.jobs.comparison.runs import (
+    Matching,
+    Run,
+    check_sides,
+    check_texts,
+    paths_of,
+    read_sentences,
+    run_of,
+    task_of,
+)
+from confide.runs.sitereport import COUNTED
+from confide.scoring import Comparison, Count, f1, paired_bootstrap
+from confide.scoring.bootstrap import Table
+
+__all__ = ["Compared", "Matching", "RunComparison", "SideScore", "compare", "read_sentences"]
+
+Verdict = Literal["better", "worse", "no clear difference"]
+FEWEST_SAMPLES = 100
+_UNITS = {"ner": "sentences", "re": "documents", "bags": "bags", "text": "pieces"}
+
+
+@dataclass(frozen=True, slots=True)
+class SideScore:
+    """A side's micro-F1, all repeats' counts together; mean and deviation of the repeats' own F1.
+
+    Fractions. `deviation` is the sample standard deviation; None where there is one run.
+    """
+
+    f1: float
+    mean: float
+    deviation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The second side minus the first in micro-F1, at one site or over all; fractions.
+
+    `sentences` is how many sentences, documents with relations, or bags were drawn from. `verdict`
+    is on the second side, by whether the interval excludes 0.
+    """
+
+    first: SideScore
+    second: SideScore
+    difference: float
+    low: float
+    high: float
+    p: float
+    sentences: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Two sides by site and over all sites' sentences together.
+
+    `first` and `second` name the sides: their methods, or folders where the method is the same.
+    `pairs` are the folders, run by run. `same_text`: all repeats were scored on the same text.
+    `unit` is what was drawn: "sentences", of relations "documents", of bags "bags".
+    """
+
+    first: str
+    second: str
+    pairs: tuple[tuple[str, str], ...]
+    same_text: bool
+    matching: Matching
+    level: float
+    samples: int
+    seed: int
+    overall: Compared
+    sites: dict[str, Compared]
+    unit: str = _UNITS["ner"]
+
+
+def compare(
+    first: str | Path | Sequence[str | Path],
+    second: str | Path | Sequence[str | Path],
+    *,
+    matching: Matching | None = None,
+    level: float = 0.95,
+    samples: int = 2000,
+    seed: int = 0,
+) -> RunComparison:
+    """Compare two runs, or two lists of repeats, on the same sentences.
+
+    Args:
+        first: a run's folder, or several: repeats of one run that differ in their seed. A site
+            that has only its own folder of a run (`sites/NAME`) gives that.
+        second: what it is compared with, as many and in the same order.
+        matching: which F1; None: strict; of relations micro, of bags of their best labels.
+        level: of the percentile interval, between 0 and 1.
+        samples: how often sentences are drawn.
+        seed: of the draws.
+
+    The unit that is drawn is a sentence; of relations a document (or its stated pair); or a bag.
+    Repeats on the same test text are added sentence by sentence first, so that a sentence stays one
+    unit however often it was scored. Where each repeat held out other text (a `test_share` under
+    several seeds), there is no such sum: the first runs of both sides then share one text, the
+    second runs another, and these texts stand beside each other as one long list of pairs. A
+    sentence that several repeats held out is in it as often, which makes the interval a little too
+    narrow.
+
+    The interval knows which sentences were scored and nothing of other seeds: for that, look at the
+    deviation over repeats. At 0.95, one site in twenty looks different by chance alone.
+
+    Raises:
+        RunError: a folder holds no finished run, or not its sites' counts; the runs have other
+            sites or other test text, or their tasks differ; repeats that
+            differ in more than their seed.
+        SettingsError: a level, number of samples or matching that makes no sense.
+    """
+    sides = paths_of(first), paths_of(second)
+    task = task_of([*sides[0], *sides[1]])
+    chosen = _checked(matching, task)
+    _check_options(level, samples)
+    resample = partial(paired_bootstrap, level=level, samples=samples, seed=seed)
+    one, two = ([run_of(path, chosen) for path in side] for side in sides)
+    check_sides(one, two)
+    check_texts(one, two)
+    names = sorted(one[0].sites)
+    return RunComparison(
+        *_labels(one[0], two[0]),
+        pairs=tuple((str(a.path), str(b.path)) for a, b in zip(one, two, strict=True)),
+        same_text=all(len({run.sites[name].fingerprint for run in one}) == 1 for name in names),
+        matching=chosen,
+        level=level,
+        samples=samples,
+        seed=seed,
+        overall=_compared(one, two, names, resample),
+        sites={name: _compared(one, two, [name], resample) for name in names},
+        unit=_UNITS[task],
+    )
+
+
+def _checked(matching: str | None, task: str) -> Matching:
+    """The given way to match, or the usual one of the task. Raises SettingsError."""
+    known: tuple[Matching, ...] = COUNTED[task]
+    if not known:
+        raise RunError(
+            f"runs of task {task!r} have no counts of sentences that could be compared",
+            expected=" or ".join(one for one, kinds in COUNTED.items() if kinds),
+            fix="look at the scores of both: `confide report`",
+        )
+    for kind in known:
+        if matching in (None, kind):
+            return kind
+    raise SettingsError(
+        f"no such way to match {'entities' if task == 'ner' else 'relations'}",
+        expected=" or ".join(known),
+        got=repr(matching),
+    )
+
+
+def _check_options(level: float, samples: int) -> None:
+    if not 0 < level < 1:
+        raise SettingsError(
+            "no such level of an interval", expected="more than 0, less than 1", got=str(level)
+        )
+    if samples < FEWEST_SAMPLES:
+        raise SettingsError(
+            "too few samples for an interval",
+            expected=f"at least {FEWEST_SAMPLES}",
+            got=str(samples),
+        )
+
+
+def _labels(first: Run, second: Run) -> tuple[str, str]:
+    """Two methods; or the runs' folders, where the method is the same or nobody says which."""
+    if first.method and second.method and first.method != second.method:
+        return first.method, second.method
+    one, two = (
+        run.path.parent.parent if run.path.parent.name == "sites" else run.path
+        for run in (first, second)
+    )
+    return str(one), str(two)
+
+
+def _compared(
+    first: Sequence[Run],
+    second: Sequence[Run],
+    sites: Sequence[str],
+    resample: Callable[[Table, Table], Comparison],
+) -> Compared:
+    one_N3, two_N3 = _together(first, sites), _together(second, sites)
+    found = resample(one_N3, two_N3)
+    return Compared(
+        first=_score(first, sites),
+        second=_score(second, sites),
+        difference=found.difference,
+        low=found.low,
+        high=found.high,
+        p=found.p,
+        sentences=len(one_N3),
+        verdict=_verdict(found.low, found.high),
+    )
+
+
+def _together(side: Sequence[Run], sites: Sequence[str]) -> Table:
+    """The side's sentences at these sites: repeats on one text added up, other text after it."""
+    blocks: dict[tuple[str, str], Table] = {}
+    for name in sites:
+        for run in side:
+            _, fingerprint, counts_N3 = run.sites[name]
+            key = name, fingerprint
+            blocks[key] = blocks[key] + counts_N3 if key in blocks else counts_N3
+    return np.concatenate(list(blocks.values()))
+
+
+def _score(side: Sequence[Run], sites: Sequence[str]) -> SideScore:
+    sums = [
+        Count(*map(int, sum(run.sites[name].counts_N3.sum(axis=0) for name in sites)))
+        for run in side
+    ]
+    each = [f1(count) for count in sums]
+    all_repeats = Count(*map(sum, zip(*sums, strict=True)))
+    return SideScore(f1(all_repeats), fmean(each), stdev(each) if len(each) > 1 else None)
+
+
+def _verdict(low: float, high: float) -> Verdict:
+    if low > 0:
+        return "better"
+    return "worse" if high < 0 else "no clear difference"

@@ -1,0 +1,119 @@
+"""What a model of bags finds in text: facts, each with the sentences that say so.
+
+A fact is a relation between two identities (`[bags].same` of the run), over all files together; the
+sentences are those that name the two, so what is given here holds text of whoever owns the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confide.data.batches.relations import candidates
+from confide.errors import RunError
+from confide.jobs.predict import check_options, common_names, documents_of
+from confide.kinds.bags.extractor import BagExtractor
+from confide.runs.opening import Runs, opened
+from confide.text.retag import retag
+
+COLUMNS = (
+    "head", "relation", "tail", "confidence", "sentences", "head_name", "tail_name", "document",
+    "sentence",
+)  # fmt: skip
+"""Of the table of facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A sentence that names both: the id of its document, its text, and how far it says so."""
+
+    document: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class StatedFact:
+    """What holds between two entities, how sure that is, and all their sentences, best first.
+
+    `head` and `tail` are identities; the names are how the best sentence writes them.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    head_name: str
+    tail_name: str
+    confidence: float
+    sentences: tuple[Evidence, ...]
+
+    def row(self) -> tuple[str, ...]:
+        """A line of the table of facts, by `COLUMNS`: tabs and line ends in text become blanks."""
+        best = self.sentences[0]
+        cells = (
+            self.head, self.relation, self.tail, f"{self.confidence:.4f}", str(len(self.sentences)),
+            self.head_name, self.tail_name, best.document, best.text,
+        )  # fmt: skip
+        return tuple(" ".join(cell.split()) for cell in cells)
+
+    def record(self) -> dict[str, Any]:
+        """An object of JSON Lines, with every sentence."""
+        return asdict(self)
+
+
+def facts(
+    run: Runs,
+    sources: Sequence[str | Path],
+    *,
+    site: str | None = None,
+    format: str | None = None,
+    key: Path | None = None,
+    types: Mapping[str, str] | None = None,
+    threshold: float = 0.0,
+    say: Callable[[str], None] | None = None,
+) -> list[StatedFact]:
+    """The facts of files, or of standard input (`-`), the likeliest first.
+
+    Args:
+        run: a run over bags or its release; or a chain, a run that recognises entities before it.
+        sources: as `predict` has them, like all that follows but `threshold`.
+        site: whose names of types and relations, and key.
+        format: of the sources.
+        key: the sites' shared key file.
+        types: what entity types are called by the model.
+        say: is told in one sentence what is not looked at.
+        threshold: 0: of each pair its likeliest relation, unless that is none; else every relation
+            that is at least as likely.
+
+    Raises as `predict` does, and RunError where the run finds no facts.
+    """
+    models = opened(run, site=site, key=key)
+    extract = models.relations
+    if not isinstance(extract, BagExtractor):
+        raise RunError(
+            "this run finds no facts: it does not take all sentences of a pair together",
+            where=str(run),
+            expected='a run of task = "bags"',
+            fix="write what it finds with --to jsonl, brat or another format",
+        )
+    check_options(models, types, threshold=threshold)
+    documents = documents_of(sources, format=format)
+    names = common_names(models, documents, types, say=say)
+    read = retag(models.found(documents), names)[0]
+    texts = {(one.document, one.pair): one.text for one in candidates(read, extract.rules).examples}
+    return [
+        StatedFact(
+            found.head,
+            found.relation,
+            found.tail,
+            *found.names,
+            found.confidence,
+            tuple(
+                Evidence(read[one.document].id, texts[one.document, one.pair], one.score)
+                for one in found.sentences
+            ),
+        )
+        for found in extract.facts(read, least=threshold or None)
+    ]

@@ -1,0 +1,82 @@
+"""From a user's own files to settings that run: what is in them, whose they are, what does not fit.
+
+One corpus is dealt to simulated sites; several files or folders are sites of their own. Files whose
+names say train, dev or test and otherwise agree belong to one site. Formats that are about nothing
+but relations give settings of a relation extractor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide.errors import SettingsError
+from confide.jobs.initialise.draft import draft
+from confide.jobs.initialise.files import SiteFiles, look, verdict
+from confide.settings import load
+from confide.text.document import Problem
+from confide.text.parts import grouped
+
+__all__ = ["InitReport", "init"]
+
+
+@dataclass(frozen=True, slots=True)
+class InitReport:
+    """What `init` found and wrote.
+
+    Attributes:
+        found: for a person: each file's format, scheme, types and counts, and what does not fit.
+        problems: every annotation that was lost, changed or doubtful, and what else to look at.
+        settings: the settings file's text.
+        path: where it was written.
+    """
+
+    found: str
+    problems: list[Problem]
+    settings: str
+    path: Path
+
+
+def init(
+    files: Sequence[Path | str], *, out: Path | str = Path("confide.toml"), force: bool = False
+) -> InitReport:
+    """Look at annotated files, and write a short commented settings file that runs.
+
+    Args:
+        files: files and folders. One corpus is dealt to three simulated sites; otherwise each
+            file or folder is a site, but for those that are parts (train, dev, test) of one.
+        out: the settings file.
+        force: overwrite it.
+
+    Raises:
+        SettingsError: no file was named, or `out` is there already.
+        DataError: a file holds raw text without annotation.
+        ConfideError: a file cannot be read; where and why.
+    """
+    out = Path(out)
+    if out.exists() and not force:
+        raise SettingsError(
+            "the settings file is there already",
+            where=str(out),
+            fix="choose another name, or remove it",
+        )
+    sites = _sites([Path(path) for path in files])
+    problems: list[Problem] = []
+    lines: list[str] = []
+    for site in sites:
+        lines += look(site, problems)
+    lines += verdict(sites, problems)
+    text = draft(sites, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    load(out)
+    return InitReport("\n".join(lines), problems, text, out)
+
+
+def _sites(paths: Sequence[Path]) -> list[SiteFiles]:
+    """The files grouped into sites, in the order in which they were given."""
+    found = grouped(paths)
+    if not found:
+        raise SettingsError("no file was named", expected="at least one file or folder")
+    return [SiteFiles(name, parts) for name, parts in found.items()]

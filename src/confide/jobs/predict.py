@@ -1,0 +1,287 @@
+"""Using trained models: annotate documents, or score the models on annotated ones.
+
+A run recognises entities, or finds relations between entities that are there. One of each make a
+chain: the relations are those between the entities that the first one found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from confide.data.batches.entity_types import alike, as_known
+from confide.data.batches.relations import Candidates, candidates, predicted_labels
+from confide.data.corpus.corpora import locate
+from confide.errors import DataError, SettingsError
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import among
+from confide.kinds.relations.extractor import RelationExtractor
+from confide.runs.opening import Models, Runs, opened, types_of
+from confide.scoring import (
+    bag_scores,
+    count_bags,
+    count_entities,
+    count_relations,
+    relation_scores,
+    scores,
+)
+from confide.scoring.counts import Mode
+from confide.scoring.end_to_end import Fact, Mention, count_facts
+from confide.text.document import Document
+from confide.text.formats import read
+from confide.text.pairs import NO_RELATION
+from confide.text.retag import retag
+
+STANDARD_INPUT = "-"
+
+
+def predict(
+    run: Runs,
+    sources: Sequence[str | Path],
+    *,
+    site: str | None = None,
+    format: str | None = None,
+    key: Path | None = None,
+    types: Mapping[str, str] | None = None,
+    threshold: float = 0.0,
+    say: Callable[[str], None] | None = None,
+) -> list[Document]:
+    """Annotate files, or standard input (`-`), with the models of runs or of releases.
+
+    Args:
+        run: a run that recognises entities, one that finds relations, or both (see `Runs`).
+        sources: raw text, or any format that confide reads. A model that recognises entities leaves
+            out those that are there; one for relations alone keeps them, and replaces relations.
+        site: whose model, where every site has its own.
+        format: the format of the sources; by default found out from each.
+        key: the sites' shared key file; by default the one that the run's settings name.
+        types: what entity types are called by the relation model, where names differ by more than
+            case; "" leaves a type out. The documents keep their own names.
+        threshold: relations with a lower confidence are left out.
+        say: is told in one sentence what is not looked at.
+
+    Raises:
+        KeyFileError: the model's vocabulary is keyed and the key is not there, or another.
+        MissingDataError, FormatError: a source cannot be read.
+        RunError: a folder holds no model, or there are two for the same task.
+        DataError: no relation can be between the types of entities that there are.
+        SettingsError: `types` or `threshold` cannot be.
+    """
+    models = opened(run, site=site, key=key)
+    check_options(models, types, threshold=threshold)
+    documents = documents_of(sources, format=format)
+    if models.relations is None:
+        return models.found(documents)
+    names = common_names(models, documents, types, say=say)
+    found = _related(models.relations, models.found(documents), names)
+    return [_sure(document, threshold) for document in found]
+
+
+def evaluate(
+    run: Runs,
+    data: Sequence[str | Path],
+    *,
+    site: str | None = None,
+    format: str | None = None,
+    scheme: str | None = None,
+    key: Path | None = None,
+    mode: Mode = "default",
+    types: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Score the models of runs on annotated files.
+
+    Of entities the form is that of `scoring.scores`, of relations between annotated entities that
+    of `scoring.relation_scores`. Of a chain it is `{"entities": ..., "relations": ...}`, both with
+    "strict" and "relaxed": a relation is true only if its entities are (`scoring.end_to_end`).
+    Types of entities have the relation model's names then. Where there are relations, "unknown" has
+    the types that the relation model does not know.
+
+    Where sites annotate different types, what is found of a type that neither occurs in the files
+    nor is annotated at `site` is not counted: nobody looked for it there.
+
+    The maps of `site` for types and relations, where its settings have some, are applied to the
+    files. `mode` is how entities are matched. Raises as `predict` does, and DataError where the
+    files hold no entity, or no relation.
+
+    Of bags the form is that of `scoring.bag_scores`; the entities are those that are annotated.
+    """
+    models = opened(run, site=site, key=key)
+    check_options(models, types)
+    files = documents_of(data, format=format, scheme=scheme)
+    gold, _ = retag(files, models.tags, relations=models.relation_names)
+    if models.relations is None:
+        _must_hold(gold, "entity")
+        return scores(count_entities(gold, _looked_for(models, gold), mode=mode))
+    _must_hold(gold, "relation")
+    names = common_names(models, gold, types)
+    if isinstance(models.relations, BagExtractor):
+        return {**_bags_scored(models, gold, names), "unknown": _unknown(names, types)}
+    predicted = _related(models.relations, _looked_for(models, gold), names)
+    common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
+    common |= {name: known or name for name, known in names.items()}
+    gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
+    looked = candidates(gold, models.relations.rules)
+    if models.entities is None:
+        labels = [example.relation for example in looked.examples]
+        found = predicted_labels(looked, predicted)
+        result = relation_scores(count_relations(labels, found, missed=looked.missed))
+    else:
+        result = {
+            "entities": scores(count_entities(gold, predicted, mode=mode)),
+            "relations": _end_to_end(gold, predicted, looked),
+        }
+    return {**result, "unknown": _unknown(names, types)}
+
+
+def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
+    """The documents with the entities that are found in them, of types that were looked for."""
+    found = models.found(gold)
+    return found if models.annotated is None else among(found, gold, models.annotated)
+
+
+# --- types of entities, and relations between them ----------------------------------------------
+
+
+def check_options(
+    models: Models, types: Mapping[str, str] | None, *, threshold: float = 0.0
+) -> None:
+    """Raise SettingsError where an option cannot be, or has no relation model to act on."""
+    if not 0 <= threshold <= 1:
+        raise SettingsError(
+            "a confidence is a probability", expected="from 0 to 1", got=f"{threshold:g}"
+        )
+    if models.relations is None and (types or threshold):
+        raise SettingsError(
+            f"{'--as' if types else '--threshold'} is for relations, and this run finds entities",
+            fix="name a relation run behind it: NER_RUN+RE_RUN",
+        )
+
+
+def common_names(
+    models: Models,
+    documents: Sequence[Document],
+    types: Mapping[str, str] | None,
+    *,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, str]:
+    """What each type that can be found is called by the relation model; raises as `as_known`.
+
+    `say` is told of the types that it does not know.
+    """
+    assert models.relations is not None
+    found = models.types(documents)
+    if not found:
+        raise DataError(
+            "there is no entity in these files, so there can be no relation",
+            expected="files with entities, or a model that recognises them",
+            fix="name its run before the relations': confide predict NER_RUN+RE_RUN FILE",
+        )
+    known, pairs = models.relations.types, models.relations.rules.types
+    names = as_known(found, known, pairs=pairs, given=types or {})
+    unknown = _unknown(names, types)
+    if unknown and say is not None:
+        say(
+            f"the relation model knows no type {' or '.join(unknown)}:"
+            " no relation of such an entity is looked for"
+        )
+    return names
+
+
+def _unknown(names: Mapping[str, str], types: Mapping[str, str] | None) -> list[str]:
+    """The types that are left out, and that nobody asked to leave out."""
+    return sorted(name for name, known in names.items() if not known and name not in (types or {}))
+
+
+def _related(
+    extract: RelationExtractor | BagExtractor,
+    documents: Sequence[Document],
+    names: Mapping[str, str],
+) -> list[Document]:
+    """The documents with the relations between those of their entities that have a name."""
+    renamed, _ = retag(documents, names)
+    return [
+        replace(document, relations=other.relations)
+        for document, other in zip(documents, extract(renamed), strict=True)
+    ]
+
+
+def _sure(document: Document, threshold: float) -> Document:
+    """The document without the relations that are less likely."""
+    kept = (one for one in document.relations if (one.confidence or 0.0) >= threshold)
+    return replace(document, relations=tuple(kept))
+
+
+def _bags_scored(
+    models: Models, gold: Sequence[Document], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Scores of the bags of annotated documents. Raises SettingsError behind a recogniser."""
+    if models.entities is not None:
+        raise SettingsError(
+            "bags are scored between annotated entities",
+            fix="score the recogniser and the run over bags one by one",
+        )
+    assert isinstance(models.relations, BagExtractor)
+    bags, scores_GR = models.relations.scores(retag(gold, names)[0])
+    return bag_scores(count_bags(scores_GR, models.relations.relations, bags.facts))
+
+
+def _end_to_end(
+    gold: Sequence[Document], predicted: Sequence[Document], looked: Candidates
+) -> dict[str, Any]:
+    """Strict and relaxed scores of relations between entities that were found.
+
+    `looked` are the pairs of the gold documents that a model would look at.
+    """
+    pairs: list[list[tuple[str, str, str]]] = [[] for _ in gold]
+    for example in looked.examples:
+        if example.relation != NO_RELATION:
+            pairs[example.document].append((example.relation, *example.pair))
+    wanted = [_facts(document, some) for document, some in zip(gold, pairs, strict=True)]
+    seen = [
+        _facts(document, [(one.type, one.head, one.tail) for one in document.relations])
+        for document in predicted
+    ]
+    found = scores(count_facts(wanted, seen, missed=looked.missed))
+    return {kind: found[kind] for kind in ("strict", "relaxed")}
+
+
+def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fact]:
+    """(relation, id of the head, id of the tail) as what is compared."""
+    mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
+    return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def _must_hold(documents: Sequence[Document], what: Literal["entity", "relation"]) -> None:
+    """Raise DataError where nothing of the kind is annotated."""
+    parts = "entities" if what == "entity" else "relations"
+    if not any(getattr(document, parts) for document in documents):
+        raise DataError(
+            f"there is nothing to score against: no {what} is annotated in these files",
+            fix="look at them with `confide data check`",
+        )
+
+
+def documents_of(
+    sources: Sequence[str | Path], *, format: str | None, scheme: str | None = None
+) -> list[Document]:
+    """The documents of files, or of standard input (`-`), each with an id of its own."""
+    documents: list[Document] = []
+    for source in sources:
+        if str(source) == STANDARD_INPUT:
+            documents.append(Document("stdin", sys.stdin.read(), source="stdin"))
+            continue
+        documents += read(locate(source), format, scheme=scheme).documents
+    if not documents:
+        raise DataError("there is no document to read", expected="at least one file, or -")
+    seen: dict[str, int] = {}
+    unique = []
+    for document in documents:
+        count = seen[document.id] = seen.get(document.id, 0) + 1
+        unique.append(document if count == 1 else replace(document, id=f"{document.id}#{count}"))
+    return unique

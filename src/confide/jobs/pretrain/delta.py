@@ -1,0 +1,187 @@
+"""What a pretraining changed, as a small file, and the way back to a BART.
+
+delta.safetensors  the difference of every weight that differs from the BART that is made of the
+                   base encoder, in float16; the others are not in it
+delta.json         the base's name and digest, and what the training was: settings, names and
+                   counts of its texts, its last measure; no text
+README.md          the same to be read
+
+The base with the delta on top gives each weight to half of float16's precision *of the difference*.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from confide.errors import DataError, MissingDataError, SettingsError
+from confide.federation.files import write_atomically
+from confide.jobs.pretrain.keeping import FACTS
+from confide.learning.bart_making import (
+    bart_arrays,
+    bart_config,
+    base_digest,
+    write_bart,
+)
+from confide.learning.encoder_files import find_folder, first_line
+from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files
+
+WEIGHTS, TOLD, README = "delta.safetensors", "delta.json", "README.md"
+_SCHEMA = 1
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Delta(NamedTuple):
+    """A delta on disk: its folder, how many weights it changes, and its bytes."""
+
+    folder: Path
+    weights: int
+    bytes: int
+
+
+def export_delta(folder: str | Path, *, out: str | Path, base: str | None = None) -> Delta:
+    """Write the difference between a pretrained BART and its base encoder.
+
+    `base` is the encoder's name or folder, where it is not the name that the training was given.
+    Raises MissingDataError where the folder holds no finished pretraining, DataError where a file
+    is damaged, the base is another, or the disk takes nothing.
+    """
+    folder, out = Path(folder), Path(out)
+    facts = _told(folder / FACTS, "the folder holds no finished pretraining")
+    name = base or str(facts["settings"]["base"])
+    found = find_folder(name)
+    _check_base(found, facts, where=str(folder))
+    made = bart_arrays(found, bart_config(found, facts["settings"]["decoder_layers"]))
+    try:
+        must_be_files([folder / "model.safetensors"])
+        trained = load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            "the BART's weights cannot be read", got=first_line(error), where=str(folder)
+        ) from error
+    changed = _difference(made, trained, where=str(folder))
+    content = save(changed, metadata={"format": "pt"})
+    told = {**facts, "delta": {"weights": sum(value.size for value in changed.values())}}
+    try:
+        write_atomically(out / WEIGHTS, content)
+        write_atomically(out / TOLD, (json.dumps(told, indent=2) + "\n").encode())
+        write_atomically(out / README, readme(told).encode())
+    except OSError as error:
+        raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from error
+    return Delta(out, told["delta"]["weights"], len(content))
+
+
+def import_delta(delta: str | Path, *, out: str | Path, base: str | None = None) -> Path:
+    """Write the BART that a delta and its base encoder are; gives its folder.
+
+    Raises MissingDataError where there is no delta, DataError where it is damaged or of another
+    base.
+    """
+    folder, out = Path(delta), Path(out)
+    told = _told(folder / TOLD, "the folder holds no delta")
+    found = find_folder(base or str(told["settings"]["base"]))
+    _check_base(found, told, where=str(folder))
+    config = bart_config(found, told["settings"]["decoder_layers"])
+    arrays = bart_arrays(found, config)
+    try:
+        must_be_files([folder / WEIGHTS])
+        with safe_open(folder / WEIGHTS, "numpy") as file:
+            changed = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            "the delta is damaged or not all there",
+            expected=WEIGHTS,
+            got=first_line(error),
+            where=str(folder),
+        ) from error
+    for name, value in changed.items():
+        if name not in arrays or arrays[name].shape != value.shape:
+            raise DataError("the delta is not of this base", got=name, where=str(folder))
+        arrays[name] = arrays[name] + value.astype(np.float32)
+    write_bart(out, arrays, config=config, tokenizer=found)
+    try:
+        write_atomically(out / FACTS, (json.dumps(told, indent=2) + "\n").encode())
+    except OSError as error:
+        raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from error
+    return out
+
+
+def readme(told: dict[str, Any]) -> str:
+    """What a person has to know of a delta."""
+    settings, held_out = told["settings"], told["held_out"]
+    rows = "".join(
+        f"| {one['name']} | {one['documents']:,} | {one['passages']:,} | {one['pieces']:,} |\n"
+        for one in told["texts"]
+    )
+    without = ", ".join(told["left_out"]["without"]) or "none"
+    return f"""# A delta on {settings["base"]}
+
+The difference between a BART with {settings["decoder_layers"]} decoder layers and the encoder that
+it was made of (SHA-256 of its files: `{told["base_digest"]}`). To get the BART:
+`confide pretrain import THIS_FOLDER --out FOLDER`.
+
+Trained ({settings["how.train"]}) on noised text for {told["steps"]:,} steps, {told["pieces"]:,}
+pieces. On held-out text: loss {held_out["loss"]:.3f} per piece, {100 * held_out["right"]:.1f} % of
+pieces right, {100 * held_out["hidden"]:.1f} % of those that the noised text did not show.
+
+| text | documents | passages | pieces |
+|---|---|---|---|
+{rows}
+Sentences of these files were left out: {without}.
+"""
+
+
+def _told(path: Path, lacking: str) -> dict[str, Any]:
+    """The facts of a training, with the parts that are used here."""
+    try:
+        told = json_of(bytes_of(path, MOST_JSON))
+    except FileNotFoundError as error:
+        raise MissingDataError(lacking, expected=path.name, where=str(path.parent)) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path.name} is damaged", where=str(path.parent)) from error
+    parts = ("settings", "base_digest", "texts", "left_out", "held_out")
+    if not isinstance(told, dict) or not set(parts) <= set(told):
+        raise DataError(
+            f"{path.name} is damaged", expected=", ".join(parts), where=str(path.parent)
+        )
+    if told.get("schema") != _SCHEMA:
+        raise DataError(
+            f"{path.name} is of another version of confide",
+            expected=str(_SCHEMA),
+            got=str(told.get("schema")),
+            where=str(path.parent),
+        )
+    return told
+
+
+def _check_base(base: Path, told: dict[str, Any], *, where: str) -> None:
+    digest = base_digest(base)
+    if digest != told["base_digest"]:
+        raise SettingsError(
+            "this is of another base encoder",
+            expected=f"digest {told['base_digest'][:12]}…",
+            got=f"{digest[:12]}… of {base}",
+            where=where,
+            fix="name the encoder that it was trained from with --from",
+        )
+
+
+def _difference(made: Arrays, trained: Arrays, *, where: str) -> Arrays:
+    changed: Arrays = {}
+    for name, value in made.items():
+        if name not in trained or trained[name].shape != value.shape:
+            raise DataError("the BART is not of this base", expected=name, where=where)
+        gap = trained[name].astype(np.float32) - value
+        if not gap.any():
+            continue
+        if not np.isfinite(gap).all() or np.abs(gap).max() > np.finfo(np.float16).max:
+            raise DataError("a weight is no number, or too large", got=name, where=where)
+        changed[name] = gap.astype(np.float16)
+    return changed

@@ -1,0 +1,370 @@
+"""From settings to sites: reading every site's files, dealing one corpus to sites, holding out.
+
+What is held out of a whole corpus, and its public set, are taken off before the rest is dealt. In
+process all sites are gathered on one machine; a real site gathers only itself, and the server
+only the public set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from confide.data.batches.bags import Same
+from confide.data.batches.completing import only
+from confide.data.corpus.corpora import locate
+from confide.data.corpus.facts import count_relations, fingerprint, kinds_of, part_facts
+from confide.data.corpus.masking import masked
+from confide.data.corpus.pairing import apart, grouped
+from confide.data.corpus.partitions import deal_pairs, group_of, partition
+from confide.errors import DataError, SettingsError
+from confide.federation.guards import Guards
+from confide.federation.inprocess import SiteSpec
+from confide.seeds import derive_seed
+from confide.settings import PublicTable, Settings, SiteTable, SplitTable
+from confide.text.document import Document, Problem
+from confide.text.formats import read
+from confide.text.pairs import stated_pairs
+from confide.text.retag import check_types, retag
+
+PARTS = ("train", "dev", "test")
+Parts = dict[str, list[Document]]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Sites as specs, what did not fit, and a fingerprint of all text and annotations.
+
+    `public` is the public set, `labelled` whether it says what holds, and `public_problems` what
+    did not fit in it. `left_out` training documents had what `apart` names (`[split]`) in common
+    with held-out ones.
+    """
+
+    specs: tuple[SiteSpec, ...]
+    problems: dict[str, list[Problem]]
+    fingerprint: str
+    task: str = "ner"
+    public: tuple[Document, ...] = ()
+    labelled: bool = True
+    public_problems: list[Problem] = field(default_factory=list)
+    same: Same = "concept"
+    apart: str = ""
+    left_out: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Counts per site and of the public set, for result.json. No text."""
+        facts: dict[str, Any] = {
+            "fingerprint": self.fingerprint,
+            "sites": {
+                spec.name: part_facts(
+                    {part: getattr(spec, part) for part in PARTS},
+                    self.problems[spec.name],
+                    relations=self.task != "ner",
+                    bags=self.same if self.task == "bags" else None,
+                )
+                for spec in self.specs
+            },
+        }
+        if self.public:
+            facts["public"] = {
+                "documents": len(self.public),
+                "relations": count_relations(self.public),
+                "problems": kinds_of(self.public_problems),
+            }
+        if self.apart:
+            facts["apart"] = {"by": self.apart, "left_out": self.left_out}
+        return facts
+
+
+def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gathered:
+    """Read the data of all sites. `folder` is where each site's own folder lies.
+
+    Raises SettingsError, MissingDataError, FormatError, DataError.
+    """
+    if not settings.site and settings.split is None:
+        raise SettingsError("the settings name no text; give [[site]] tables, or one [split] table")
+    public_problems: list[Problem] = []
+    public = list(public_set(settings, public_problems))
+    problems: dict[str, list[Problem]] = {}
+    left_out = 0
+    if settings.split:
+        held, drawn, left_out = _dealt(settings, problems)
+        public += _public(drawn, settings)
+    else:
+        held = _read_sites(settings, problems)
+    trained = {name: _shared(parts["train"], settings, name) for name, parts in held.items()}
+    if settings.data.mask_common:
+        seed = derive_seed(settings.seed, "mask")
+        trained = masked(trained, settings.data.mask_common, seed=seed)
+    specs = []
+    for name in sorted(held):
+        parts = {**held[name], "train": trained[name]}
+        specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
+    if settings.task in ("re", "bags"):
+        _check_relations(specs, settings.task)
+    texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
+    texts += [("", "public", public)] if public else []
+    return Gathered(
+        tuple(specs),
+        {spec.name: problems.get(spec.name, []) for spec in specs},
+        fingerprint(texts, relations=settings.task != "ner"),
+        task=settings.task,
+        public=tuple(public),
+        labelled=settings.public.labelled,
+        public_problems=public_problems,
+        same=settings.bags.same,
+        apart=settings.split.apart if settings.split else "",
+        left_out=left_out,
+    )
+
+
+def public_set(settings: Settings, problems: list[Problem] | None = None) -> tuple[Document, ...]:
+    """The documents of the files of `[public]`, which the server reads; none where none is named.
+
+    What did not fit is added to `problems`. Raises SettingsError, MissingDataError, FormatError,
+    DataError.
+    """
+    if settings.task != "re" and (settings.public.files or settings.public.share):
+        raise SettingsError(
+            "nothing uses a public set here", expected='task = "re"', got=f'"{settings.task}"'
+        )
+    if not settings.public.files:
+        return ()
+    found: list[Problem] = [] if problems is None else problems
+    documents = _read(settings.public, settings, found, parts=("files",))["files"]
+    return tuple(_public(documents, settings))
+
+
+def _spec(
+    name: str, parts: Parts, settings: Settings, *, folder: Path, key_file: Path | None
+) -> SiteSpec:
+    """A site's documents, with what its table says of it."""
+    if not any(document.text.strip() for document in parts["train"]):
+        raise DataError(
+            f"site {name} has no training text",
+            fix="check its `train` files with `confide data check`",
+        )
+    own = next((site for site in settings.site if site.name == name), None)
+    common = settings.pcnn.vectors if settings.task == "bags" else settings.model.vectors
+    vectors = (own.vectors if own else None) or common
+    return SiteSpec(
+        name=name,
+        train=parts["train"],
+        dev=parts["dev"],
+        test=parts["test"],
+        folder=folder / name,
+        key_file=Path(own.key) if own and own.key else key_file,
+        vectors=locate(vectors) if vectors else None,
+        context=own.context if own else None,
+        tag_scheme=own.tag_scheme if own else None,
+        knows=own.knows if own else (),
+        test_knows=own.test_knows if own else (),
+        guards=Guards(**settings.guards.model_dump()),
+    )
+
+
+# --- reading, dealing and holding out -------------------------------------------------
+
+
+def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[str, Parts]:
+    sites = {}
+    for site in settings.site:
+        found: list[Problem] = []
+        parts = _held_out(_read(site, settings, found), settings, site.name)
+        sites[site.name] = _annotated(parts, site) if settings.task == "ner" else parts
+        problems[site.name] = found
+    return sites
+
+
+def _annotated(parts: Parts, site: SiteTable) -> Parts:
+    """The documents with the types alone that the site annotates, where it says which these are."""
+    if not site.knows:
+        return parts
+    types = dict.fromkeys(parts, frozenset(site.knows))
+    types["test"] |= frozenset(site.test_knows)
+    return {part: only(documents, types[part]) for part, documents in parts.items()}
+
+
+def _dealt(
+    settings: Settings, problems: dict[str, list[Problem]]
+) -> tuple[dict[str, Parts], list[Document], int]:
+    """One corpus, each part dealt by itself to the same sites; and its share that is public.
+
+    And how many training documents were left out, since they shared something with held-out ones.
+    """
+    split = settings.split
+    assert split is not None
+    found: list[Problem] = []
+    same = settings.bags.same
+    (whole,), left_out = apart([_read(split, settings, found)], split.apart, same=same)
+    corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
+    (corpus,), more = apart([corpus], split.apart, same=same, held=("test",))
+    corpus["train"], drawn = _drawn(corpus["train"], settings)
+    _check_groups(whole, corpus, settings)
+    sites: dict[str, Parts] = {}
+    for part, documents in corpus.items():
+        if not documents:
+            continue
+        for name, share in _dealt_part(documents, part, settings).items():
+            sites.setdefault(name, {p: [] for p in PARTS})[part] = share
+    given = [part for part in PARTS if corpus[part]]
+    for name in sites:
+        sites[name] = _held_out(sites[name], settings, name, given=given)
+        problems[name] = found
+        found = []
+    kept, last = apart(list(sites.values()), split.apart, same=same, held=("test",))
+    return dict(zip(sites, kept, strict=True)), drawn, left_out + more + last
+
+
+def _dealt_part(
+    documents: list[Document], part: str, settings: Settings
+) -> dict[str, list[Document]]:
+    """A part of a corpus, dealt as the settings say; held-out bags stay whole in any case."""
+    split, same = settings.split, settings.bags.same
+    assert split is not None
+    everybody = part == "train"
+    if split.by == "pair" or (settings.task == "bags" and not everybody):
+        return deal_pairs(documents, split.sites, seed=split.seed, same=same, everybody=everybody)
+    return partition(
+        documents,
+        split.sites,
+        by=split.by,
+        seed=split.seed,
+        alpha=split.alpha,
+        classes="entities" if settings.task == "ner" else "relations",
+        everybody=everybody,
+    )
+
+
+def _read(
+    table: SiteTable | SplitTable | PublicTable,
+    settings: Settings,
+    problems: list[Problem],
+    *,
+    parts: Sequence[str] = PARTS,
+) -> Parts:
+    """Each part's documents under their common names; what did not fit is added."""
+
+    def how(key: str) -> str | None:
+        stated: str | None = getattr(table, key, None) or getattr(settings.data, key)
+        return stated
+
+    read_parts: Parts = {part: [] for part in parts}
+    for part, documents in read_parts.items():
+        for path in getattr(table, part):
+            reading = read(
+                locate(path), how("format"), scheme=how("scheme"), encoding=how("encoding")
+            )
+            documents += reading.documents
+            problems += reading.problems
+    everything = [one for documents in read_parts.values() for one in documents]
+    renamed, changed = retag(everything, table.tags, relations=table.relations)
+    if settings.data.types:
+        check_types(renamed, settings.data.types)
+    problems += changed
+    left = iter(renamed)
+    return {part: list(islice(left, len(found))) for part, found in read_parts.items()}
+
+
+def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
+    """A site (or corpus, "") without dev or test files holds out a share of its training documents.
+
+    At least one document stays for training; a site of one document holds out nothing. Parts that
+    are `given` stay as they are, even where none of it is here. Of bags, a share of the pairs of
+    entities is held out, each with all its documents.
+    """
+    wanted = [
+        (held, share)
+        for held, share in (
+            ("test", settings.data.test_share),
+            ("dev", settings.data.dev_share),
+        )
+        if not parts[held] and held not in given
+    ]
+    if not wanted:
+        return parts
+    train = parts["train"]
+    bags = settings.task == "bags"
+    units = grouped(train, settings.bags.same) if bags else [[document] for document in train]
+    order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
+    shuffled = [units[place] for place in order.permutation(len(units))]
+    held_out = dict(parts)
+    for held, share in wanted:
+        count = min(int(share * len(units) + 0.5), len(shuffled) - 1)
+        held_out[held] = list(chain.from_iterable(shuffled[:count]))
+        shuffled = shuffled[count:]
+    return {**held_out, "train": list(chain.from_iterable(shuffled))}
+
+
+def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], list[Document]]:
+    """What of a corpus's training documents is dealt, and what is public, each in their order.
+
+    A larger share has all that a smaller one has.
+    """
+    share = settings.public.share
+    if not share or len(train) < 2:
+        return train, []
+    order = np.random.default_rng(derive_seed(settings.seed, "public")).permutation(len(train))
+    count = min(max(1, int(share * len(train) + 0.5)), len(train) - 1)
+    return [train[n] for n in sorted(order[count:])], [train[n] for n in sorted(order[:count])]
+
+
+def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
+    """Public documents, without their relations where nobody shall look at these."""
+    if settings.public.labelled:
+        return list(documents)
+    return [replace(document, relations=()) for document in documents]
+
+
+def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
+    """Files or domains go to the same sites in each part only if each part drawn has all of them.
+
+    Raises DataError.
+    """
+    split = settings.split
+    if split is None or split.by not in ("file", "domain"):
+        return
+    there = {group_of(document, split.by) for document in whole["train"]}
+    drawn = [part for part in PARTS if not whole[part] and corpus[part]]
+    for part in ("train", *([] if settings.task == "bags" else drawn)):
+        missing = there - {group_of(document, split.by) for document in corpus[part]}
+        if missing:
+            raise DataError(
+                f"no document of the {split.by} {min(missing)!r} is left for {part}",
+                fix='deal by "iid" or another way, or hold_out = "site" and a smaller public set',
+            )
+
+
+def _shared(train: list[Document], settings: Settings, name: str) -> list[Document]:
+    """The share of a site's training documents that it trains on, at least one, in their order.
+
+    A larger share has all that a smaller one has.
+    """
+    share = settings.data.train_share
+    if share == 1.0:
+        return train
+    order = np.random.default_rng(derive_seed(settings.seed, "train share", name))
+    count = max(1, int(share * len(train) + 0.5))
+    return [train[place] for place in sorted(order.permutation(len(train))[:count])]
+
+
+def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
+    """Raise DataError where relations shall be learned and nobody has any.
+
+    A real site by itself may have pairs without a relation only.
+    """
+    train = [document for spec in specs for document in spec.train]
+    if count_relations(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
+        return
+    raise DataError(
+        "no training document has a relation",
+        expected=f'annotated relations, because task = "{task}"',
+        got=f"{len(train)} documents without any",
+        fix="see what is in the files with `confide data stats`; relations are read from brat, "
+        "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus",
+    )

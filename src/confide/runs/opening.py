@@ -1,0 +1,199 @@
+"""Opening trained models: runs at their selected rounds, releases, and chains of two.
+
+A run recognises entities, or finds relations (or, of bags, facts) between entities that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confide.errors import KeyFileError, LockedKeyError, RunError
+from confide.federation.keys import read_key
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.relations.extractor import RelationExtractor
+from confide.methods import method_of
+from confide.runs.release import release_task, released
+from confide.runs.folder import RunFolder
+from confide.settings import Settings, SiteTable, SplitTable
+from confide.text.document import Document
+from confide.text.pairs import PAIR
+
+Runs = Path | str | Sequence[Path | str]
+"""A run or a release; or one that recognises entities and one for relations, in any order.
+
+The two are a list, or one path with a + in between; a folder whose name has a + is that folder.
+"""
+_FOUND_BY = {"ner": "recognise entities", "re": "find relations", "bags": "find facts"}
+"""By task, in the order in which models are used."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """What annotates: a recogniser of entities, an extractor of relations, or one after the other.
+
+    `tags` and `relation_names` are the chosen site's maps of the names in its files. `annotated`
+    are the entity types that it annotates, of a model of sites that annotate different ones; None:
+    whoever annotates looks for all types.
+    """
+
+    entities: EntityExtractor | None
+    relations: RelationExtractor | BagExtractor | None
+    tags: Mapping[str, str]
+    relation_names: Mapping[str, str]
+    annotated: frozenset[str] | None = None
+
+    def found(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the entities that are found in them, or that they have."""
+        if self.entities is None:
+            return list(documents)
+        return [_unpaired(document) for document in self.entities(documents)]
+
+    def types(self, documents: Sequence[Document]) -> set[str]:
+        """Names of the entity types that can be found, or that are in the documents."""
+        if self.entities is not None:
+            return set(self.entities.types)
+        return types_of(documents)
+
+
+def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
+    """The models of runs at their selected rounds, or of releases. Raises as `predict` does."""
+    paths = _by_task(_paths(run))
+    models: dict[str, Any] = {}
+    annotated: dict[str, frozenset[str] | None] = {}
+    tables: list[SiteTable | SplitTable] = []
+    for task in (task for task in _FOUND_BY if task in paths):
+        others = [path for other, path in paths.items() if other != task]
+        models[task], table, annotated[task] = _opened(
+            paths[task], site=site, key=key, others=others
+        )
+        tables += [] if table is None else [table]
+    return Models(
+        models.get("ner"),
+        models.get("re") or models.get("bags"),
+        tags=tables[0].tags if tables else {},
+        relation_names=tables[-1].relations if tables else {},
+        annotated=annotated.get("ner"),
+    )
+
+
+def _paths(run: Runs) -> list[Path]:
+    """The folders that are meant."""
+    if not isinstance(run, (str, Path)):
+        return [Path(one) for one in run]
+    pieces = str(run).split("+")
+    if len(pieces) == 1 or Path(run).is_dir() or not all(pieces):
+        return [Path(run)]
+    return _folders(pieces) or [Path(piece).expanduser() for piece in pieces]
+
+
+def _folders(pieces: Sequence[str]) -> list[Path]:
+    """Pieces put together to folders that exist, the longest names first; else nothing."""
+    for size in range(len(pieces), 0, -1):
+        folder, rest = Path("+".join(pieces[:size])).expanduser(), pieces[size:]
+        others = _folders(rest) if rest else []
+        if folder.is_dir() and (others or not rest):
+            return [folder, *others]
+    return []
+
+
+def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
+    """Each model's folder by what it does. Raises RunError where two do the same."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        task = release_task(path) or RunFolder(path).settings().task
+        if task == "text":
+            raise RunError(
+                "this run pretrained a BART, which annotates nothing by itself",
+                where=str(path),
+                fix="write it as a folder with `confide release`, and name that as lightner.bart",
+            )
+        if task in found:
+            raise RunError(
+                f"two models {_FOUND_BY[task]}",
+                where=f"{found[task]} and {path}",
+                expected="one run, or NER_RUN+RE_RUN: one that recognises entities, one for"
+                " the relations between them",
+            )
+        found[task] = path
+    if {"re", "bags"} <= found.keys():
+        raise RunError(
+            "one model finds relations and another finds facts: use one of them at a time",
+            where=f"{found['re']} and {found['bags']}",
+        )
+    if not found:
+        raise RunError("there is no run to use", expected="the folder of a run or of a release")
+    return found
+
+
+def _opened(
+    path: Path, *, site: str | None, key: Path | None, others: Sequence[Path]
+) -> tuple[Any, SiteTable | SplitTable | None, frozenset[str] | None]:
+    """The model in a folder, the settings' table with the names of the chosen site's files.
+
+    And the entity types that this site annotates (`Models.annotated`).
+    """
+    if release_task(path):
+        model = released(path)
+        return model, None, frozenset() if getattr(model, "apart", False) else None
+    folder = RunFolder(path)
+    settings = folder.settings()
+    method = method_of(settings)
+    if site is not None and any(_only_there(site, folder, other) for other in others):
+        site = None
+    state, memory = folder.trained(method, site)
+    own = next((table for table in settings.site if table.name == site), None)
+    secret = key or (Path(own.key) if own and own.key else folder.key_file(settings))
+    try:
+        model = method(settings).extractor(
+            state,
+            memory,
+            key=read_key(secret) if method.keyed else None,
+            encoder=own.context if own else None,
+        )
+    except LockedKeyError:
+        raise
+    except KeyFileError as error:
+        raise KeyFileError(
+            f"the words of this model are keyed, and {error.what}",
+            where=str(secret),
+            fix="name the key file that the sites share with --key, or let a site make a copy"
+            " with its words in the clear: `confide release`",
+        ) from error
+    own_types = _annotated(settings, folder, own, site)
+    return model, settings.split or own, own_types
+
+
+def _annotated(
+    settings: Settings, folder: RunFolder, own: SiteTable | None, site: str | None
+) -> frozenset[str] | None:
+    """The entity types that a site annotates, in training or in test text; none of no site.
+
+    None where all sites annotate the same.
+    """
+    if not method_of(settings).apart and not any(table.knows for table in settings.site):
+        return None
+    seen = folder.result()["data"]["sites"].get(site, {}).get("entities", {})
+    return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
+
+
+def _only_there(site: str, folder: RunFolder, other: Path) -> bool:
+    """Whether a site is one of the other run and not of this one."""
+    if release_task(other):
+        return False
+    here, there = (one.result()["data"]["sites"] for one in (folder, RunFolder(other)))
+    return site in there and site not in here
+
+
+def types_of(documents: Sequence[Document]) -> set[str]:
+    """Names of the entity types that occur."""
+    return {entity.type for document in documents for entity in document.entities}
+
+
+def _unpaired(document: Document) -> Document:
+    """The document without what it says of pairs of the entities that it had before."""
+    kept = tuple(one for one in document.attributes if one[0] != PAIR)
+    return replace(document, attributes=kept)

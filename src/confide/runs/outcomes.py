@@ -1,0 +1,217 @@
+"""What a federation comes to: trained, scored and counted, and what result.json says of it.
+
+One path for both engines: `run` walks it with all sites on one machine, `flare` with real ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confide import __version__
+from confide.federation.combining import Combining
+from confide.federation.events import Watcher
+from confide.federation.federation import Engine, Federation
+from confide.federation.ledger import Ledger
+from confide.methods import Method, check_enough, method_named
+from confide.runs.folder import SCHEMA, RunFolder, decisive
+from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
+from confide.scoring import SCORING, Counts
+from confide.settings import REFERENCES, Settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the federations of one run have in common.
+
+    `binding` is a digest of all that decides the numbers (`binding_of`).
+    """
+
+    settings: Settings
+    method: Method
+    engine: Engine
+    folder: RunFolder
+    binding: str
+    watch: Watcher
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one federation came to: the selected state, test counts, and what it cost."""
+
+    name: str
+    sites: tuple[str, ...]
+    trained: Trained
+    counts: Mapping[str, Counts]
+    ledger: Ledger
+
+
+def open_ledger(folder: RunFolder, name: str) -> Ledger:
+    """The ledger of one federation of a run: what is there counts up to its newest checkpoint."""
+    path = ledger_path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    round, length = checkpointed_ledger(folder.store(name))
+    return Ledger.resumed(path, length=length, round=round)
+
+
+def ledger_path(folder: RunFolder, name: str) -> Path:
+    """Where the ledger of one federation of a run lies."""
+    return folder.part(name) / "ledger.jsonl"
+
+
+def outcome_of(
+    plan: Plan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
+) -> Outcome:
+    """Train the federation of these sites from its last checkpoint on, and score their test text.
+
+    `name` is that of its part of the run's folder. Raises FederationError, CheckpointError.
+    """
+    settings = plan.settings
+    ledger = ledger or open_ledger(plan.folder, name)
+    federation = federation_of(plan.settings, plan.engine, ledger, sites=sites, watch=plan.watch)
+    rounds = Rounds(
+        plan.method,
+        federation,
+        settings=settings,
+        store=plan.folder.store(name),
+        ledger=ledger,
+        binding=plan.binding,
+        watch=plan.watch,
+    )
+    trained = rounds.run()
+    counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
+    ledger.flush()
+    return Outcome(name, tuple(sites), trained, counts, ledger)
+
+
+def federation_of(
+    settings: Settings, engine: Engine, ledger: Ledger, *, sites: Sequence[str], watch: Watcher
+) -> Federation:
+    """These sites as the server sees them.
+
+    Raises SettingsError where they are too few for the way in which they are to be combined.
+    """
+    check_enough(settings, len(sites))
+    return Federation(
+        engine,
+        seed=settings.seed,
+        ledger=ledger,
+        at_least=settings.federation.at_least,
+        timeout=settings.federation.timeout,
+        sites=sites,
+        watch=watch,
+        combining=combining_of(settings),
+    )
+
+
+def combining_of(settings: Settings) -> Combining:
+    """How the replies of a run's sites become one; a reference's one site has nothing to choose."""
+    own = settings.federation
+    return Combining(
+        how="mean" if settings.method in REFERENCES else own.combine,
+        trim=own.trim,
+        most_norm=own.most_norm,
+    )
+
+
+def result_of(
+    settings: Settings,
+    outcomes: Sequence[Outcome],
+    *,
+    name: str,
+    data: dict[str, Any],
+    counts: Mapping[str, Counts] | None = None,
+) -> dict[str, Any]:
+    """What result.json says: docs/result.md describes every key.
+
+    `data` is what is known of the sites' text, in numbers; `counts` those of each site where they
+    are not the outcomes' own.
+    """
+    if counts is None:
+        counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
+    progress = [outcome.trained.progress for outcome in outcomes]
+    history = _joined_history(outcomes)
+    done = sum(round.get("sentences", 0) for one in progress for round in one.history)
+    training = sum(round["train_seconds"] for one in progress for round in one.history)
+    weights = outcomes[0].trained.state.weights
+    usage, scoring = resource.getrusage, SCORING[settings.task]
+    return {
+        "schema": SCHEMA,
+        "confide": __version__,
+        "name": name,
+        "task": settings.task,
+        "method": settings.method,
+        "seed": settings.seed,
+        "rounds": len(history),
+        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
+        "best_round": progress[0].best_round if len(outcomes) == 1 else None,
+        "best_rounds": {o.name: o.trained.progress.best_round for o in outcomes},
+        "scores": {
+            "overall": scoring.scores(scoring.sum(counts.values())),
+            "sites": {site: scoring.scores(count) for site, count in sorted(counts.items())},
+        },
+        "dev": progress[0].best_dev if len(outcomes) == 1 else None,
+        "history": history,
+        "left_out": {site: code for one in progress for site, code in one.left_out.items()},
+        "bytes": {
+            way: {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
+            for way in ("up", "down")
+        },
+        "seconds": sum(one.seconds for one in progress),
+        "compute_seconds": sum(one.compute_seconds for one in progress),
+        "sentences_per_second": done / training if training else 0.0,
+        "data": data,
+        "parameters": sum(array.size for array in weights.values()),
+        "peak_rss_mb": usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
+        "peak_rss_mb_worker": usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
+    }
+
+
+_RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
+
+
+def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The rounds of the run. Those of `alone` are joined: mean scores and losses over the sites."""
+    if len(outcomes) == 1:
+        return outcomes[0].trained.progress.history
+    longest = max(len(o.trained.progress.history) for o in outcomes)
+    joined = []
+    for place in range(longest):
+        at = [o.trained.progress.history[place] for o in outcomes
+              if place < len(o.trained.progress.history)]  # fmt: skip
+        scored = [one["dev"] for one in at if "dev" in one]
+        record: dict[str, Any] = {
+            "round": place + 1,
+            "loss": _mean([one["loss"] for one in at]),
+            "learning_rate": at[0]["learning_rate"],
+            "sites": sorted(site for one in at for site in one["sites"]),
+            "failed": {site: code for one in at for site, code in one["failed"].items()},
+            "faults": [fault for one in at for fault in one.get("faults", [])],
+            "seconds": sum(one["seconds"] for one in at),
+            "train_seconds": sum(one["train_seconds"] for one in at),
+            "compute_seconds": sum(one["compute_seconds"] for one in at),
+            "slowest_seconds": max(one["slowest_seconds"] for one in at),
+            "sentences": sum(one.get("sentences", 0) for one in at),
+            "bytes": {way: sum(one["bytes"][way] for one in at) for way in ("up", "down")},
+        }
+        if scored:
+            record["dev"] = {kind: _mean([one[kind] for one in scored]) for kind in scored[0]}
+            record["dev_sites"] = {s: f for one in at for s, f in one.get("dev_sites", {}).items()}
+        joined.append(record)
+    return joined
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def binding_of(settings: Settings, fingerprint: str) -> str:
+    """A digest of all that decides the numbers of a round."""
+    chosen = json.dumps(decisive(settings), sort_keys=True)
+    return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()

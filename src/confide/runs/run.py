@@ -1,0 +1,184 @@
+"""A run: settings in, a folder with a model, scores, ledger and history out.
+
+`fedavg` and its like are one federation of all sites; `pooled` is a federation of one site that
+holds all text, `public-only` of one that holds the public set, `alone` is one federation for each
+site. All walk the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confide.federation.events import Event, Watcher, unwatched
+from confide.federation.files import for_the_owner
+from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.keys import unlock
+from confide.federation.workers import WorkerEngine
+from confide.runs.gathering import Gathered, gather
+from confide.methods import Method, method_of
+from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
+from confide.recipes import settings_file
+from confide.runs.references import pooled, public_only
+from confide.runs.folder import RunFolder, environment, memory_of
+from confide.settings import Settings, anchored, load
+from confide.runs.sitereport import Home, site_reports
+
+__all__ = ["Event", "RunResult", "run"]
+
+ONE_AND_ALL = ""
+"""The name of the part of a run that is one federation of everybody."""
+
+
+ONE_SITE = {"pooled": pooled, "public-only": public_only}
+"""References that are one site, and how it comes by its text."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, and what result.json says."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One federation of a run: its name, its sites, and what it came to."""
+
+    name: str
+    specs: tuple[SiteSpec, ...]
+
+
+@for_the_owner()
+def run(
+    settings: str | Path | Settings,
+    *,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+    resume: bool = False,
+    on_event: Watcher | None = None,
+) -> RunResult:
+    """Train and score what the settings say.
+
+    Args:
+        settings: a TOML file, the name of a recipe, or settings.
+        overrides: `key=value` texts that go before the file's values.
+        out: the run's folder; by default `runs/NAME-METHOD-SEED`.
+        resume: go on from the last checkpoint in the folder; the numbers are those of a run
+            that was never interrupted.
+        on_event: is told what happens.
+
+    Raises:
+        ConfideError: any of the errors of confide.errors; the folder keeps its last checkpoint.
+    """
+    watch = on_event or unwatched
+    chosen = _chosen(settings, overrides)
+    kind = method_of(chosen)
+    kind(chosen)  # wrong options are named before text is read
+    name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
+    folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
+    folder.check(chosen, resume=resume)
+    watch(Event("start", rounds=chosen.rounds, message=f"{name}: {chosen.method}"))
+    gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
+    own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
+    unlock(own_keys, ask=chosen.workers == 1)  # nobody can be asked by a worker
+    folder.begin(chosen)
+    folder.write("environment.json", environment(chosen, gathered.fingerprint))
+    method = kind(chosen, gathered.public)
+    parts = _parts(chosen, gathered, folder)
+    outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
+    watch(Event("scores", message="the sites look at their own errors"))
+    ended = list(zip(parts, outcomes, strict=True))
+    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+    there = [spec for spec in gathered.specs if spec.name not in left_out]
+    by_site = site_reports(method, (_at_home(spec, ended, method) for spec in there))
+    result = result_of(
+        chosen,
+        outcomes,
+        name=name,
+        data=gathered.facts(),
+        counts=by_site if chosen.method in ONE_SITE else None,
+    )
+    folder.write("result.json", result)
+    watch(Event("end", message=str(folder.path)))
+    return RunResult(folder.path, result)
+
+
+def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
+    if isinstance(settings, Settings):
+        return anchored(settings, Path.cwd())
+    return load(settings_file(settings), overrides)
+
+
+def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Part]:
+    if settings.method in ONE_SITE:
+        return [Part(ONE_AND_ALL, (ONE_SITE[settings.method](gathered, folder.sites),))]
+    if settings.method == "alone":
+        return [Part(spec.name, (spec,)) for spec in gathered.specs]
+    return [Part(ONE_AND_ALL, gathered.specs)]
+
+
+def _train(
+    settings: Settings,
+    method: Method,
+    folder: RunFolder,
+    *,
+    parts: list[Part],
+    gathered: Gathered,
+    watch: Watcher,
+) -> list[Outcome]:
+    """All federations of the run; those of `alone` side by side where there are workers."""
+    import torch
+
+    specs = [spec for part in parts for spec in part.specs]
+    hosting = Hosting(
+        {step.name: step for step in method.steps},
+        method.Memory,
+        settings.seed,
+        every=settings.select.every,
+        last=settings.rounds,
+    )
+    workers = min(settings.workers, len(specs))
+    binding = binding_of(settings, gathered.fingerprint)
+
+    def one(part: Part) -> Outcome:
+        plan = Plan(settings, method, engine, folder, binding, watch)
+        return outcome_of(plan, part.name, [spec.name for spec in part.specs])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    engine: SequentialEngine | WorkerEngine
+    try:
+        engine = (
+            WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
+            if workers > 1
+            else SequentialEngine(specs, hosting)
+        )
+        with closing(engine):
+            if len(parts) == 1 or workers == 1:
+                return [one(part) for part in parts]
+            with ThreadPoolExecutor(len(parts)) as pool:  # they wait for each other's processes
+                try:
+                    return list(pool.map(one, parts))
+                except BaseException:
+                    engine.stop()  # Ctrl-C, or one that failed: the others need not go on
+                    raise
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
+    """The state and memory that a site ends with, and the site with the key that goes with them.
+
+    They are those of its own federation; or of the only one, where all text is in one place.
+    """
+    part, outcome = next((one for one in ended if spec in one[0].specs), ended[0])
+    owner = spec if spec in part.specs else part.specs[0]
+    took_part = method.personal and owner.name in outcome.counts
+    memory = memory_of(owner.folder, method.Memory) if took_part else None
+    return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)

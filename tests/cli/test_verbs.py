@@ -1,0 +1,489 @@
+"""The command line by itself: what each verb hands on, how it shows, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from confide import __version__, api
+from confide.cli.screen import STOPPED
+from confide.cli.verbs import app
+from confide.errors import DataError, RunError
+from confide.federation.events import Event
+from confide.federation.ledger import LedgerRow
+from confide.jobs.comparison import Compared, RunComparison, SideScore
+from confide.jobs.demo import DemoResult, Example, Mark
+from confide.text.document import Document, Entity
+
+RATES = {
+    "f1": 0.75,
+    "precision": 0.8,
+    "recall": 0.7059,
+    "support": 17,
+    "true": 12,
+    "predicted": 15,
+}
+SCORES = {
+    "strict": {**RATES, "types": {"DRUG": RATES}},
+    "relaxed": {**RATES, "f1": 0.9, "types": {"DRUG": {**RATES, "f1": 0.9}}},
+    "sentences": 40,
+    "malformed": 0,
+}
+RESULT = {
+    "schema": 1,
+    "method": "fedavg",
+    "scores": {"overall": SCORES, "sites": {"north": SCORES, "south": SCORES}},
+    "bytes": {"up": {"north": 1_234_567, "south": 1_200_000}, "down": {"north": 9, "south": 9}},
+}
+
+
+class Verb:
+    """Stands in for a public function: remembers how it was called."""
+
+    def __init__(self, gives: Any = None, *, raises: BaseException | None = None) -> None:
+        self.gives, self.raises = gives, raises
+        self.args: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.args, self.options = args, options
+        if self.raises is not None:
+            raise self.raises
+        return self.gives
+
+
+@dataclass(frozen=True)
+class Done:
+    folder: Path
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    step: str
+    field: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Spoken:
+    text: str
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a verb in the place of a public function."""
+
+    def place(name: str, gives: Any = None, *, raises: BaseException | None = None) -> Verb:
+        verb = Verb(gives, raises=raises)
+        monkeypatch.setitem(vars(api), name, verb)
+        return verb
+
+    return place
+
+
+def call(*words: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=input)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from confide.cli.verbs import app\n"
+        "try:\n    app(['--help'])\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'matplotlib', 'jinja2', 'safetensors',\n"
+        " 'transformers', 'tokenizers', 'cryptography'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "predict" in done.stdout
+
+
+def test_every_public_function_says_where_it_lives() -> None:
+    assert set(api.__all__) == set(api._HOME) == set(dir(api))
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        api.trian  # noqa: B018
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"confide {__version__}\n"
+
+
+def test_no_verb_shows_the_help() -> None:
+    assert "Usage: confide" in call().output or "Usage: root" in call().output
+
+
+# --- errors -----------------------------------------------------------------------------
+
+
+def test_our_own_error_is_one_message_and_code_2(put: Any) -> None:
+    error = DataError(
+        "a tag outside the set",
+        expected="DRUG or ADE",
+        got="'[bold]DURG'",
+        where="a.tsv:7",
+        fix="correct it",
+    )
+    put("recipes", raises=error)
+    done = call("recipes")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr == (
+        "error: a tag outside the set\n  where: a.tsv:7\n  expected: DRUG or ADE\n"
+        "  got: '[bold]DURG'\n  to fix it: correct it\n"
+    )
+
+
+def test_an_unexpected_error_keeps_its_trace(put: Any) -> None:
+    put("recipes", raises=ZeroDivisionError("a bug"))
+    done = call("recipes")
+    assert isinstance(done.exception, ZeroDivisionError)
+
+
+def test_ctrl_c_ends_any_verb_with_130(put: Any) -> None:
+    put("recipes", raises=KeyboardInterrupt())
+    assert call("recipes").exit_code == STOPPED
+
+
+def test_an_unknown_verb_is_refused_with_a_near_one() -> None:
+    done = call("evalute", "runs/a", "b.tsv")
+    assert done.exit_code == 2 and "evaluate" in done.stderr
+
+
+# --- train ------------------------------------------------------------------------------
+
+
+def test_run_hands_everything_on(put: Any, tmp_path: Path) -> None:
+    verb = put("run", Done(tmp_path / "run", RESULT))
+    done = call("run", "a.toml", "--set", "seed=2", "--set", "rounds=3", "--out", "x", "--resume")
+    assert done.exit_code == 0, done.output
+    assert verb.args == ("a.toml",)
+    watcher = verb.options.pop("on_event")
+    assert callable(watcher)
+    assert verb.options == {"overrides": ["seed=2", "rounds=3"], "out": Path("x"), "resume": True}
+    assert "north" in done.stdout and "75.0" in done.stdout and "1.2 MB" in done.stdout
+    assert str(tmp_path / "run") in done.stderr
+
+
+def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
+    put("run", raises=KeyboardInterrupt())
+    done = call("run", "a.toml")
+    assert done.exit_code == STOPPED
+    assert "--resume" in done.stderr
+
+
+def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(settings: str, *, on_event: Any, **_: Any) -> Done:
+        on_event(Event("start", rounds=2))
+        on_event(Event("ask", round=1, rounds=2, site="north", step="train"))
+        on_event(
+            Event(
+                "round", round=1, loss=3.25, dev_f1=0.5, bytes_up=2_000, bytes_down=10, seconds=1.0
+            )
+        )
+        on_event(Event("failed", round=2, site="south", message="site south: not-finite"))
+        on_event(Event("round", round=2, loss=2.5, dev_f1=0.25, seconds_left=61))
+        return Done(tmp_path, RESULT)
+
+    monkeypatch.setitem(vars(api), "run", run)
+    assert call("run", "a.toml").stderr.splitlines()[:3] == [
+        "round 1/2 · loss 3.25 · dev F1 50.0 (best 50.0) · up 2.0 kB, down 10 B",
+        "site south: not-finite",
+        "round 2/2 · loss 2.5 · dev F1 25.0 (best 50.0) · up 2.0 kB, down 10 B · 1:01 left",
+    ]
+    quiet = call("run", "a.toml", "--quiet").stderr.splitlines()
+    assert quiet[0] == "site south: not-finite" and len(quiet) == 2
+
+
+def test_progress_on_a_terminal_names_site_and_time() -> None:
+    from rich.console import Console
+
+    from confide.cli.progress import Progress
+
+    screen = Console(force_terminal=True, width=160, record=True, file=io.StringIO())
+    with Progress(screen=screen) as progress:
+        progress(Event("ask", round=2, rounds=4, site="north", step="train", seconds_left=30))
+        progress._bar.refresh()  # type: ignore[union-attr]
+    shown = screen.export_text()
+    assert "round 2/4" in shown and "north · train" in shown and "0:30 left" in shown
+
+
+def test_recipes_as_table_and_as_json(put: Any) -> None:
+    put("recipes", [Row("a", "b", 2_500)])
+    assert "2.5 kB" in call("recipes").stdout
+    assert json.loads(call("recipes", "--json").stdout) == [
+        {"step": "a", "field": "b", "bytes": 2500}
+    ]
+
+
+# --- use a run --------------------------------------------------------------------------
+
+
+def test_evaluate_hands_everything_on(put: Any) -> None:
+    verb = put("evaluate", SCORES)
+    words = ("evaluate", "runs/a", "x.tsv", "y.tsv", "--site", "north", "--format", "conll")
+    done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2", "--as", "Drug=DRUG")
+    assert verb.args == (Path("runs/a"), ["x.tsv", "y.tsv"])
+    assert verb.options == {
+        "site": "north", "format": "conll", "scheme": "iobes", "key": Path("k"), "mode": "n2c2",
+        "types": {"Drug": "DRUG"},
+    }  # fmt: skip
+    assert "DRUG" in done.stdout and "75.0" in done.stdout and "90.0" in done.stdout
+    assert json.loads(call("evaluate", "runs/a", "x.tsv", "--json").stdout) == SCORES
+
+
+def test_evaluate_shows_relations_and_a_chain(put: Any) -> None:
+    micro = {**RATES, "types": {"treats": RATES}}
+    found = {"micro": micro, "macro": RATES, "examples": 40, "confusion": {}, "missed": {}}
+    put("evaluate", {**found, "unknown": []})
+    assert "treats" in call("evaluate", "runs/re", "x.tsv").stdout
+    treats = {kind: {**SCORES[kind], "types": {"treats": RATES}} for kind in ("strict", "relaxed")}
+    chain = {"entities": SCORES, "relations": treats, "unknown": ["Age", "Dose"]}
+    put("evaluate", chain)
+    done = call("evaluate", "runs/ner+runs/re", "x.tsv")
+    for shown in ("DRUG", "treats", "Entities", "end to end", "relation ", "both overlap"):
+        assert shown in done.stdout, shown
+    assert "knows no type Age or Dose" in done.stderr
+    assert json.loads(call("evaluate", "ner+re", "x.tsv", "--json").stdout) == chain
+
+
+def test_predict_hands_everything_on(put: Any) -> None:
+    verb = put("predict", [Document("n1", "No rash.")])
+    words = ("predict", "ner+re", "a.txt", "--as", "Drug=CHEMICAL", "--as", " Age = ")
+    assert call(*words, "--threshold", "0.8", "--site", "north", "--key", "k").exit_code == 0
+    assert verb.args == (Path("ner+re"), ["a.txt"])
+    say = verb.options.pop("say")
+    assert verb.options == {
+        "site": "north", "format": None, "key": Path("k"),
+        "types": {"Drug": "CHEMICAL", "Age": ""}, "threshold": 0.8,
+    }  # fmt: skip
+    assert callable(say)
+    for wrong in ("Drug", "=X", "Drug=A"):
+        refused = call("predict", "ner+re", "a.txt", "--as", "Drug=B", "--as", wrong)
+        assert refused.exit_code == 2 and "--as" in refused.stderr
+    for word in ("predict", "evaluate"):
+        refused = call(word, "runs/a")
+        assert refused.exit_code == 2 and "no file to read" in refused.stderr
+
+
+def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
+    one, two = SideScore(0.5, 0.51, 0.02), SideScore(0.7512, 0.75, 0.01)
+    north = Compared(one, two, 0.2512, 0.2, 0.3, p=0.001, sentences=1400, verdict="better")
+    overall = Compared(
+        two, two, -0.0001, -0.1, 0.1, p=1, sentences=9, verdict="no clear difference"
+    )
+    pairs = (("a-1", "b-1"), ("a-2", "b-2"))
+    names, options = ("alone", "fedner"), ("relaxed", 0.9, 500, 3)
+    found = RunComparison(*names, pairs, False, *options, overall, {"north": north})
+    verb = put("compare", found)
+    words = ("compare", "a-1", "a-2", "b-1", "b-2", "--matching", "relaxed", "--level", "0.9")
+    done = call(*words, "--samples", "500", "--seed", "3")
+    assert verb.args == ([Path("a-1"), Path("a-2")], [Path("b-1"), Path("b-2")])
+    assert verb.options == {"matching": "relaxed", "level": 0.9, "samples": 500, "seed": 3}
+    for shown in (
+        "relaxed F1", "90% interval", "51.0 ± 2.0", "75.0 ± 1.0", "+25.1",
+        "+20.0 to +30.0", "0.001", "1,400", "fedner is better", "no clear difference", " 0.0 ",
+        "-10.0 to +10.0", "fedner minus alone", "all 2 runs together",
+        "of 2 runs, which hold out other text",
+    ):  # fmt: skip
+        assert shown in done.stdout, shown
+    as_json = json.loads(call(*words, "--json").stdout)
+    assert as_json["sites"]["north"]["second"]["f1"] == 0.7512
+    assert as_json["pairs"] == [["a-1", "b-1"], ["a-2", "b-2"]]
+
+
+def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> None:
+    score = SideScore(0.5, 0.5, None)
+    row = Compared(score, score, -0.1, -0.2, -0.05, p=0.01, sentences=9, verdict="worse")
+    sides = ("/runs/a", "b")
+    found = RunComparison(*sides, (sides,), True, "strict", 0.95, 500, 0, row, {"north": row})
+    put("compare", found)
+    shown = call("compare", "/runs/a", "b").stdout
+    assert "b is worse" in shown and "/runs/a" in shown and "±" not in shown
+
+
+def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
+    verb = put("release", Path("open"))
+    assert call("release", "runs/a").exit_code == 2
+    done = call("release", "runs/a", "--out", "open", "--key", "k")
+    assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
+    assert "can be read by anyone" in done.stderr
+    (in_tmp / "open").mkdir()
+    (in_tmp / "open" / "relations.safetensors").touch()
+    assert "no key" in call("release", "runs/a", "--out", "open").stderr
+    (in_tmp / "open" / "config.json").touch()
+    assert "by heart" in call("release", "runs/a", "--out", "open").stderr
+
+
+def test_report_prints_the_path_of_its_page(put: Any) -> None:
+    verb = put("report", Path("runs/a/report.html"))
+    assert call("report", "runs/a", "runs/b").stdout == "runs/a/report.html\n"
+    assert verb.args == ([Path("runs/a"), Path("runs/b")],)
+
+
+@pytest.mark.parametrize("words", [("ledger", "runs/a"), ("wire", "fedavg")])
+def test_ledger_and_wire_show_what_leaves_and_on_demand_both(
+    put: Any, words: tuple[str, str]
+) -> None:
+    up = LedgerRow("train", "up", "weights", 4_000_000, 1, sites=2, rounds=3, seen="sum")
+    down = LedgerRow("train", "down", "clip", 9, 1, sites=2, rounds=3, seen="by the site")
+    put(words[0], [down, up])
+    shown = call(*words).stdout
+    assert "4.0 MB up, 9 B down" in shown and "weights" in shown and "clip" not in shown
+    assert "clip" in call(*words, "--both").stdout
+    assert [row["field"] for row in json.loads(call(*words, "--json").stdout)] == [
+        "clip",
+        "weights",
+    ]
+
+
+def test_a_run_folder_that_is_none(put: Any) -> None:
+    put("ledger", raises=RunError("this folder holds no ledger", where="x"))
+    assert "holds no ledger" in call("ledger", "x").stderr
+
+
+def test_capacity_hands_everything_on(put: Any) -> None:
+    verb = put("capacity", Spoken("flat\n"))
+    words = ("capacity", "a.toml", "--parts", "4", "--seeds", "2", "--site", "north", "--out", "c")
+    done = call(*words, "--set", "rounds=1")
+    assert done.stdout == "flat\n" and "capacity.svg" in done.stderr
+    assert verb.options.pop("on_event") and verb.args == ("a.toml",)
+    assert verb.options == {
+        "parts": 4, "seeds": 2, "site": "north", "overrides": ["rounds=1"], "out": Path("c"),
+    }  # fmt: skip
+
+
+# --- keys -------------------------------------------------------------------------------
+
+
+def test_new_key_is_secret_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "sites" / "shared.key"
+    assert call("key", "new", str(path)).exit_code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    again = call("key", "new", str(path))
+    assert again.exit_code == 2 and path.read_bytes() == before
+
+
+# --- data, with the real functions ------------------------------------------------------
+
+CONLL = """\
+Stopped\tO
+varelozil\tB-DRUG
+after\tO
+severe\tB-ADE
+headache\tI-ADE
+
+Rash\tB-ADE
+gone\tO
+
+"""
+
+
+@pytest.fixture
+def notes(in_tmp: Path) -> Path:
+    """A little annotated file in the current folder."""
+    path = in_tmp / "notes.conll"
+    path.write_text(CONLL, encoding="utf-8")
+    return path
+
+
+def test_check_counts_and_names(notes: Path) -> None:
+    done = call("data", "check", "notes.conll", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["counts"]["entities"] == 3 and found["types"] == {"ADE": 2, "DRUG": 1}
+    assert "documents" not in found, "text does not belong into a summary"
+    notes.write_text(CONLL.replace("B-ADE\nheadache", "O\nheadache"), encoding="utf-8")
+    shown = call("data", "check", "notes.conll", "--scheme", "iob2").stdout
+    assert "notes.conll:5" in shown
+
+
+def test_check_names_a_few_problems_of_a_kind_or_all(in_tmp: Path) -> None:
+    nested = '{"text": "severe headache", "label": [[0, 15, "ADE"], [7, 15, "ADE"]]}\n'
+    Path("notes.jsonl").write_text(nested * 9, encoding="utf-8")
+    few = call("data", "check", "notes.jsonl").stdout
+    every = call("data", "check", "notes.jsonl", "--all").stdout
+    assert few.count("  notes.jsonl:") == 3 and "9 lost" in few and "and 6 more" in few
+    assert every.count("  notes.jsonl:") == 9
+
+
+def test_check_refuses_a_type_that_was_not_declared(notes: Path) -> None:
+    done = call("data", "check", "notes.conll", "--type", "DRUG")
+    assert done.exit_code == 2 and "ADE" in done.stderr and "notes.conll:4" in done.stderr
+
+
+def test_a_missing_file_is_one_message(in_tmp: Path) -> None:
+    done = call("data", "stats", "nowhere.conll")
+    assert done.exit_code == 2 and done.stderr.startswith("error: ")
+
+
+def test_convert_there_and_back(notes: Path) -> None:
+    done = call("data", "convert", "notes.conll", "--to", "brat", "--out", "brat")
+    assert done.exit_code == 0 and done.stdout == "brat\n"
+    assert call("data", "convert", "brat", "--to", "conll", "--out", "back.conll").exit_code == 0
+    tags = [line.split("\t")[-1] for line in Path("back.conll").read_text().splitlines() if line]
+    assert [tag for tag in tags if tag != "O"] == ["B-DRUG", "B-ADE", "I-ADE", "B-ADE"]
+
+
+def test_split_is_reproducible(notes: Path) -> None:
+    for folder in ("one", "two"):
+        words = ("data", "split", "notes.conll", "--sites", "2", "--seed", "4", "--out", folder)
+        assert call(*words).exit_code == 0
+    for path in Path("one").iterdir():
+        assert path.read_bytes() == (Path("two") / path.name).read_bytes()
+
+
+def test_stats_as_table_and_as_json(notes: Path) -> None:
+    assert "DRUG" in call("data", "stats", "notes.conll").stdout
+    found = json.loads(call("data", "stats", "notes.conll", "--json").stdout)
+    assert found["total"]["tokens"] == 7 and found["total"]["entities"] == {"ADE": 2, "DRUG": 1}
+
+
+def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
+    put("predict", [Document("n1", "No rash.", (Entity("T1", "ADE", ((3, 7),), 0.91),))])
+    done = call("predict", "runs/a", "-")
+    assert json.loads(done.stdout)["entities"][0]["confidence"] == 0.91
+    refused = call("predict", "runs/a", "-", "--to", "brat")
+    assert refused.exit_code == 2 and "--out" in refused.stderr
+    assert call("predict", "runs/a", "-", "--to", "brat", "--out", "out").exit_code == 0
+    assert "ADE 3 7" in Path("out/n1.ann").read_text()
+
+
+def test_the_demo_ends_with_scores_examples_and_what_left(
+    put: Any, small_demo: Path, tmp_path: Path
+) -> None:
+    run = small_demo / "federated"
+    shown = DemoResult(
+        folder=small_demo,
+        settings=small_demo / "corpus" / "settings.toml",
+        runs=dict.fromkeys(("alone", "federated", "pooled"), run),
+        f1={},
+        left={},
+        examples=(
+            Example(
+                "practice",
+                "rash [after] sprofen",
+                (Mark("rash", "ADE", "REASON", 0.5), Mark("sprofen", "DRUG", "", None)),
+            ),
+        ),
+        report=tmp_path / "report.html",
+        seconds=61.0,
+    )
+    verb = put("demo", shown)
+    done = call("demo", "--out", "d", "--seed", "3")
+    assert done.exit_code == 0, done.output
+    assert verb.options.pop("on_event") and verb.options == {"out": Path("d"), "seed": 3}
+    assert "SYNTHETIC" in done.stdout and "cardiology" in done.stdout
+    assert "rash [after] sprofen" in done.stdout and "not found" in done.stdout
+    assert "word_digests_W16" in done.stdout and "report.html" in done.stdout

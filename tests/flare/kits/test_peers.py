@@ -1,0 +1,136 @@
+"""Cards of real kits: certified once by the kit's key, and believed only within a consortium."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+from confide.cli.verbs import app
+from confide.errors import KeyFileError, KitError
+from confide.federation.failures import Refusal
+from confide.flare.kits.identity import fingerprint_of, read_identity, shown
+from confide.flare.kits.peers import Card, known_to, pin, place_of, renew
+from confide.flare.kits.startup import Consortium
+from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.founding import renew as renew_kit
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
+    folder = tmp_path_factory.mktemp("consortium")
+    made = init("trial", sites=["north", "south"], host="localhost", out=folder / "trial")
+    for kit in made.kits():
+        assert not (kit.path / "identity").exists()  # the founder makes no identity of anybody
+        place_of(kit, make=True)
+    return made
+
+
+def test_every_place_believes_the_cards_of_its_consortium_only(
+    trial: Consortium, tmp_path: Path
+) -> None:
+    places = {kit.name: place_of(kit) for kit in trial.kits()}
+    kinds = {"server": "server", "lead": "lead", "north": "site", "south": "site"}
+    for one in places.values():
+        for other in places.values():
+            card = Card.decode(other.card.encode())
+            assert one.vouched(card)
+            if one is not other:
+                assert not one.meet(card, kinds[other.name], other.name).compared
+    stranger = init("trial", sites=["north"], host="localhost", out=tmp_path / "other")
+    foreign = place_of(stranger.kit("north"), make=True).card
+    assert not places["server"].vouched(foreign)
+    north, south = places["north"].card, places["south"].card
+    forged = [
+        dataclasses.replace(north, key=south.key),
+        dataclasses.replace(north, name="south"),
+        dataclasses.replace(north, kind="lead"),
+        dataclasses.replace(north, kind="server"),
+        dataclasses.replace(north, certificate=south.certificate),
+        dataclasses.replace(north, certificate=""),
+        dataclasses.replace(north, certificate=(trial.kit("north").root).read_text()),
+        dataclasses.replace(north, signature="00" * 256),
+        dataclasses.replace(north, signature="nonsense"),
+        dataclasses.replace(south, name="north"),
+    ]
+    for card in forged:
+        assert not places["server"].vouched(card)
+        with pytest.raises(Refusal) as refused:
+            places["server"].meet(card, "site", "north")
+        assert refused.value.code == "uncertified"
+    with pytest.raises(Refusal):
+        places["server"].meet(south, "site", "north")
+
+
+def test_no_card_is_believed_when_its_certificate_has_ended(tmp_path: Path) -> None:
+    made = init("short", sites=["north"], host="localhost", out=tmp_path / "c", days=1e-9)
+    card = place_of(made.kit("north"), make=True).card
+    assert not place_of(made.kit("server"), make=True).vouched(card)
+
+
+def test_an_identity_survives_the_renewal_of_its_kit(trial: Consortium, tmp_path: Path) -> None:
+    kit = trial.kit("south")
+    before = place_of(kit)
+    moved = tmp_path / "old"
+    shutil.move(kit.path, moved)
+    fresh = renew_kit(trial.path, "south")
+    with pytest.raises(KeyFileError, match="move the folder `identity` to the new kit"):
+        place_of(fresh)
+    shutil.move(moved / "identity", fresh.path / "identity")
+    after = place_of(fresh)
+    assert after.identity.public == before.identity.public
+    assert after.card.certificate != before.card.certificate
+    assert place_of(trial.kit("server")).vouched(after.card)
+    archived = [path.name for path in (fresh.path / "identity" / "archive").iterdir()]
+    assert len(archived) == 1 and archived[0].startswith("card-")
+    renewed = renew(fresh)
+    assert renewed.identity.public != before.identity.public
+    keys = list((fresh.path / "identity" / "archive").glob("identity-*.key"))
+    assert [read_identity(one).public for one in keys] == [before.identity.public]
+
+
+def test_two_people_compare_fingerprints(trial: Consortium) -> None:
+    north, server = trial.kit("north"), trial.kit("server")
+    call = CliRunner().invoke
+    said = call(app, ["peers", str(north.path), "--json"])
+    own = json.loads(said.stdout)["fingerprint"]
+    assert own == fingerprint_of(place_of(north).identity.public)
+    done = call(app, ["peers", str(server.path), "--pin", "north", shown(own)])
+    assert done.exit_code == 0, done.output
+    assert known_to(server).peers["north"].compared
+    assert known_to(server).peers["north"].fingerprint == own
+    place_of(server).meet(place_of(north).card, "site", "north", only_compared=True)
+    assert shown(own)[:39] in done.stdout and "compared" in done.stdout
+    call(app, ["peers", str(server.path), "--forget", "north"])
+    assert "north" not in known_to(server).peers
+    place_of(server).meet(place_of(north).card, "site", "north")
+    assert not known_to(server).peers["north"].compared
+    call(app, ["peers", str(server.path), "--compared", "north"])
+    assert known_to(server).peers["north"].compared
+    for words in (["--forget", "west"], ["--compared", "west"], ["--pin", "west", "12"]):
+        failed = call(app, ["peers", str(server.path), *words])
+        assert failed.exit_code == 2
+    for name in ("server", "../x", "a" * 100):
+        with pytest.raises(KitError):
+            pin(server, name, own)
+    status = call(app, ["server", "status", str(server.path)])
+    assert "peers" in status.stdout
+
+
+def test_nothing_but_the_key_itself_is_secret_and_nothing_is_open(trial: Consortium) -> None:
+    for kit in trial.kits():
+        if kit.name == "south":
+            continue
+        for path in (kit.path / "identity").rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+        key = (kit.path / "identity" / "identity.key").read_bytes()
+        shared = [
+            path for path in kit.path.rglob("*") if path.is_file() and path.name != "identity.key"
+        ]
+        assert not [path for path in shared if key in path.read_bytes()]

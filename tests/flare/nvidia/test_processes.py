@@ -1,0 +1,621 @@
+"""The resident processes of kits: real ones, on loopback, with TLS."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
+import psutil
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+
+from confide.cli import kit_verbs
+from confide.errors import KitError
+from confide.flare.kits import policies, probe, startup, supervisor
+from confide.flare.kits.startup import Consortium, Kit, open_kit
+from confide.flare.nvidia import processes, watch
+from confide.flare.nvidia.founding import add, init
+from confide.flare.nvidia.processes import start, status, stop
+from flare.ports import free_port
+from flare.waiting import PATIENCE, until
+
+
+def _marked(kit: Kit) -> list[psutil.Process]:
+    """The kit's living processes, found without the code under test."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            mark = one.environ().get("CONFIDE_KIT")
+            if mark == str(kit.path) and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory) -> Consortium:
+    out = tmp_path_factory.mktemp("founded") / "trial"
+    return init("trial", sites=["north", "south"], host="localhost", port=free_port(), out=out)
+
+
+# --- what needs no process ------------------------------------------------------------------
+
+
+def test_what_cannot_start_is_refused(founded, tmp_path, monkeypatch):
+    with pytest.raises(KitError, match="a lead has no resident process"):
+        start(founded.kit("lead"))
+    spaced = dataclasses.replace(founded.kit("north"), path=tmp_path / "my kit")
+    with pytest.raises(KitError, match="spaces or quotes"):
+        start(spaced)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", founded.port))
+        taken.listen()
+        with pytest.raises(KitError, match=f"cannot listen on port {founded.port}"):
+            start(founded.kit("server"))
+    short = init("short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400)
+    until(lambda: probe.ended(short.kit("a")) != "")
+    with pytest.raises(KitError, match="certificate ended on 20"):
+        start(short.kit("a"))
+    assert status(short.kit("a")).days_left == -1
+
+
+def test_nothing_runs_before_it_is_started(founded):
+    kit = founded.kit("south")
+    now = status(kit)
+    assert (now.running, now.pid, now.memory, now.connected) == (False, None, 0, False)
+    assert now.days_left == 364
+    assert stop(kit) is False
+    said = CliRunner().invoke(kit_verbs.site, ["stop", str(kit.path)])
+    assert said.exit_code == 0 and "it did not run" in said.output
+    said = CliRunner().invoke(kit_verbs.site, ["status", str(kit.path), "--json"])
+    assert json.loads(said.stdout)["running"] is False
+
+
+def test_the_environment_is_ours(founded, monkeypatch):
+    monkeypatch.setenv("NVFL_LOG_ROOT", "/elsewhere")
+    monkeypatch.setenv("FL_LOG_LEVEL", "DEBUG")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("NVFLARE_STREAMING_RETRY_WAIT", "40")
+    kit = founded.kit("north")
+    given = processes._environment(kit)
+    assert given["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert given["TMPDIR"] == str(kit.path / "tmp")
+    assert given["NVFLARE_SECURE_LOGGING"] == "true"
+    assert given["OMP_NUM_THREADS"] == "7"
+    link = processes.LINK | {"NVFLARE_STREAMING_RETRY_WAIT": "40"}  # who knows better, may say so
+    assert link.items() <= given.items()
+    assert not {"NVFL_LOG_ROOT", "FL_LOG_LEVEL"} & set(given)
+
+
+def test_there_is_one_supervisor(tmp_path):
+    held = supervisor.lock(tmp_path)
+    assert held is not None
+    assert supervisor.lock(tmp_path) is None
+    held.close()
+    again = supervisor.lock(tmp_path)
+    assert again is not None
+    again.close()
+
+
+def test_a_supervisor_starts_it_again_and_waits_longer_each_time(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    lives, pauses = iter([1, 0, 3]), []
+    boss = supervisor.Supervisor(tmp_path)
+    monkeypatch.setattr(boss, "_live", lambda: next(lives))
+
+    def waited(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            boss.stop(signal.SIGTERM, None)
+
+    monkeypatch.setattr(boss, "_rest", waited)
+    boss.run()
+    assert pauses == [1.0, 2.0, 4.0]
+    notes = (tmp_path / supervisor.NOTES).read_text().splitlines()
+    assert [note.split(" ", 1)[1] for note in notes] == [
+        "ended with 1 after 0 s; again in 1 s",
+        "ended with 0 after 0 s; again in 2 s",
+        "ended with 3 after 0 s; again in 4 s",
+    ]
+
+
+FAKE = """
+import signal, sys, threading
+done = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: done.set())
+open(sys.argv[1] + "/run/there", "w").close()
+done.wait(600)
+open(sys.argv[1] + "/run/ended", "w").close()
+"""
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGTERM, signal.SIGINT])
+def test_in_the_foreground_it_ends_in_good_order(tmp_path, signalled):
+    (tmp_path / "fake_resident.py").write_text(FAKE)
+    code = (
+        "import sys; from confide.flare.kits import supervisor as s; s.RESIDENT = 'fake_resident';"
+        "s.main(sys.argv[1], foreground=True)"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as here:
+        until((tmp_path / "run/there").exists)
+        second = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+        assert second.returncode == 1  # one supervisor only
+        here.send_signal(signalled)
+        assert here.wait(PATIENCE) == 0
+    assert (tmp_path / "run/ended").exists()
+    assert not (tmp_path / supervisor.NOTES).exists()
+    held = supervisor.lock(tmp_path)
+    assert held is not None
+    held.close()
+
+
+def test_a_service_manager_gets_the_supervisor_itself(founded, monkeypatch):
+    kit, became = founded.kit("north"), []
+
+    def becomes(*given: object) -> None:
+        became.append(given)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(processes.os, "execve", becomes)
+    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path), "--foreground"])
+    assert "site north runs here until it is stopped" in said.output
+    program, command, environment = became[0]
+    assert (program, command[1:]) == (
+        sys.executable,
+        ["-m", processes.SUPERVISOR, str(kit.path), supervisor.FOREGROUND],
+    )
+    assert environment == processes._environment(kit)
+    held = supervisor.lock(kit.path)
+    assert held is not None
+    with pytest.raises(KitError, match="it runs already"):
+        processes.serve(kit)
+    held.close()
+
+
+def test_the_probe_names_what_is_wrong(founded):
+    kit = founded.kit("north")
+    assert "no server answers at localhost" in probe.trouble_with(kit)
+    nowhere = dataclasses.replace(kit, host="no-such-host.invalid")
+    assert "is not known here" in probe.trouble_with(nowhere)
+
+
+def _watched(*events: str, token: str | None = None) -> dict[str, object]:
+    """What a site's kit (the folder we are in) says after these events of its process."""
+    context = SimpleNamespace(
+        get_engine=lambda: SimpleNamespace(),
+        get_prop=lambda name: token if name == FLContextKey.CLIENT_TOKEN else None,
+    )
+    seen = watch.Watch()
+    seen._answered = lambda _: True
+    for event in (EventType.SYSTEM_BOOTSTRAP, *events):
+        seen.handle_event(event, context)
+    file = Path(supervisor.STATE)
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
+    monkeypatch.setattr(watch.Watch, "engine", None)
+    monkeypatch.setattr(watch.Watch, "registered", False)
+    register = EventType.AFTER_CLIENT_REGISTER
+    before, after = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
+    assert _watched(register, token="taken") == {}
+    said = _watched(register)
+    assert (said["connected"], said["refused"]) == (False, True)
+    said = _watched(register, before, after, before, token="taken")
+    assert (said["connected"], said["refused"]) == (True, False)
+    said = _watched(register, before, after, before, before, token="taken")
+    assert (said["connected"], said["refused"]) == (False, True)
+    said = _watched(register, before, before, before, after, token="taken")
+    assert (said["connected"], said["refused"]) == (True, False)
+
+
+def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_path, monkeypatch):
+    kit = init("short", sites=["a"], host="localhost", out=tmp_path / "short").kit("a")
+    end = startup.expires(kit)
+    monkeypatch.setattr(probe, "expires", lambda _: end)
+    monkeypatch.chdir(kit.path)
+    monkeypatch.setattr(watch.Watch, "registered", True)
+    runs, left, said = ["one"], threading.Event(), []
+    engine = SimpleNamespace(get_all_job_ids=lambda: runs, shutdown=left.set)
+    monkeypatch.setattr(watch.Watch, "engine", engine)
+    monkeypatch.setattr(watch._LOG, "warning", lambda form, *given: said.append(form % given))
+    seen = watch.Watch()
+
+    def beat() -> None:
+        seen.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, None)
+        seen._unanswered = False
+
+    beat()
+    assert not said
+    end = datetime.datetime.now(datetime.UTC)
+    assert "the certificate of a ended on 20" in probe.ended(kit)
+    beat()
+    beat()
+    assert said == [probe.ended(kit)] and not left.is_set()  # it is in a run, which goes on
+    runs.append("two")  # which its processes cannot join
+    beat()
+    assert not left.is_set()
+    runs.remove("one")
+    beat()
+    assert left.wait(PATIENCE)
+    left.clear()
+    beat()
+    assert not left.is_set() and len(said) == 1
+
+
+# --- real processes -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running(founded) -> Iterator[Consortium]:
+    """The server and two sites, all started. Whatever a test started of `founded` is stopped."""
+    try:
+        for name in ("server", "north", "south"):
+            assert start(founded.kit(name), wait=PATIENCE) is True
+        yield founded
+    finally:
+        for path in (founded.path / "kits").iterdir():
+            kit = open_kit(path)
+            if kit.kind != "lead":
+                stop(kit, wait=15)
+
+
+def _connected(kit: Kit) -> bool:
+    return until(lambda: status(kit).connected, what=lambda: status(kit))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_server_and_sites_find_each_other(running):
+    server = running.kit("server")
+    _connected(server)
+    for name in ("north", "south"):
+        _connected(running.kit(name))
+    until(lambda: status(server).sites == ("north", "south"))
+    now = status(running.kit("north"))
+    assert now.running and now.pid in [one.pid for one in _marked(running.kit("north"))]
+    assert 20e6 < now.memory < 400e6
+    assert (now.runs, now.restarts, now.trouble) == (0, 0, "")
+    until(lambda: probe.trouble_with(running.kit("north")) == "")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_starting_twice_starts_nothing(running):
+    kit = running.kit("north")
+    before = {one.pid for one in _marked(kit)}
+    assert start(kit) is False
+    assert {one.pid for one in _marked(kit)} == before
+    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path)])
+    assert said.exit_code == 0 and "already, since" in said.output
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_whoever_listens_asks_for_a_certificate_of_the_consortium(running):
+    """The server's port, and those that a kit's processes speak to each other through."""
+    shown_by = {}
+    for name in ("server", "north", "south"):
+        kit = running.kit(name)
+        held = [each for one in _marked(kit) for each in one.net_connections()]
+        listening = [each.laddr for each in held if each.status == psutil.CONN_LISTEN]
+        assert {address.ip for address in listening} == {"127.0.0.1"}  # `host` is localhost
+        identity = kit.identity if name == "server" else name
+        shown_by |= {address.port: identity for address in listening}
+    assert running.port in shown_by and len(shown_by) == 4
+    other = init("other", sites=["x"], host="localhost", out=running.path / "other").kit("x")
+    mixed = _mixed(running.kit("north"), other, running.path / "mixed")
+    for port, identity in shown_by.items():
+        stranger = dataclasses.replace(other, port=port, identity=identity)
+        _in_trouble(stranger, "is not of this consortium")
+        stranger = dataclasses.replace(stranger, path=mixed)
+        _in_trouble(stranger, "does not take this kit's certificate")
+
+
+def _in_trouble(kit: Kit, said: str) -> None:
+    """Wait until the probe says so: a server that is busy does not speak in time."""
+    until(lambda: said in probe.trouble_with(kit), what=lambda: probe.trouble_with(kit))
+
+
+def _mixed(kit: Kit, other: Kit, path: Path) -> Path:
+    """A kit that trusts our authority but shows another one's certificate."""
+    (path / "startup").mkdir(parents=True)
+    for file in (other.certificate, other.key, kit.root):
+        (path / "startup" / file.name).write_bytes(file.read_bytes())
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_what_is_killed_comes_back(running):
+    kit = running.kit("south")
+    _connected(kit)
+    killed = status(kit).pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: status(kit).pid not in (None, killed))
+    _connected(kit)
+    now = status(kit)
+    assert now.restarts == 1
+    assert "ended with -9" in (kit.path / supervisor.NOTES).read_text()
+    until(lambda: "south" in status(running.kit("server")).sites)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_the_server_comes_back_and_the_sites_find_it(running):
+    server = running.kit("server")
+    killed = status(server).pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: status(server).connected)
+    until(lambda: {"north", "south"} <= set(status(server).sites))
+    for name in ("north", "south"):
+        _connected(running.kit(name))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_killed_supervisor_does_not_stand_in_the_way(running):
+    kit = running.kit("south")
+    boss = next(one for one in _marked(kit) if processes.SUPERVISOR in one.cmdline())
+    before = {one.pid for one in _marked(kit)}
+    boss.kill()
+    boss.wait(PATIENCE)
+    assert start(kit, wait=PATIENCE) is True
+    assert not before & {one.pid for one in _marked(kit)}
+    _connected(kit)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_an_added_site_is_let_in_at_once(running):
+    kit = add(running.path, "west")
+    start(kit, wait=PATIENCE)
+    _connected(kit)
+    until(lambda: "west" in status(running.kit("server")).sites)
+    assert stop(kit) is True
+    assert _marked(kit) == []
+    until(lambda: "west" not in status(running.kit("server")).sites)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_site_of_another_consortium_is_not_let_in(running, tmp_path):
+    other = init("trial", sites=["east"], host="localhost", port=running.port, out=tmp_path / "o")
+    kit = other.kit("east")
+    try:
+        start(kit, wait=0)
+        until(lambda: status(kit).running)
+        until(lambda: "is not of this consortium" in status(kit).trouble)
+        assert not status(kit).connected
+        assert "east" not in status(running.kit("server")).sites
+        said = CliRunner().invoke(kit_verbs.site, ["status", str(kit.path)])
+        assert "is not of this consortium" in said.output
+    finally:
+        assert stop(kit, wait=10) is True
+    assert _marked(kit) == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
+    project = running.path / "consortium.toml"
+    for seconds in (4, 20, 100, 500):  # a machine that is too slow for one takes the next
+        project.write_text(project.read_text().replace("days = 365", f"days = {seconds / 86400}"))
+        kit = add(running.path, f"late-{seconds}")
+        project.write_text(project.read_text().replace(f"days = {seconds / 86400}", "days = 365"))
+        if probe.trouble_with(kit) == "":
+            break
+    else:
+        pytest.fail("the server takes no certificate")
+    until(lambda: probe.ended(kit) != "")
+    time.sleep(1.1)  # a certificate's end is a whole second
+    _in_trouble(kit, "does not take this kit's certificate")
+    with pytest.raises(KitError, match="certificate ended on"):
+        start(kit)
+
+
+# --- what a lead's kit can do ---------------------------------------------------------------
+
+_LEAD = """
+import json, sys, time
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+kit, user, *given = sys.argv[1:]
+session = new_secure_session(username=user, startup_kit_location=kit, timeout=120)
+found = {}
+try:
+    for one in given:
+        if one.startswith("submit "):
+            number = session.submit_job(one.removeprefix("submit "))
+            end = time.monotonic() + 240
+            while time.monotonic() < end:
+                meta = session.get_job_meta(number)
+                if meta["status"].startswith("FINISHED"):
+                    break
+                time.sleep(0.3)
+            found[one] = [number, meta["status"], meta.get("job_deploy_detail")]
+        else:
+            found[one] = str(session.api.do_command(one))
+finally:
+    print("FOUND" + json.dumps(found))
+    session.close()
+"""
+
+
+def _as_lead(made: Consortium, *given: str) -> dict[str, object]:
+    """What the lead hears to these commands."""
+    lead = made.kit("lead")
+    done = subprocess.run(
+        [sys.executable, "-c", _LEAD, str(lead.path), lead.user, *given],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert "FOUND" in done.stdout, done.stderr
+    return json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
+
+
+def _submitted(folder: Path, *, server: str, site: str, ships: str = "") -> Path:
+    """A job folder by hand, of one controller and one executor."""
+    config = folder / "app" / "config"
+    config.mkdir(parents=True)
+    everyone = {"deploy_map": {"app": ["@ALL"]}, "min_clients": 2, "resource_spec": {}}
+    (folder / "meta.json").write_text(json.dumps({"name": folder.name, **everyone}))
+    run = {"run": "r", "settings": "", "sites": [], "version": ""}
+    args = run if server == policies.CLASSES[0] else {}
+    workflow = {"id": "controller", "path": server, "args": args}
+    executor = {"tasks": ["*"], "executor": {"path": site, "args": {}}}
+    for name, held in (
+        ("server", {"workflows": [workflow]}),
+        ("client", {"executors": [executor]}),
+    ):
+        text = json.dumps({"format_version": 2, **held})
+        (config / f"config_fed_{name}.json").write_text(text)
+    if ships:
+        (folder / "app" / "custom").mkdir()
+        (folder / "app" / "custom" / "shipped.py").write_text(ships)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_lead_cannot_ship_code(running, tmp_path):
+    ran = tmp_path / "ran"
+    ships = f"from pathlib import Path; Path({str(ran)!r}).touch()"
+    controller, executor = policies.CLASSES
+    folder = _submitted(tmp_path / "ships", server=controller, site=executor, ships=ships)
+    (heard,) = _as_lead(running, f"submit {folder}").values()
+    assert heard[1] == "FINISHED:FAILED_TO_RUN"
+    assert heard[2] == ["server: BYOC not permitted"]
+    assert not ran.exists()
+    assert all(status(running.kit(name)).runs == 0 for name in ("server", "north", "south"))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_lead_cannot_have_a_foreign_class_built(running, tmp_path):
+    ran = tmp_path / "ran"
+    controller, _ = policies.CLASSES
+    foreign = "subprocess.Popen"
+    folder = _submitted(tmp_path / "foreign", server=controller, site=foreign)
+    file = folder / "app" / "config" / "config_fed_client.json"
+    held = json.loads(file.read_text())
+    held["executors"][0]["executor"]["args"] = {"args": ["touch", str(ran)]}
+    file.write_text(json.dumps(held))
+    (heard,) = _as_lead(running, f"submit {folder}").values()
+    assert heard[1] in ("FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL", "FINISHED:ABORTED")
+    for name in ("north", "south"):
+        kit = running.kit(name)
+        log = (kit.path / str(heard[0]) / "log.txt").read_text()
+        assert "ComponentNotAuthorized" in log
+        until(lambda kit=kit: status(kit).runs == 0)
+    assert not ran.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_lead_cannot_look_into_server_or_sites_nor_stop_them(running):
+    commands = [
+        "ls server",
+        "cat server local/resources.json",
+        "shutdown server",
+        "sys_info server",
+        "configure_site_log server DEBUG",
+        "disable_client north",
+        "check_status client",
+        "restart client",
+        "report_env north",
+        "cat north local/authorization.json",
+        "ls north",
+    ]
+    before = {name: status(running.kit(name)).pid for name in ("server", "north", "south")}
+    heard = _as_lead(running, "check_status server", *commands)
+    assert "north" in str(heard.pop("check_status server"))
+    for command, said in heard.items():
+        refused = ("not authorized", "not_authorized", "invalid_request", "NOT_AUTHORIZED")
+        assert any(word in str(said) for word in refused), (command, said)
+        assert "permissions" not in str(said)
+    assert {name: status(running.kit(name)).pid for name in before} == before
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_everything_stays_in_the_kit_and_for_the_owner(running):
+    """After runs were submitted: all that is written lies in the kit, and is private."""
+    server = running.kit("server")
+    assert list((server.path / policies.STORE / "runs").iterdir())
+    for name in ("server", "north", "south"):
+        kit = running.kit(name)
+        for path in kit.path.rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+        for one in _marked(kit):
+            written = [Path(file.path) for file in one.open_files() if file.mode != "r"]
+            assert written
+            assert all(path.is_relative_to(kit.path) for path in written)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_stopping_leaves_no_process(running):
+    for name in ("north", "south", "server"):
+        kit = running.kit(name)
+        assert _marked(kit)
+        assert stop(kit) is True
+        assert _marked(kit) == []
+        assert status(kit).running is False
+        assert stop(kit) is False
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_site_waits_for_its_server(running):
+    """After all have been stopped: the site first."""
+    server, site = running.kit("server"), running.kit("north")
+    assert start(site, wait=0) is True
+    until(lambda: status(site).running)
+    until(lambda: f"no server answers at localhost:{running.port}" in status(site).trouble)
+    now = status(site)
+    assert now.running and not now.connected and now.restarts == 0
+    assert start(server) is True
+    _connected(site)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_server_in_the_foreground_is_one_like_any_other(tmp_path):
+    made = init("t", sites=["a"], host="localhost", port=free_port(), out=tmp_path / "t")
+    kit = made.kit("server")
+    command = [str(Path(sys.executable).parent / "confide"), "server", "start", "--foreground"]
+    with subprocess.Popen([*command, str(kit.path)], stderr=subprocess.PIPE, text=True) as here:
+        try:
+            until(lambda: status(kit).connected)
+            assert here.poll() is None
+            assert start(kit) is False  # it runs
+            assert here.pid in [one.pid for one in _marked(kit)]
+            here.send_signal(signal.SIGTERM)
+            assert here.wait(PATIENCE) == 0
+            assert "the server runs here until it is stopped" in here.stderr.read()
+            until(lambda: not _marked(kit))
+            assert (kit.path / "log.txt").exists()
+        finally:
+            stop(kit)

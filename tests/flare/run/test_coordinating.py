@@ -1,0 +1,349 @@
+"""The lead's side over a server that is played by a conductor and the sites' homes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.errors import ConfideError, EngineError, RunError
+from confide.federation.events import Event
+from confide.flare.run.agreements import CONSENT_FILE
+from confide.flare.run.collecting import bring_home
+from confide.flare.run.conducting import Conductor
+from confide.flare.run.coordinating import ATTEMPTS, LOST, follow
+from confide.flare.run.ending import end_run
+from confide.flare.run.events import Bulletin
+from confide.flare.run.notes import ENDED, NOTES
+from confide.runs.folder import RunFolder
+from confide.settings import Settings
+from contract.corpus import tiny
+from contract.runs import differences
+from flare.homes import HomesEngine, of_a_consortium, withdraw, write_site_files
+from flare.run.test_conducting import Stops, numbers
+
+
+class Server:
+    """A server in this process: a job runs while it is handed in, and may die."""
+
+    def __init__(self, folder: Path, engines: Iterator[HomesEngine]) -> None:
+        self.folder = folder
+        self.engines = engines
+        self.jobs: dict[str, tuple[Bulletin, str]] = {}
+        self.runs: dict[str, str] = {}
+        self.stopped: list[str] = []
+        self.sites = ["site-1", "site-2", "site-3"]
+
+    def connected(self) -> list[str]:
+        return self.sites
+
+    def submit(self, folder: Path) -> str:
+        config = json.loads((folder / "app/config/config_fed_server.json").read_text())
+        job = config["workflows"][0]["args"]
+        bulletin, status = Bulletin(), "FINISHED:COMPLETED"
+        run = self.folder / job["run"]
+        conductor = Conductor(
+            job["run"],
+            job["settings"],
+            version=job["version"],
+            engine=next(self.engines),
+            folder=run,
+        )
+        try:
+            conductor.conduct(bulletin)
+            bulletin.end()
+        except ConfideError as error:
+            bulletin.fail(error)
+        except KeyboardInterrupt:
+            status = "FINISHED:EXECUTION_EXCEPTION"
+        if "COMPLETED" in status:
+            bulletin.write(run)
+        name = f"job-{len(self.jobs) + 1}"
+        self.jobs[name] = (bulletin, status)
+        self.runs[name] = job["run"]
+        return name
+
+    def submissions(self, run: str) -> list[str]:
+        return [name for name, of in self.runs.items() if of == run]
+
+    def stop(self, submission: str) -> None:
+        self.stopped.append(submission)
+        bulletin, status = self.jobs[submission]
+        if not status.startswith("FINISHED"):
+            self.jobs[submission] = (bulletin, "FINISHED:ABORTED")
+
+    def status(self, job: str) -> str:
+        return self.jobs[job][1]
+
+    def told(self, job: str, since: int) -> dict[str, Any] | None:
+        said = self.jobs[job][0].since(since)
+        return said if said["events"] else None
+
+    def download(self, job: str, to: Path) -> Path | None:
+        found = [path for path in self.folder.iterdir() if path.is_dir()]
+        return found[0] if self.jobs[job][1] == "FINISHED:COMPLETED" else None
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confide.flare.run.coordinating.time.sleep", lambda seconds: None)
+
+
+def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]:
+    settings = tiny(tmp_path, *overrides)
+    return of_a_consortium(settings), write_site_files(tmp_path / "homes", settings)
+
+
+def lead(server: Server, settings: Settings, out: Path, **given: Any) -> Any:
+    return follow(settings, "trial", lambda: server, out=out, **given)
+
+
+def engines(files: dict[str, Path], *dies: int) -> Iterator[HomesEngine]:
+    yield from (Stops(files, asks) for asks in dies)
+    while True:
+        yield HomesEngine(files)
+
+
+def test_the_lead_gets_the_runs_folder_and_hears_every_round(tmp_path: Path, quick: None) -> None:
+    settings, files = setting(tmp_path)
+    told: list[Event] = []
+    server = Server(tmp_path / "server", engines(files))
+    result = lead(server, settings, tmp_path / "lead", on_event=told.append)
+    assert [event.round for event in told if event.kind == "round"] == [1, 2]
+    assert result["scores"]["sites"].keys() == {"site-1", "site-2", "site-3"}
+    assert (tmp_path / "lead" / "ledger.jsonl").exists()
+    assert not (tmp_path / "lead" / "sites").exists()
+
+
+def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: None) -> None:
+    settings, files = setting(tmp_path, "rounds=4")
+    lead(Server(tmp_path / "a", engines(files)), settings, tmp_path / "whole")
+    server = Server(tmp_path / "b", engines(files, 20, 8, 4))
+    told: list[Event] = []
+    lead(server, settings, tmp_path / "lead", on_event=told.append)
+    assert len(server.jobs) > 2
+    assert LOST in [event.message for event in told]
+    assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+
+
+def test_an_engine_that_never_gets_anywhere_is_given_up(tmp_path: Path, quick: None) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files, *[4] * 20))
+    with pytest.raises(EngineError, match="ended the run 5 times"):
+        lead(server, settings, tmp_path / "lead")
+    assert len(server.jobs) == ATTEMPTS
+    server.engines = engines(files)
+    assert lead(server, settings, tmp_path / "lead", resume=True)["rounds"] == 2
+
+
+def test_a_lead_that_dies_goes_on_with_the_same_run(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    monkeypatch.setattr(server, "status", raises(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        lead(server, settings, tmp_path / "lead")
+    monkeypatch.undo()
+    monkeypatch.setattr("confide.flare.run.coordinating.time.sleep", lambda seconds: None)
+    result = lead(server, settings, tmp_path / "lead", resume=True)
+    assert len(server.jobs) == 1
+    assert result["rounds"] == 2
+
+
+@pytest.mark.parametrize("where", ["submission", "notes"])
+def test_a_lead_that_dies_while_it_submits_submits_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Just after the server took it, before the lead noted it; or before anything was noted."""
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    with monkeypatch.context() as dying:
+        if where == "submission":
+            taken = server.submit
+
+            def dies(folder: Path) -> str:
+                taken(folder)
+                raise KeyboardInterrupt
+
+            dying.setattr(server, "submit", dies)
+        else:
+            dying.setattr("confide.flare.run.coordinating.dump", raises(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            lead(server, settings, tmp_path / "lead")
+    resume = where == "submission"
+    assert lead(server, settings, tmp_path / "lead", resume=resume)["rounds"] == 2
+    assert len(server.jobs) == 1
+
+
+def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    lead(server, settings, tmp_path / "whole")
+    files_of_a_run = sum(path.is_file() for path in (tmp_path / "whole").rglob("*"))
+    server = Server(tmp_path / "server-2", engines(files))
+    for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 3):
+        with monkeypatch.context() as dying:
+            dying.setattr("confide.flare.run.collecting.shutil.copyfile", Torn(copied))
+            with pytest.raises(KeyboardInterrupt):
+                lead(server, settings, tmp_path / "lead", resume=copied > 0)
+        assert not (tmp_path / "lead" / "result.json").exists()
+    lead(server, settings, tmp_path / "lead", resume=True)
+    assert len(server.jobs) == 1
+    assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+    assert not list((tmp_path / "lead").rglob("*.new"))
+
+
+class Torn:
+    """Copies so many files, then half of one, and dies."""
+
+    def __init__(self, whole: int) -> None:
+        self.left = whole
+
+    def __call__(self, source: Path, target: Path) -> None:
+        data = source.read_bytes()
+        target.write_bytes(data if self.left else data[: len(data) // 2])
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+
+def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("result.json", "ledger.jsonl", "checkpoints/round-000007.ckpt", "alone/zz/result.json")
+    for name in (*kept, "settings.toml", "zz/last", "checkpoints/7/state"):
+        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / name).write_text(name)
+    (tmp_path / "home" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "home" / "settings.toml").write_text("older")
+    (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
+    (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
+    with monkeypatch.context() as dying:
+        dying.setattr("confide.flare.run.collecting.shutil.copyfile", Torn(3))
+        with pytest.raises(KeyboardInterrupt):
+            bring_home(tmp_path / "there", tmp_path / "home")
+    assert not (tmp_path / "home" / "result.json").exists()
+    bring_home(tmp_path / "there", tmp_path / "home")
+    home = {str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*.*")}
+    assert home == {*kept, "settings.toml", "coordinate.json"}
+    assert (tmp_path / "home" / "settings.toml").read_text() == "older"
+    assert all((tmp_path / "home" / name).read_text() == name for name in kept)
+
+
+# --- a run that somebody ends ---------------------------------------------------------------
+
+
+def test_a_run_that_is_ended_is_not_submitted_again_and_goes_on_later(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path, "rounds=4")
+    lead(Server(tmp_path / "a", engines(files)), settings, tmp_path / "whole")
+    server = Server(tmp_path / "b", engines(files, 20))
+    folder = RunFolder(tmp_path / "lead")
+    first = server.status
+
+    def ended_meanwhile(job: str) -> str:
+        monkeypatch.setattr(server, "status", first)
+        end_run(folder, lambda: server)
+        return first(job)
+
+    monkeypatch.setattr(server, "status", ended_meanwhile)
+    told: list[Event] = []
+    with pytest.raises(RunError, match="was ended by `confide coordinate --end`"):
+        lead(server, settings, tmp_path / "lead", on_event=told.append)
+    assert len(server.jobs) == 1
+    assert LOST not in [event.message for event in told]
+    for _ in range(2):  # there is nothing to end, and it says so as often as it is asked
+        ending = end_run(folder, lambda: server)
+        assert not ending.stopped and not ending.finished
+    lead(server, settings, tmp_path / "lead", resume=True)
+    assert len(server.jobs) == 2
+    assert not (tmp_path / "lead" / ENDED).exists()
+    assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+    assert end_run(folder, raises(AssertionError)).finished  # and the server is not even asked
+
+
+def test_a_lead_that_submits_while_the_run_is_ended_takes_it_back(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    taken = server.submit
+
+    def ended_meanwhile(folder: Path) -> str:
+        end_run(RunFolder(tmp_path / "lead"), lambda: server)
+        return taken(folder)
+
+    monkeypatch.setattr(server, "submit", ended_meanwhile)
+    with pytest.raises(RunError, match=r"was ended.*--resume goes on"):
+        lead(server, settings, tmp_path / "lead")
+    assert server.stopped == ["job-1"]
+
+
+def raises(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_what_a_site_refuses_ends_the_run_with_its_name(tmp_path: Path, quick: None) -> None:
+    settings, files = setting(tmp_path)
+    withdraw(files["site-2"])
+    server = Server(tmp_path / "server", engines(files))
+    with pytest.raises(EngineError, match=r"site site-2, step join.*did not agree"):
+        lead(server, settings, tmp_path / "lead")
+    assert len(server.jobs) == 1
+
+
+def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
+    tmp_path: Path, quick: None
+) -> None:
+    settings, files = setting(tmp_path)
+    consent = files["site-2"].with_name(CONSENT_FILE)
+    text = consent.read_text()
+    server = Server(tmp_path / "server", engines(files))
+    withdraw(files["site-2"])
+    with pytest.raises(EngineError, match="site-2"):
+        lead(server, settings, tmp_path / "lead")
+    consent.write_text(text)
+    looks: list[str] = []
+
+    def status(job: str) -> str:
+        looks.append(job)
+        return "RUNNING" if len(looks) < 4 else Server.status(server, job)
+
+    def told(job: str, since: int) -> dict[str, Any] | None:
+        return None if len(looks) < 4 else Server.told(server, job, since)
+
+    server.status, server.told = status, told  # type: ignore[method-assign]
+    assert lead(server, settings, tmp_path / "lead", resume=True)["rounds"] == 2
+    assert len(server.jobs) == 2
+
+
+def test_who_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    with pytest.raises(EngineError, match="not connected: west"):
+        lead(server, settings, tmp_path / "lead", sites=["site-1", "west"])
+    assert not server.jobs
+    assert not (tmp_path / "lead").exists()
+
+
+def test_a_folder_is_never_taken_twice_and_another_is_not_resumed(
+    tmp_path: Path, quick: None
+) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    lead(server, settings, tmp_path / "lead")
+    with pytest.raises(RunError, match="a run in this folder already"):
+        lead(server, settings, tmp_path / "lead")
+    (tmp_path / "lead" / NOTES).write_text("{}")
+    with pytest.raises(RunError, match="not the folder of a run over real sites"):
+        lead(server, settings, tmp_path / "lead", resume=True)

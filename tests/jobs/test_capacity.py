@@ -1,0 +1,262 @@
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from confide.errors import DataError, MissingDataError, SettingsError
+from confide.jobs.capacity import CapacityReport, capacity
+from confide.jobs.capacity.measuring import Measured, measure
+from confide.jobs.capacity.plot import plot
+from confide.jobs.capacity.training import epochs_by_round
+from confide.jobs.capacity.verdict import conclude
+from confide.text.document import Document, Entity
+from confide.text.formats import write
+
+SIZES = (400.0, 800.0, 1200.0, 1600.0, 2000.0)
+
+
+def measured(curve, *, noise=0.0, seeds=3, sentences=1500, seed=0):
+    """Scores around a curve, from seeds that differ by `noise`; one entity in each sentence."""
+    generator = np.random.default_rng(seed)
+    f1_SK = np.array([curve(size) for size in SIZES]) + noise * generator.normal(size=(seeds, 5))
+    counts = np.ones((seeds, 5, sentences, 3), dtype=np.int64)
+    hard = generator.random((1, 1, sentences)) * 0.8 + generator.random((seeds, 5, sentences)) * 0.2
+    order = hard.argsort(axis=2).argsort(axis=2)
+    counts[..., 0] = order < f1_SK[:, :, None] * sentences
+    return Measured(counts, SIZES, 1.0)
+
+
+def rising(size):
+    return 0.95 - 0.25 * (size / 2000) ** -0.6
+
+
+class TestVerdict:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_rising_curve_is_worth_federating(self, seed):
+        found = conclude(measured(rising, noise=0.004, seed=seed), name="x")
+        assert found.verdict == "worth federating"
+        assert found.low < 0.25 * (1 - 2**-0.6) < found.high
+        assert found.low <= found.gain <= found.high
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_flat_curve_is_flat(self, seed):
+        found = conclude(measured(lambda size: 0.8, noise=0.004, seed=seed), name="x")
+        assert found.verdict == "flat"
+        assert found.gain < 0.01
+
+    def test_a_curve_that_has_levelled_off_is_flat(self):
+        found = conclude(
+            measured(lambda s: 0.8 - 0.002 * (s / 2000) ** -2.5, noise=0.002), name="x"
+        )
+        assert found.verdict == "flat"
+
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_noise_says_nothing(self, seed):
+        def slowly(size):
+            return 0.85 - 0.06 * (size / 2000) ** -0.5
+
+        found = conclude(measured(slowly, noise=0.025, seed=seed), name="x")
+        assert found.verdict == "cannot tell"
+        assert found.low < 0.01 < found.high
+
+    def test_a_decline_is_flat(self):
+        found = conclude(measured(lambda size: 0.8 - size / 40_000, noise=0.002), name="x")
+        assert (found.verdict, found.gain) == ("flat", 0)
+
+
+class TestReport:
+    @pytest.fixture
+    def report(self):
+        return conclude(measured(rising, noise=0.004), name="our $notes$ <1>")
+
+    def test_words(self, report):
+        assert "3 times each; scored on 1,500 held-out sentences" in report.text
+        assert "1 of 5 parts       400 sentences" in report.text
+        assert "Verdict: worth federating." in report.text
+
+    def test_json(self, report):
+        plain = json.loads(json.dumps(report.to_json()))
+        assert plain["schema"] == 1
+        assert [point["sentences"] for point in plain["points"]] == list(SIZES)
+        assert plain["points"][0]["f1"] == pytest.approx(np.mean(plain["points"][0]["seeds"]))
+        assert all(low <= high for _, low, high in plain["band"])
+        assert plain["band"][-1][0] == 2 * SIZES[-1]
+
+    def test_drawing(self, report):
+        drawing = plot(report)
+        texts = {node.text for node in ElementTree.fromstring(drawing).iter() if node.text}
+        assert {"our $notes$ <1>: worth federating", "training sentences"} <= texts
+        assert plot(report) == drawing
+
+    def test_every_verdict_can_be_said(self, report):
+        for verdict in ("worth federating", "flat", "cannot tell"):
+            assert f"Verdict: {verdict}. " in replace(report, verdict=verdict).text
+
+
+def notes(size, seed=0):
+    """Sentences in which a drug comes before "helped"."""
+    generator = np.random.default_rng(seed)
+    drugs = ["aspirin", "ibuprofen", "codeine", "morphine", "naproxen", "tramadol"]
+    documents = []
+    for n in range(size):
+        drug = drugs[generator.integers(6)]
+        text = f"Yesterday {drug} helped him" if n % 4 else "He slept well again"
+        entities = (Entity("T1", "Drug", ((10, 10 + len(drug)),)),) if n % 4 else ()
+        documents.append(Document(f"d{n}", text, entities))
+    return documents
+
+
+class TestMeasure:
+    def test_parts_are_nested_equal_and_drawn_anew_for_each_seed(self):
+        seen = []
+
+        def learn(documents, stretch, seed):
+            seen.append(([document.id for document in documents], stretch, seed))
+            return held_out
+
+        held_out = notes(8)
+        found = measure(notes(41), held_out, learn=learn, parts=4, seeds=2)
+        ids = [set(part) for part, _, _ in seen]
+        assert [len(part) for part in ids] == [11, 21, 31, 41] * 2
+        for draw in (ids[:4], ids[4:]):
+            assert draw[0] < draw[1] < draw[2] < draw[3]
+        assert ids[0] != ids[4]
+        assert [stretch for _, stretch, _ in seen[:4]] == [4, 2, 4 / 3, 1]
+        assert len({seed for _, _, seed in seen}) == 8
+        assert found.sizes_K == (11, 21, 31, 41)
+        assert found.counts_SKN3.shape == (2, 4, 8, 3)
+        assert (found.f1_SK == 1).all()
+
+    def test_events(self):
+        events = []
+        held_out = notes(4)
+        measure(
+            notes(9), held_out, learn=lambda *_: held_out, parts=4, seeds=2, watch=events.append
+        )
+        rounds = [event for event in events if event.kind == "round"]
+        assert [event.round for event in rounds] == list(range(1, 9))
+        assert rounds[-1].dev_f1 == 1
+        assert rounds[-1].seconds_left == 0
+
+    @pytest.mark.parametrize(
+        ("how", "why"),
+        [({"parts": 3}, "too few parts"), ({"seeds": 1}, "one seed"), ({"parts": 99}, "fewer doc")],
+    )
+    def test_bad_plans(self, how, why):
+        with pytest.raises(DataError, match=why):
+            measure(notes(9), notes(4), learn=lambda *_: notes(4), **how)
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(1, 7), (5, 5), (5, 2), (20, 67), (7, 7)])
+def test_epochs_are_spread_over_the_rounds(rounds, epochs):
+    spread = epochs_by_round(rounds, epochs)
+    assert len(spread) == rounds
+    assert sum(spread) == epochs
+    assert max(spread) - min(spread) <= 1
+
+
+SETTINGS = """
+method = "fedavg"
+name = "tiny"
+rounds = 2
+[[site]]
+name = "north"
+train = "train.conll"
+dev = "dev.conll"
+test = "dev.conll"
+[[site]]
+name = "south"
+train = "more.conll"
+dev = "dev.conll"
+test = "dev.conll"
+[model]
+word_dim = 8
+character = "none"
+bilstm_hidden = 8
+dropout = 0.1
+[training]
+learning_rate = 0.1
+batch_size = 4
+local_epochs = 2
+[when.pooled]
+rounds = 1
+[when.alone]
+rounds = 4
+"""
+
+
+@pytest.fixture
+def settings(tmp_path):
+    write(notes(24), tmp_path / "train.conll", "conll")
+    write(notes(16, 1), tmp_path / "more.conll", "conll")
+    write(notes(12, 2), tmp_path / "dev.conll", "conll")
+    path = tmp_path / "tiny.toml"
+    path.write_text(SETTINGS)
+    return path
+
+
+class TestCapacity:
+    def test_a_real_one(self, settings, tmp_path):
+        events = []
+        found = capacity(
+            settings, parts=4, seeds=2, site="north", out=tmp_path / "out", on_event=events.append
+        )
+        assert isinstance(found, CapacityReport)
+        assert found.name == "north"
+        assert [point.sentences for point in found.points] == [6, 12, 18, 24]
+        assert found.held_out == 12
+        assert found.points[-1].f1 > 0.9
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+            "capacity.json", "capacity.svg", "capacity.txt"
+        ]  # fmt: skip
+        written = json.loads((tmp_path / "out" / "capacity.json").read_text())
+        assert written == json.loads(json.dumps(found.to_json()))
+        assert (tmp_path / "out" / "capacity.txt").read_text() == found.text
+        assert [events[0].kind, events[-1].kind] == ["start", "end"]
+
+    def test_all_sites_and_the_same_numbers_again(self, settings):
+        threads = torch.get_num_threads()
+        once, again = (capacity(settings, parts=4, seeds=2) for _ in range(2))
+        assert once.points[-1].sentences == 40
+        assert once.points == again.points
+        assert once.curve == again.curve
+        assert torch.get_num_threads() == threads
+
+    @pytest.mark.parametrize("character", ["cnn", "bilstm"])
+    def test_vectors_and_characters(self, settings, tmp_path, character):
+        rows = [f"{word} " + " ".join(["0.1"] * 8) for word in ("aspirin", "he", "helped")]
+        (tmp_path / "vectors.txt").write_text("\n".join(rows) + "\n")
+        found = capacity(
+            settings,
+            parts=4,
+            seeds=2,
+            overrides=[
+                f"model.vectors={tmp_path / 'vectors.txt'}", f"model.character={character}",
+                "model.character_hidden=4", "rounds=1",
+            ],
+        )  # fmt: skip
+        assert len(found.points) == 4
+
+    def test_an_unknown_site(self, settings):
+        with pytest.raises(SettingsError, match="expected north, south; got 'west'"):
+            capacity(settings, site="west")
+
+    def test_nothing_to_find_in_the_held_out_text(self, settings, tmp_path):
+        write([Document("a", "He slept well")], tmp_path / "dev.conll", "conll")
+        with pytest.raises(DataError, match="the held-out text has no entity"):
+            capacity(settings)
+
+    def test_nothing_to_learn(self, settings, tmp_path):
+        bare = [replace(document, entities=()) for document in notes(12)]
+        write(bare, tmp_path / "train.conll", "conll")
+        with pytest.raises(DataError, match="the training text has no entity"):
+            capacity(settings, site="north")
+
+    def test_no_settings(self, tmp_path):
+        with pytest.raises(MissingDataError):
+            capacity(tmp_path / "none.toml")
+        with pytest.raises(SettingsError, match="no recipe 'nothing'"):
+            capacity("nothing")

@@ -1,0 +1,208 @@
+"""Using a model: the right key or a clear error, and never a model that silently knows no word."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from confide.errors import DataError, KeyFileError, MissingDataError, RunError
+from confide.federation.keys import new_key
+from confide.jobs.predict import evaluate, predict
+from confide.runs.folder import RunFolder
+from confide.runs.gathering import gather
+from confide.runs.release import release
+from confide.text.document import Document
+from confide.text.formats import read
+from contract.learned import learned
+
+TEXT = "The patient took aspirin and then had severe joint pain .\nCodeine was given again today ."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learned(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learned(tmp_path_factory.mktemp("alone"), "method=alone")
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    path = tmp_path / "note.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def found(documents: list[Document]) -> list[tuple[str, str]]:
+    return [(d.surface(entity), entity.type) for d in documents for entity in d.entities]
+
+
+def test_raw_text_comes_back_annotated(model: Path, note: Path) -> None:
+    (document,) = predict(model, [note])
+    assert document.text == TEXT
+    assert ("aspirin", "Drug") in found([document])
+    assert all(0 < (entity.confidence or 0) <= 1 for entity in document.entities)
+
+
+def test_standard_input_is_a_document(
+    model: Path, note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
+    assert found(predict(model, ["-"])) == found(predict(model, [note]))
+
+
+def test_annotations_of_the_source_are_left_out(model: Path) -> None:
+    path = model.parent / "data" / "site-1" / "test.conll"
+    gold = read(path, "conll").documents
+    predicted = predict(model, [path])
+    assert [d.text for d in predicted] == [d.text for d in gold]
+    assert all(entity.confidence is not None for d in predicted for entity in d.entities)
+    assert found(predicted) == found(gold)
+
+
+def test_the_same_file_twice_gets_two_names(model: Path, note: Path) -> None:
+    documents = predict(model, [note, note])
+    assert len({document.id for document in documents}) == 2
+
+
+def test_evaluation_is_that_of_the_run(model: Path) -> None:
+    site = model.parent / "data" / "site-2"
+    scored = evaluate(model, [site / "test.conll"], site="site-2")
+    assert scored["strict"] == RunFolder(model).result()["scores"]["sites"]["site-2"]["strict"]
+    assert scored["strict"]["f1"] > 0.8
+    with pytest.raises(DataError, match="nothing to score against"):
+        (model.parent / "bare.txt").write_text("nothing here .")
+        evaluate(model, [model.parent / "bare.txt"])
+
+
+def test_what_is_not_there_is_said(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="none\\.txt"):
+        predict(model, [tmp_path / "none.txt"])
+    with pytest.raises(RunError, match="not the folder of a run"):
+        predict(tmp_path, [tmp_path / "none.txt"])
+    with pytest.raises(RunError, match=r"no site 'site-9'; expected site-1, site-2"):
+        predict(model, [tmp_path / "none.txt"], site="site-9")
+    with pytest.raises(DataError, match="no document"):
+        predict(model, [])
+
+
+# --- keys ----------------------------------------------------------------------------------
+
+
+def test_another_key_is_an_error_and_not_a_model_that_knows_no_word(
+    model: Path, note: Path, tmp_path: Path
+) -> None:
+    other = new_key(tmp_path / "other.key")
+    with pytest.raises(KeyFileError, match=r"other\.key: .*not the key.*--key.*confide release"):
+        predict(model, [note], key=other)
+    with pytest.raises(KeyFileError, match="not the key"):
+        evaluate(model, [note], key=other)
+    with pytest.raises(KeyFileError, match="not the key"):
+        release(model, out=tmp_path / "out", key=other)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_key_is_an_error(model: Path, note: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"nowhere\.key: the words of this model are keyed"):
+        predict(model, [note], key=tmp_path / "nowhere.key")
+    copy = shutil.copytree(model, tmp_path / "copy")
+    settings = (copy / "settings.toml").read_text()
+    key = RunFolder(model).key_file(RunFolder(model).settings())
+    (copy / "settings.toml").write_text(settings.replace(str(key), str(tmp_path / "gone.key")))
+    with pytest.raises(KeyFileError, match=r"gone\.key.*no key file"):
+        predict(copy, [note])
+    assert found(predict(copy, [note], key=key)) == found(predict(model, [note]))
+
+
+# --- alone -----------------------------------------------------------------------------------
+
+
+def test_alone_has_a_model_for_each_site(alone: Path, note: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"a model of its own.*--site: site-1, site-2"):
+        predict(alone, [note])
+    with pytest.raises(RunError, match="a model of its own"):
+        release(alone, out=tmp_path / "out")
+    for site in ("site-1", "site-2"):
+        scored = evaluate(alone, [alone.parent / "data" / site / "test.conll"], site=site)
+        assert scored["strict"] == RunFolder(alone).result()["scores"]["sites"][site]["strict"]
+
+
+# --- releases ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", ["site-1", "site-2"])
+def test_a_release_needs_no_key_and_finds_the_same_in_the_sites_own_text(
+    model: Path, tmp_path: Path, site: str
+) -> None:
+    out = release(model, out=tmp_path / "released", site=site)
+    own = model.parent / "data" / site / "train.conll"
+    keyed, clear = predict(model, [own]), predict(out, [own])
+    assert found(keyed)
+    assert [d.entities for d in clear] == [d.entities for d in keyed]
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+
+
+def test_a_release_of_all_knows_all_words(model: Path, tmp_path: Path, note: Path) -> None:
+    out = release(model, out=tmp_path / "released")
+    files = [model.parent / "data" / site / "train.conll" for site in ("site-1", "site-2")]
+    assert [d.entities for d in predict(out, files)] == [d.entities for d in predict(model, files)]
+    assert ("aspirin", "Drug") in found(predict(out, [note]))
+    assert evaluate(out, files)["strict"]["f1"] > 0.9
+
+
+@pytest.mark.parametrize("character", ["bilstm", "none"])
+def test_other_character_parts_are_released_too(tmp_path: Path, character: str) -> None:
+    model = learned(tmp_path, f"model.character={character}")
+    out = release(model, out=tmp_path / "released", site="site-1")
+    own = tmp_path / "data" / "site-1" / "train.conll"
+    keyed = predict(model, [own])
+    assert found(keyed)
+    assert [d.entities for d in predict(out, [own])] == [d.entities for d in keyed]
+
+
+def test_a_release_of_one_site_of_alone(alone: Path, tmp_path: Path) -> None:
+    out = release(alone, out=tmp_path / "released", site="site-2")
+    own = alone.parent / "data" / "site-2" / "train.conll"
+    keyed = predict(alone, [own], site="site-2")
+    assert [d.entities for d in predict(out, [own])] == [d.entities for d in keyed]
+
+
+def test_a_release_is_not_overwritten_or_mixed_up(model: Path, tmp_path: Path) -> None:
+    out = release(model, out=tmp_path / "released", site="site-1")
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="a release in this folder already"):
+        release(model, out=out, site="site-2")
+    assert (out / "model.safetensors").read_bytes() == before
+    with pytest.raises(RunError, match="no site 'site-9'"):
+        release(model, out=tmp_path / "other", site="site-9")
+
+
+def test_a_damaged_release_is_refused(model: Path, tmp_path: Path, note: Path) -> None:
+    from confide.errors import MessageError
+
+    out = release(model, out=tmp_path / "released", site="site-1")
+    path = out / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(MessageError):
+        predict(out, [note])
+
+
+def test_only_rows_of_words_that_can_be_named_are_released(model: Path, tmp_path: Path) -> None:
+    """What other sites' words have learnt stays behind with their digests."""
+    from confide.federation.messages import decode
+    from confide.runs.release import Released
+
+    path = release(model, out=tmp_path / "released", site="site-1") / "model.safetensors"
+    message = decode(Released, path.read_bytes())
+    settings = RunFolder(model).settings()
+    gathered = gather(settings, tmp_path, key_file=RunFolder(model).key_file(settings))
+    text = " ".join(document.text for document in gathered.specs[0].train).lower()
+    assert "warda" in message.words
+    assert "wardb" not in message.words
+    assert all(word in text for word in message.words)
+    assert len(message.weights["word.weight"]) == len(message.words) + 2

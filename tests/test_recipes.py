@@ -1,0 +1,148 @@
+import tomllib
+
+import pytest
+
+from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
+from confide.errors import MissingDataError, SettingsError
+from confide.methods import method_of
+from confide.recipes import RecipeInfo, recipe_path, recipes
+from confide.settings import load
+from confide.text.formats import read
+
+NAMES = [recipe.name for recipe in recipes()]
+PARTS = ("train", "dev", "test")
+LICENSED = (
+    "conll2003-iid10",
+    "feded-i2b2-paper",
+    "lazymil-nyt10-paper",
+    "lazymil-mirgene-paper",
+    "tags-ontonotes-paper",
+)
+"""Recipes for text that only its owner may hand on, or that is not at hand."""
+
+
+def files(name):
+    settings = load(recipe_path(name))
+    tables = settings.site or (settings.split,)
+    return [file for table in tables for part in PARTS for file in getattr(table, part)]
+
+
+def test_the_recipes_of_the_experiments_are_there():
+    expected = {"ncbi-iid10", "ncbi-iid10-paper", "bc5cdr-iid10", "wnut-iid10",
+                "crossner-domains", "conll2003-iid10", "fedner-medical", "fedner-medical-full",
+                "fedner-cnn-crf", "fedner-lstm-crf", "fedner-gram-cnn", "fedner-cnn-lstm-crf",
+                "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
+                "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
+                "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
+                "lazymil-mirgene-paper", "tags-medical", "tags-crossner", "text-medical",
+                "tags-ontonotes-paper"}  # fmt: skip
+    assert expected <= set(NAMES)
+    assert sorted(NAMES) == NAMES
+
+
+def test_what_is_said_about_one():
+    found = next(recipe for recipe in recipes() if recipe.name == "crossner-domains")
+    assert isinstance(found, RecipeInfo)
+    assert (found.method, found.sites, found.corpora) == ("fedavg", 5, "crossner")
+    assert found.title.startswith("CrossNER")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["fedavg", "pooled", "alone"])
+def test_a_recipe_loads_with_every_reference(name, method):
+    settings = load(recipe_path(name), [f"method={method}"])
+    assert (settings.name, settings.method) == (name, method)
+    assert method_of(settings).kind.name == settings.kind
+    method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["lazy-mil", "feded"])
+def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method):
+    settings = load(recipe_path(name), [f"method={method}"])
+    if settings.kind == {"lazy-mil": "bags", "feded": "relations"}[method]:
+        assert method_of(settings).method == method
+        return
+    with pytest.raises(SettingsError, match=f"{method} does not train {settings.kind}, which"):
+        method_of(settings)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("feded")])
+@pytest.mark.parametrize("method", ["feded", "fedatt", "public-only"])
+def test_a_recipe_of_relations_loads_with_every_method(name, method):
+    settings = load(recipe_path(name), [f"method={method}"])
+    assert (settings.task, settings.public.share, settings.select.by) == ("re", 0.2, "micro")
+    method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("lazymil")])
+@pytest.mark.parametrize("method", ["lazy-mil", "fedavg", "chain", "pooled"])
+def test_a_recipe_of_bags_loads_with_every_method(name, method):
+    settings = load(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
+    assert (settings.task, settings.select.by, settings.split.hold_out) == (
+        "bags", "auc", "site" if "nyt10" in name else "corpus",
+    )  # fmt: skip
+    method_of(settings)(settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_short_and_commented(name):
+    lines = recipe_path(name).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 30
+    assert lines[0].startswith("# ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_files_are_those_of_a_known_corpus(name):
+    for file in files(name):
+        root, corpus, inside = file.split("/", 2)
+        assert root == f"${VARIABLE}"
+        assert inside in [f for parts in CORPORA[corpus].files.values() for f in parts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_data_is_explained(name, monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(MissingDataError, match=r"Licence: .* Published: "):
+        locate(files(name)[0])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LICENSED])
+def test_its_files_can_be_read(name, corpora):
+    settings = load(recipe_path(name))
+    for table in settings.site or (settings.split,):
+        format = getattr(table, "format", None) or settings.data.format
+        for part in PARTS:
+            for file in getattr(table, part):
+                assert read(locate(file), format, scheme=settings.data.scheme).documents
+
+
+@pytest.mark.data
+def test_the_tag_map_of_the_domains_leaves_no_type_outside(corpora):
+    settings = load(recipe_path("crossner-domains"))
+    for site in settings.site:
+        for part in PARTS:
+            for file in getattr(site, part):
+                documents = read(locate(file), "conll", scheme="iob2").documents
+                types = {entity.type for document in documents for entity in document.entities}
+                assert {site.tags.get(type_, type_) for type_ in types} <= set(settings.data.types)
+                assert set(site.tags) & set(settings.data.types) == set()
+
+
+def test_an_unknown_recipe():
+    with pytest.raises(SettingsError, match=r"no recipe 'ncbi-iid'.*did you mean 'ncbi-iid10'"):
+        recipe_path("ncbi-iid")
+    with pytest.raises(SettingsError, match="one of bc5cdr-iid10, conll2003-iid10"):
+        recipe_path("zzz")
+
+
+def test_the_settings_of_the_paper():
+    """Luboshnikov & Makarov 2020: 10 sites, 10 local epochs, SGD 0.015, 0.9, x 0.95, clip 5."""
+    for name in ("conll2003-iid10", "ncbi-iid10-paper"):
+        tree = tomllib.loads(recipe_path(name).read_text(encoding="utf-8"))
+        assert tree["split"]["sites"] == 10
+        assert tree["training"] == {
+            "optimiser": "sgd", "learning_rate": 0.015, "momentum": 0.9, "decay": 0.95,
+            "clip": 5.0, "local_epochs": 10,
+        }  # fmt: skip
