@@ -203,7 +203,12 @@ ENTRIES: dict[str, Entry] = {
 }
 """The pairs that were published, or that tests of other rooms stand on."""
 
+_CALMER = (*LEARNS["lightner"][0], "training.decay=0.7")
+"""For a LightNER that is not held back by a mean: after rounds enough a rate that fits one leaps."""
+
 _CROSSED: dict[str, dict[str, Any]] = {
+    "fedatt-lightner": {"learning": _CALMER},
+    "chain-lightner": {"learning": _CALMER},
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
