@@ -322,7 +322,7 @@ def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     (in_tmp / "open" / "relations.safetensors").touch()
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
     (in_tmp / "open" / "config.json").touch()
-    assert "by heart" in call("release", "runs/a", "--out", "open").stderr
+    assert "memorised" in call("release", "runs/a", "--out", "open").stderr
 
 
 def test_report_prints_the_path_of_its_page(put: Any) -> None:
