@@ -26,7 +26,7 @@ def check(
     encoding: Encoding = None,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="A type to expect; repeat for more."),
+        typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
     ] = None,
     bare_type: Annotated[
         str, typer.Option(metavar="TYPE", help="The type for tags that are only B, I or O.")
