@@ -294,7 +294,7 @@ def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
         "relaxed F1", "90% interval", "51.0 ± 2.0", "75.0 ± 1.0", "+25.1",
         "+20.0 to +30.0", "0.001", "1,400", "fedner is better", "no clear difference", " 0.0 ",
         "-10.0 to +10.0", "fedner minus alone", "all 2 runs together",
-        "of 2 runs, which hold out other text",
+        "of 2 runs, each with its own held-out text",
     ):  # fmt: skip
         assert shown in done.stdout, shown
     as_json = json.loads(call(*words, "--json").stdout)
@@ -317,12 +317,12 @@ def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     assert call("release", "runs/a").exit_code == 2
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
-    assert "can be read by anyone" in done.stderr
+    assert "anyone who has this folder can read" in done.stderr
     (in_tmp / "open").mkdir()
     (in_tmp / "open" / "relations.safetensors").touch()
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
     (in_tmp / "open" / "config.json").touch()
-    assert "by heart" in call("release", "runs/a", "--out", "open").stderr
+    assert "memorised" in call("release", "runs/a", "--out", "open").stderr
 
 
 def test_report_prints_the_path_of_its_page(put: Any) -> None:

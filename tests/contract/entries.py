@@ -204,7 +204,7 @@ ENTRIES: dict[str, Entry] = {
 """The pairs that were published, or that tests of other rooms stand on."""
 
 _CALMER = (*LEARNS["lightner"][0], "training.decay=0.7")
-"""For a LightNER that is not held back by a mean: after rounds enough a rate that fits one leaps."""
+"""For a LightNER that no mean holds back: a rate that fits one leaps after rounds enough."""
 
 _CROSSED: dict[str, dict[str, Any]] = {
     "fedatt-lightner": {"learning": _CALMER},

@@ -73,7 +73,7 @@ def test_a_leads_settings_are_proposed_agreed_to_and_compared(kit: Kit, study: P
     study.write_text(STUDY.replace("12", "20").replace("16", "32"))
     said = say("consent", kit.path, "--for", study)
     assert "12 20 more than agreed" in said and "16 32 fraction" in said
-    assert "more is asked than was agreed: rounds" in said
+    assert "more is asked for than was agreed: rounds" in said
     assert load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"] == held
 
 
@@ -156,9 +156,9 @@ def test_settings_that_run_another_method_or_are_not_the_leads_are_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--agree",), "to what, is not said"),
-        (("--withdraw",), "to what, is not said"),
-        (("--bound", "runs=3"), "to what, is not said"),
+        (("--agree",), "no method is named"),
+        (("--withdraw",), "no method is named"),
+        (("--bound", "runs=3"), "no method is named"),
         (("fedavg", "--bound", "run=3", "--agree"), "did you mean 'runs'"),
         (("fedavg", "--bound", "until=2020-01-01", "--agree"), "the last day of the agreement has"),
         (("fedavg", "--step", "trian", "--agree"), "did you mean 'train'"),

@@ -137,11 +137,11 @@ def test_the_verbs_ask_for_each_passphrase_and_show_none(tmp_path, monkeypatch):
     founding = ("init", "trial", "--site", "a", "--host", "h", "--out", out, "--passphrase")
     for words, times, says in (
         (("key", "new", shared, "--passphrase"), 2, "give it to the other sites"),
-        (("key", "unprotect", shared), 1, "is in plain"),
-        (("key", "protect", shared), 2, "still be found on the disk"),
-        (("consortium", *founding), 2, "Keep it off the net"),
+        (("key", "unprotect", shared), 1, "is no longer encrypted"),
+        (("key", "protect", shared), 2, "still be on the disk"),
+        (("consortium", *founding), 2, "Keep it offline"),
         (("consortium", "add", out, "--site", "b"), 1, "kit"),
-        (("key", "unprotect", out / "authority" / "root.key"), 1, "is in plain"),
+        (("key", "unprotect", out / "authority" / "root.key"), 1, "is no longer encrypted"),
     ):
         asked.clear()
         code, said = call(*words)

@@ -23,8 +23,8 @@ from confide.text.checking import check
 from confide.text.files import read_bytes, read_text
 from confide.text.formats import FORMATS, detect, read
 from confide.text.unpacking import FREE
+from text.formats.test_psytar import book
 from text.generated import put
-from text.test_psytar import book
 
 SECONDS = 4.0  # on a busy machine; each took far longer
 

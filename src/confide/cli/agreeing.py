@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from confide.flare.run.sitekit import Consent
     from confide.flare.run.standing import Guarded, Standing
 
-_EMPTY = {"sites": "nobody in particular", "private": "none"}
+_EMPTY = {"sites": "no one in particular", "private": "none"}
 
 
 def bounds(found: Consent) -> Table:

@@ -25,15 +25,18 @@ def check(
     scheme: Scheme = None,
     encoding: Encoding = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="A type that may occur.")
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
     ] = None,
     bare_type: Annotated[
-        str, typer.Option(metavar="TYPE", help="The type of tags that are only B, I and O.")
+        str, typer.Option(metavar="TYPE", help="The type for tags that are only B, I or O.")
     ] = "entity",
-    every: Annotated[bool, typer.Option("--all", help="Name every problem, not a few.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every problem, not just a few.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Name every annotation that was lost or changed: file, line or offset, and why."""
+    """Report every annotation lost or changed in reading: file, line or offset, and why."""
     from confide import api
     from confide.cli import tables
 
@@ -51,8 +54,10 @@ def check(
 def convert(
     files: Files,
     *,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="A file, or a folder for several.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="Output format.")],
+    out: Annotated[
+        Path, typer.Option(metavar="PATH", help="Output file, or a folder for several.")
+    ],
     format: Format = None,
     scheme: Scheme = None,
     to_scheme: Annotated[
@@ -60,7 +65,7 @@ def convert(
     ] = "iob2",
     encoding: Encoding = None,
 ) -> None:
-    """Write files in another format; what it cannot hold is named."""
+    """Convert files to another format and report what it cannot hold."""
     from confide import api
 
     done = api.convert(
@@ -75,17 +80,17 @@ def convert(
 def split(
     files: Files,
     *,
-    sites: Annotated[int, typer.Option(metavar="N", help="How many sites.")],
+    sites: Annotated[int, typer.Option(metavar="N", help="Number of sites.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the sites' files.")],
-    by: Annotated[By, typer.Option(help="How documents are dealt.")] = "iid",
+    by: Annotated[By, typer.Option(help="How to deal the documents.")] = "iid",
     alpha: Annotated[
-        float | None, typer.Option(help="For dirichlet and quantity: small is uneven.")
+        float | None, typer.Option(help="For dirichlet and quantity: the smaller, the more uneven.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed deals the same.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 1,
     format: Format = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="Written format; the same if not given."),
+        typer.Option(metavar="FORMAT", help="Output format; the input's by default."),
     ] = None,
 ) -> None:
     """Deal a corpus to sites, reproducibly: one file or folder each."""
@@ -110,7 +115,7 @@ def split(
 def stats(
     files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
 ) -> None:
-    """Count documents, tokens, entities, relations, pairs, and sentences that stand twice."""
+    """Count documents, tokens, entities, relations, pairs and repeated sentences."""
     from confide import api
     from confide.cli import tables
 
@@ -126,29 +131,33 @@ def label(
     files: Files,
     *,
     kb: Annotated[
-        Path, typer.Option(metavar="TSV", help="Triples: head, relation, tail, cut by tabs.")
+        Path, typer.Option(metavar="TSV", help="Triples: head, relation, tail, separated by tabs.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The bags: OpenNRE's JSON Lines.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="File for the bags: OpenNRE's JSON Lines.")
+    ],
     by: Annotated[
         Literal["concept", "letters"],
-        typer.Option(help="What the triples name: identifiers of mentions, or their words."),
+        typer.Option(help="Match triples by the mentions' identifiers or by their words."),
     ] = "concept",
     types: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="HEAD TAIL", help="Types of entities; those that match if not given."),
+        typer.Option(
+            metavar="HEAD TAIL", help="Entity types; by default, those of matched triples."
+        ),
     ] = None,
     na: Annotated[
         str,
-        typer.Option(metavar="SHARE[:SEED]", help="How many of the pairs that no triple names."),
+        typer.Option(metavar="SHARE[:SEED]", help="Share of pairs to keep that no triple names."),
     ] = "1",
     max_sentences: Annotated[
-        int, typer.Option(metavar="N", help="Ends of sentences between head and tail.")
+        int, typer.Option(metavar="N", help="Most sentence ends between head and tail.")
     ] = 0,
     recogniser: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A run that marks the entities first.")
     ] = None,
 ) -> None:
-    """Align text with a knowledge base: sentences that mention a triple's ends become bags."""
+    """Align text with a knowledge base: sentences that mention a triple's two ends form bags."""
     from confide import api
     from confide.cli import labels
 
@@ -163,5 +172,5 @@ def label(
     say_problems([*done.problems, *api.write(done.documents, out, "opennre")])
     screen.show(*labels.labelled(done))
     if not done.counts["triples"]:
-        screen.say("no triple was found: does --by say what their names are?")
+        screen.say("no triple was found: does --by say how the triples name entities?")
     screen.say(f"written to {out}")

@@ -11,7 +11,7 @@ from confide.cli import screen
 from confide.cli.words import Passphrase
 
 keys = typer.Typer(
-    no_args_is_help=True, help="The key that the sites share; encrypt keys with a passphrase."
+    no_args_is_help=True, help="Make the sites' shared key; encrypt keys with a passphrase."
 )
 
 KeyPath = Annotated[
@@ -32,21 +32,24 @@ def new(
 
     secret = new_passphrase_for(path) if passphrase else None
     made = api.new_key(path, passphrase=secret)
-    screen.say(f"{made}: give it to the other sites, and never to the server")
+    screen.say(f"{made}: give it to the other sites, never to the server")
 
 
 @keys.command("protect")
 def protect(path: KeyPath) -> None:
-    """Encrypt a key that lies there in plain, with a passphrase."""
+    """Encrypt a key with a passphrase."""
     from confide import api
 
     screen.say(f"{api.protect_key(path)} is encrypted", style="bold")
-    screen.say("what was there in plain may still be found on the disk and in backups")
+    screen.say("the unencrypted key may still be on the disk and in backups")
 
 
 @keys.command("unprotect")
 def unprotect(path: KeyPath) -> None:
-    """Write an encrypted key in plain again."""
+    """Remove a key's encryption."""
     from confide import api
 
-    screen.say(f"{api.unprotect_key(path)} is in plain; only its owner can read it", style="bold")
+    screen.say(
+        f"{api.unprotect_key(path)} is no longer encrypted; only its owner can read it",
+        style="bold",
+    )

@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from confide.flare.nvidia.clearing import Held
     from confide.flare.nvidia.processes import Status
 
-consortium = typer.Typer(no_args_is_help=True, help="Found a consortium, and let a site join it.")
-server = typer.Typer(no_args_is_help=True, help="Run the server, where nothing but messages comes.")
+consortium = typer.Typer(no_args_is_help=True, help="Found a consortium and add sites to it.")
+server = typer.Typer(no_args_is_help=True, help="Run the server; it only ever sees messages.")
 site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
 
-KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The folder of the startup kit.")]
-SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name, letter by letter.")]
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit's folder.")]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's exact name.")]
 Foreground = Annotated[
-    bool, typer.Option("--foreground", help="Stay until SIGTERM or Ctrl-C, for a service manager.")
+    bool,
+    typer.Option("--foreground", help="Run here until SIGTERM or Ctrl-C, for a service manager."),
 ]
-Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it, at most.")]
+Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")]
 
 _SAFELY = (
-    "Give each kit to its owner alone, by a way that nobody else can read (an encrypted medium, or "
-    "your own secure file transfer; not e-mail), and delete it here."
+    "Give each kit to its owner alone, over a channel that nobody else can read (an encrypted "
+    "medium or your own secure file transfer, not e-mail), then delete it here."
 )
 
 
@@ -41,23 +42,28 @@ _SAFELY = (
 
 @consortium.command("init")
 def init(
-    name: Annotated[str, typer.Argument(help="What the consortium is called.")],
+    name: Annotated[str, typer.Argument(help="The consortium's name.")],
     *,
-    sites: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site's name.")],
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where sites reach the server.")],
-    port: Annotated[int, typer.Option(metavar="PORT", help="The one port of the server.")] = 8002,
+    sites: Annotated[
+        list[str], typer.Option("--site", metavar="NAME", help="A site's name; repeat for each.")
+    ],
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="The host at which sites reach the server.")
+    ],
+    port: Annotated[int, typer.Option(metavar="PORT", help="The server's only port.")] = 8002,
     lead: Annotated[
         str, typer.Option(metavar="NAME", help="The name of the lead, who starts runs.")
     ] = "lead",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where it goes; a folder of its name.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder to write; named after the consortium."),
     ] = None,
     days: Annotated[
-        float, typer.Option(metavar="DAYS", help="How long the kits' certificates are good.")
+        float, typer.Option(metavar="DAYS", help="How long the kits' certificates are valid.")
     ] = 365,
     passphrase: Passphrase = False,
 ) -> None:
-    """Found a consortium: who takes part, and a startup kit for each, with mutual TLS inside."""
+    """Found a consortium: name its members and make each a startup kit with mutual TLS."""
     from confide.federation.passphrase import new_passphrase_for
     from confide.flare.kits import startup
     from confide.flare.nvidia import founding
@@ -77,11 +83,11 @@ def init(
     screen.say(f"\n{_SAFELY}")
     screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")
     screen.say(
-        f"{made.authority} is secret: whoever has it can let anyone in. Keep it off the net, with "
-        "a backup; `confide consortium add` needs it."
+        f"{made.authority} is secret: whoever has it can let anyone in. Keep it offline, with a "
+        "backup; `confide consortium add` needs it."
     )
     ends = min(startup.expires(kit) for kit in made.kits())
-    screen.say(f"The certificates are good until {ends:%Y-%m-%d}.")
+    screen.say(f"The certificates are valid until {ends:%Y-%m-%d}.")
 
 
 @consortium.command("add")
@@ -90,7 +96,7 @@ def add(
     *,
     site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")],
 ) -> None:
-    """Make the kit of a further site. The others keep theirs, and nothing is restarted."""
+    """Make a kit for another site. The others keep theirs, and nothing restarts."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import founding
 
@@ -103,9 +109,9 @@ def add(
 @consortium.command("renew")
 def renew(
     folder: Annotated[Path, typer.Argument(help="The consortium's folder.")],
-    name: Annotated[str, typer.Argument(help="Whose kit: server, a site, or the lead.")],
+    name: Annotated[str, typer.Argument(help="Whose kit: server, a site or the lead.")],
 ) -> None:
-    """Make a kit anew, before its certificate ends or when its key may be known to others."""
+    """Replace a kit before its certificate expires, or if its key may have leaked."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import founding
 
@@ -119,7 +125,7 @@ def renew(
         )
     if kit.kind == "server":
         screen.say(
-            "Stop the server first; then move identity, runs, store and, if it is there, "
+            "Stop the server first; then move identity, runs, store and, if present, "
             "disabled_clients.json (who is revoked) from the old kit to the new one."
         )
     if kit.kind == "lead":
@@ -149,25 +155,25 @@ def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
 
 @server.command("start")
 def start_server(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
-    """Start the server in the background; it is started again whenever it ends."""
+    """Start the server in the background; it restarts whenever it ends."""
     _start(kit, "server", wait, foreground=foreground)
 
 
 @server.command("stop")
 def stop_server(kit: KitFolder, *, wait: Wait = 20.0) -> None:
-    """Stop the server, and with it any run that goes on."""
+    """Stop the server and any run in progress."""
     _stop(kit, "server", wait)
 
 
 @server.command("status")
 def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
-    """Does the server run, and which sites are connected?"""
+    """Show whether the server is running and which sites are connected."""
     _status(kit, "server", as_json=as_json)
 
 
 @server.command("revoke")
 def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
-    """Let a site in no more, also with a renewed kit; a run that it takes part in is ended."""
+    """Revoke a site, even with a renewed kit, and end any run it is in."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import processes, revoking
 
@@ -177,19 +183,19 @@ def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
     if fresh and before.running and name not in before.sites:
         others = ", ".join(before.sites) or "none"
-        screen.say(f"no site of that name is connected; see that this is its name ({others} are)")
+        screen.say(f"no site of that name is connected; check the name (connected: {others})")
     _followed(held, wait)
 
 
 @server.command("admit")
 def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
-    """Let a site in again that was revoked."""
+    """Let a revoked site in again."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import revoking
 
     held = startup.open_kit(kit, "server")
     revoking.admit(held, name)
-    screen.say(f"{name} is let in again, with a certificate that is still good", style="bold")
+    screen.say(f"{name} is let in again, with a certificate that is still valid", style="bold")
     _followed(held, wait)
 
 
@@ -199,18 +205,18 @@ def tidy(
     *,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", help="Runs that are over, and as old as that."),
+        typer.Option(metavar="DAYS", help="Choose finished runs at least this old."),
     ] = None,
     runs: Annotated[
         list[str] | None,
-        typer.Option("--run", metavar="RUN", help="This run, also if it could be resumed."),
+        typer.Option("--run", metavar="RUN", help="Choose this run, even if it could be resumed."),
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; the server must not run.")
+        bool, typer.Option("--delete", help="Delete the chosen runs; stop the server first.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What the server holds of runs; deletes what is old and over, or named."""
+    """Show the runs that the server holds; delete those that are old and finished, or named."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import clearing
 
@@ -230,7 +236,9 @@ def tidy(
         return
     screen.show(_held_table(found, those, deleted=delete))
     if those and not delete:
-        screen.say("to delete what is chosen, stop the server and give the same with --delete")
+        screen.say(
+            "to delete the chosen runs, stop the server and repeat the command with --delete"
+        )
 
 
 def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bool) -> Table:
@@ -256,26 +264,26 @@ def _followed(kit: Kit, wait: float) -> None:
 
     if processes.status(kit).sites and not processes.follows(kit, wait=wait):
         screen.say(
-            "the server that runs has not taken notice yet; restart it (`confide server stop`, "
-            "then `confide server start`), and it does"
+            "the running server has not noticed yet; restart it (`confide server stop`, "
+            "then `confide server start`) to apply the change"
         )
 
 
 @site.command("start")
 def start_site(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
-    """Start the site in the background; it is started again whenever it ends."""
+    """Start the site in the background; it restarts whenever it ends."""
     _start(kit, "site", wait, foreground=foreground)
 
 
 @site.command("stop")
 def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
-    """Stop the site. A run that goes on misses it."""
+    """Stop the site. A run in progress loses it."""
     _stop(kit, "site", wait)
 
 
 @site.command("status")
 def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
-    """Does the site run, is it connected, what did it agree to, and what does it refuse?"""
+    """Show whether the site is running and connected, what it agreed to and what it refuses."""
     _status(kit, "site", as_json=as_json)
 
 
@@ -286,7 +294,7 @@ def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foregrou
     kit = startup.open_kit(path, kind)
     who = "the server" if kind == "server" else f"site {kit.name}"
     if foreground:
-        screen.say(f"{who} runs here until it is stopped; its log is {kit.path / 'log.txt'}")
+        screen.say(f"{who} runs here until you stop it; its log is {kit.path / 'log.txt'}")
         processes.serve(kit)
     fresh = processes.start(kit, wait=wait)
     now = processes.status(kit)
@@ -294,7 +302,7 @@ def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foregrou
     process = f"; process {now.pid}" if now.pid else ""
     screen.say(f"{who} runs{since}{process}", style="bold")
     if now.trouble:
-        screen.say(f"it is not connected yet, and goes on trying: {now.trouble}")
+        screen.say(f"it is not connected yet and keeps trying: {now.trouble}")
     elif not now.connected:
         screen.say("it is not ready yet")
 
@@ -304,7 +312,7 @@ def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
     from confide.flare.nvidia import processes
 
     kit = startup.open_kit(path, kind)
-    screen.say("stopped" if processes.stop(kit, wait=wait) else "it did not run")
+    screen.say("stopped" if processes.stop(kit, wait=wait) else "it was not running")
 
 
 def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
@@ -320,7 +328,7 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
         screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
         return
     table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
-    table.add_row("peers", ", ".join(known) or "none met yet")
+    table.add_row("peers", ", ".join(known) or "none yet")
     if strangers:
         table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
     screen.show(table)

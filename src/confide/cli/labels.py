@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _WORDS = {
     "documents": "documents",
     "mentions": "mentions of entities",
-    "unidentified": "of them without an identifier: never looked at",
+    "unidentified": "of them without an identifier: skipped",
     "ambiguous_forms": "words that stand for several identifiers",
     "ambiguous_mentions": "mentions of these",
-    "repeated": "mentions of a pair that has nearer ones in the same text",
+    "repeated": "mentions of a pair with nearer ones in the same text",
     "known": "triples of the knowledge base",
     "triples": "of them found",
     "unmentioned": "of them with an end that no text mentions",
-    "apart": "of them with both ends mentioned, never together",
+    "apart": "of them with both ends mentioned, but never together",
     "pairs": "pairs with a relation",
     "several": "of them with several",
     "na_pairs": "pairs without a relation (NA)",
@@ -55,7 +55,7 @@ def share_and_seed(given: str) -> tuple[float, int]:
     except ValueError as error:
         raise SettingsError(
             "--na takes a share of pairs, and a seed after a colon",
-            expected="as 0.25 or 0.25:7",
+            expected="such as 0.25 or 0.25:7",
             got=repr(given),
         ) from error
 

@@ -23,23 +23,25 @@ def peers(
     pin: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            "--pin", metavar="NAME FINGERPRINT", help="Pin a peer that was compared, by hand."
+            "--pin",
+            metavar="NAME FINGERPRINT",
+            help="Pin a peer whose fingerprint people compared.",
         ),
     ] = None,
     compared: Annotated[
         str | None,
-        typer.Option("--compared", metavar="NAME", help="Note that this pin was compared."),
+        typer.Option("--compared", metavar="NAME", help="Record that people compared this pin."),
     ] = None,
     forget: Annotated[
         str | None,
-        typer.Option("--forget", metavar="NAME", help="Unpin: the next key it shows is pinned."),
+        typer.Option("--forget", metavar="NAME", help="Unpin; the next key it shows is pinned."),
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Make a new identity key; peers must pin it anew.")
+        bool, typer.Option("--renew", help="Make a new identity key; peers must pin it again.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """This place's own fingerprint and those of its peers, to compare by telephone."""
+    """Show this kit's fingerprint and its peers' fingerprints, to compare by telephone."""
     from confide.flare.kits import peers as held
     from confide.flare.kits.startup import open_kit
 
@@ -58,11 +60,11 @@ def peers(
         return
     screen.show(_table(known))
     if not known.fingerprint:
-        screen.say("no identity key yet: setup, start or the first run makes it")
+        screen.say("no identity key yet: setup, start or the first run makes one")
     elif any(not one.compared for one in known.peers.values()):
         screen.say(
-            "read the groups to each other by telephone, over a number that you knew before; if"
-            " they are the same, give `--compared NAME`"
+            "read the groups to each other by telephone, on a number you already knew; if they"
+            " match, record it with `--compared NAME`"
         )
 
 

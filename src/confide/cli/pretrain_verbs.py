@@ -49,36 +49,38 @@ def _parted(args: list[str]) -> tuple[list[str], list[str]]:
 pretrain = typer.Typer(
     cls=WithText,
     no_args_is_help=True,
-    help="Make a small BART of an encoder and text: confide pretrain TEXT... --out DIR.",
+    help="Make a small BART from an encoder and text: confide pretrain TEXT... --out DIR.",
 )
 From = Annotated[
     str | None,
-    typer.Option("--from", metavar="ENCODER", help="minilm, or a folder of BERT's form."),
+    typer.Option("--from", metavar="ENCODER", help="minilm, or a BERT encoder's folder."),
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")]
 
 
 @pretrain.command("run")
 def train(
     ctx: typer.Context,
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT...", help="Files or folders, training text only.")
+        list[str], typer.Argument(metavar="TEXT...", help="Files or folders; training text only.")
     ],
     *,
     out: Out,
     base: From = None,
-    decoder_layers: Annotated[int, typer.Option(metavar="N", help="Of the decoder.")] = 3,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="How many steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or how long.")] = None,
+    decoder_layers: Annotated[int, typer.Option(metavar="N", help="Layers of the decoder.")] = 3,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Number of steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="M", help="Minutes to train, instead of steps.")
+    ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Its sentences are not learnt from: test text."),
+        typer.Option(metavar="FILE", help="Test text: its sentences are kept out of training."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+        bool, typer.Option("--resume", help="Continue from the last checkpoint.")
     ] = False,
 ) -> None:
-    """Train a BART, made of an encoder, to write noised text as it was. `run` may be left out.
+    """Train a BART, built from an encoder, to restore noised text. `run` may be left out.
 
     --set KEY=VALUE changes one setting: train (decoder or all), learning_rate, batch, longest,
     seed, masked, sampled, dropout, warm_up, held_out, measures, ...
@@ -99,7 +101,7 @@ def train(
             say=screen.say,
         )
     except KeyboardInterrupt:
-        screen.say("\nstopped; the same command with --resume goes on from the last checkpoint")
+        screen.say("\nstopped; --resume with the same command continues from the last checkpoint")
         raise typer.Exit(screen.STOPPED) from None
     found = done.measure
     typer.echo(
@@ -116,7 +118,7 @@ def export(
     out: Out,
     base: From = None,
 ) -> None:
-    """Write only what the training changed, as a small file (float16)."""
+    """Write only what training changed, as a small file (float16)."""
     from confide import api
 
     done = api.export_delta(folder, out=out, base=base)
@@ -130,7 +132,7 @@ def bring(
     out: Out,
     base: From = None,
 ) -> None:
-    """Put a delta on its encoder again: a BART's folder."""
+    """Put a delta back on its encoder and write the BART's folder."""
     from confide import api
 
     typer.echo(str(api.import_delta(delta, out=out, base=base)))

@@ -92,9 +92,7 @@ def named_types(given: Sequence[str] | None) -> dict[str, str]:
         if not equals or not found:
             raise SettingsError("--as takes two names", expected="FOUND=KNOWN", got=repr(one))
         if names.setdefault(found, known) != known:
-            raise SettingsError(
-                f"--as calls {found!r} by two names", got=f"{names[found]}, {known}"
-            )
+            raise SettingsError(f"--as gives {found!r} two names", got=f"{names[found]}, {known}")
     return names
 
 
@@ -142,10 +140,10 @@ def say_released(folder: Path) -> None:
 
     if (folder / "config.json").is_file():
         screen.say(
-            f"{folder}: a BART; whoever has it can make it write, and it may have learnt sentences"
-            " of the sites by heart"
+            f"{folder}: a BART; whoever has it can make it write, and it may have memorised the"
+            " sites' sentences"
         )
     elif (folder / RELATIONS).is_file():
-        screen.say(f"{folder}: names and weights; it needs its encoder's files, and no key")
+        screen.say(f"{folder}: names and weights; it needs its encoder's files but no key")
     else:
-        screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")
+        screen.say(f"{folder}: anyone who has this folder can read its word list")

@@ -26,9 +26,9 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     yield found(shown.examples)
     yield left(runs["federated"], title="What left the sites in the federated run")
     yield Text.assemble(
-        f"\nAll in {duration(shown.seconds)}. Look at ",
+        f"\nAll in {duration(shown.seconds)}. Open ",
         (str(shown.report), "bold"),
-        " in a browser, or go on:\n\n",
+        " in a browser, or continue:\n\n",
         f"  confide predict {shown.runs['federated']} FILE.txt\n",
         f"  confide ledger {shown.runs['federated']}\n",
         "  confide init YOUR_FILES\n",

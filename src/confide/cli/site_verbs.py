@@ -25,12 +25,12 @@ def coordinate(
     overrides: Overrides = None,
     sites: Annotated[
         list[str] | None,
-        typer.Option("--site", metavar="NAME", help="Who takes part; all, if none is named."),
+        typer.Option("--site", metavar="NAME", help="A site that takes part; all by default."),
     ] = None,
     out: RunOut = None,
     resume: Resume = False,
     end: Annotated[
-        bool, typer.Option("--end", help="End a run that goes on; what it has so far stays.")
+        bool, typer.Option("--end", help="Stop a run; its checkpoints are kept.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -45,7 +45,7 @@ def coordinate(
         raise no_engine() from error
     if end:
         if resume:
-            raise SettingsError("--end and --resume do not go together", fix="choose one")
+            raise SettingsError("--end and --resume exclude each other", fix="choose one")
         _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
         return
     try:
@@ -61,8 +61,8 @@ def coordinate(
             )
     except KeyboardInterrupt:
         screen.say(
-            "\nno longer watching, and the run goes on; the same command with --resume watches, "
-            "with --end it ends the run"
+            "\nno longer watching, but the run continues; the same command with --resume watches "
+            "it again, with --end it ends the run"
         )
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
@@ -76,17 +76,19 @@ def _say_ended(ending: Ending) -> None:
     if ending.stopped:
         screen.say(f"{ending.run} is ended, at the server and at the sites", style="bold")
     else:
-        screen.say(f"nothing to end: {ending.run} does not go on", style="bold")
-    screen.say("what it has so far stays; the same command with --resume goes on with it")
+        screen.say(f"nothing to end: {ending.run} is not in progress", style="bold")
+    screen.say("its checkpoints are kept; the same command with --resume continues it")
 
 
 @site.command()
 def setup(
     kit: KitFolder,
     *,
-    settings: Annotated[Path, typer.Option(metavar="FILE", help="The site's own file: site.toml.")],
+    settings: Annotated[
+        Path, typer.Option(metavar="FILE", help="The site's own settings: site.toml.")
+    ],
 ) -> None:
-    """Check where this site's text is, and put its own file into its kit."""
+    """Check this site's settings and text, and put the settings into its kit."""
     from confide.cli import tables
     from confide.flare.kits.startup import open_kit
     from confide.flare.run import standing
@@ -107,21 +109,21 @@ def setup(
 @site.command()
 def consent(
     kit: KitFolder,
-    method: Annotated[str | None, typer.Argument(help="A method's name, as fedavg.")] = None,
+    method: Annotated[str | None, typer.Argument(help="A method's name, such as fedavg.")] = None,
     *,
     settings: Annotated[
         str | None,
-        typer.Option("--for", metavar="SETTINGS", help="What this file of the lead's needs."),
+        typer.Option("--for", metavar="SETTINGS", help="Show what the lead's settings need."),
     ] = None,
     bounds: Annotated[
         list[str] | None,
         typer.Option(
-            "--bound", metavar="KEY=VALUE", help="Change a line: runs=3, until=2027-01-31."
+            "--bound", metavar="KEY=VALUE", help="Change a bound: runs=3, until=2027-01-31."
         ),
     ] = None,
     agree: Annotated[
         bool | None,
-        typer.Option("--agree/--withdraw", help="Agree to what is shown, or take it back."),
+        typer.Option("--agree/--withdraw", help="Agree to what is shown, or withdraw."),
     ] = None,
     steps: Annotated[
         list[str] | None,
@@ -130,7 +132,10 @@ def consent(
     both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """What a method would let leave this site, and how far; nothing runs before it agreed."""
+    """Show what would leave this site under a method, and within what bounds.
+
+    Nothing runs here before the site agrees.
+    """
     from confide.cli import agreeing, tables
     from confide.flare.kits.startup import open_kit
     from confide.flare.run import sitekit, standing
@@ -141,7 +146,7 @@ def consent(
     named = method if asked is None else asked.trained_by
     if named is None:
         if agree is not None or bounds or steps:
-            raise SettingsError("to what, is not said", fix="name a method, or --for SETTINGS")
+            raise SettingsError("no method is named", fix="name a method, or --for SETTINGS")
         _overview(standing.standings(held), guards, as_json=as_json)
         return
     if agree is False:
@@ -166,7 +171,7 @@ def _overview(agreed: list[Standing], guards: list[Guarded], *, as_json: bool) -
         screen.put_json({"agreements": agreed, "guards": guards})
         return
     screen.show(agreeing.standings(agreed), agreeing.guards(guards))
-    screen.say("to see what leaves this site under a method, name it, or --for the lead's settings")
+    screen.say("to see what leaves this site under a method, name it, or give --for SETTINGS")
 
 
 def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
@@ -174,8 +179,8 @@ def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
     until = f" until {found.until}" if found.until else ""
     screen.say(f"agreed: {found.agreed}{only}{until}", style="bold")
     if found.old:
-        screen.say("that was before agreements had bounds; --agree writes these down")
+        screen.say("that agreement is older than bounds; --agree records these")
     if found.beyond:
-        screen.say(f"more is asked than was agreed: {', '.join(found.beyond)}")
+        screen.say(f"more is asked for than was agreed: {', '.join(found.beyond)}")
     if (found.agreed != "yes" or found.beyond) and not withdrawn:
-        screen.say("to agree, give the same command with --agree")
+        screen.say("to agree, repeat the command with --agree")

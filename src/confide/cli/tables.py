@@ -46,14 +46,14 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     again = any(getattr(field, "again", 0) for field in shown)
     without = [*([] if both else ["direction"]), *([] if again else ["again"])]
     table = rows(shown, title=title, without=without)
-    table.caption = "one by one: the server sees each site's; sum: its code sees only the sum"
+    table.caption = "one by one: the server sees each site's value; sum: its code sees only the sum"
     sizes = dict.fromkeys(("up", "down"), 0)
     for field in fields:
         sizes[field.direction] += getattr(field, "bytes", 0)
     if any(sizes.values()):
         table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
     if again:
-        table.caption += "\nagain: crossed once more, in rounds that were done again after a crash"
+        table.caption += "\nagain: sent again, in rounds repeated after a crash"
     return table
 
 
@@ -95,8 +95,8 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
 def _ranked(values: Mapping[str, Any], title: str) -> Table:
     """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
     told = (
-        f"in percent; of each of {count(values['bags'])} bags its likeliest relation\n"
-        "AUC: under the whole curve of precision over recall; first 2,000: of so many predictions\n"
+        f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
+        "AUC: under the whole precision-recall curve; first 2,000: over that many predictions\n"
         "P@N: the share of facts among the first N"
     )
     table = _table(title, caption=told)
@@ -121,8 +121,8 @@ def _written(values: Mapping[str, Any], title: str) -> Table:
     """The scores of a model that writes noised text again."""
     told = (
         f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
-        "likelihood: the pieces' probability in the geometric mean (1 / perplexity)\n"
-        f"hidden: of {count(values['hidden_pieces'])} that the noised text does not show"
+        "likelihood: geometric mean of the pieces' probabilities (1 / perplexity)\n"
+        f"hidden: of {count(values['hidden_pieces'])} pieces that the noised text hides"
     )
     table = _table(title, caption=told)
     for name in ("", "pieces"):
@@ -163,7 +163,7 @@ def compared(found: RunComparison) -> Table:
         caption += (
             f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
         )
-        caption += "" if found.same_text else ", which hold out other text each"
+        caption += "" if found.same_text else ", each with its own held-out text"
     kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
     table = _table(f"{kind} on test text, in percent", caption=caption)
     table.add_column("site")
@@ -232,10 +232,10 @@ def statistics(found: Stats) -> list[Table]:
         types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
     for kind in found.total.relations:
         links.add_row(kind, *(count(f.relations.get(kind, 0)) for f in files.values()))
-    links.add_row("pairs that are looked at", *(count(f.pairs) for f in files.values()))
+    links.add_row("pairs looked at", *(count(f.pairs) for f in files.values()))
     tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
     if found.shared:
-        tables.append(_table("sentences that stand in both files"))
+        tables.append(_table("sentences in both files"))
         for name in ("file", "and file", "sentences"):
             tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
         short = dict(zip(files, shortened(files), strict=True))
@@ -286,18 +286,18 @@ _SCORED = {
 
 def two_ledgers(found: LedgerDifference) -> str:
     """Whether two ledgers of one run say the same, in words."""
-    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them sent again"]
+    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
     lines.append(
         f"{found.verified} signatures verified"
         if found.verified
-        else "no signatures: the numbers alone were compared"
+        else "no signatures: only the numbers were compared"
     )
     if found.unheard:
-        lines.append(f"asks that were sent and did not come to one of the two: {found.unheard}")
+        lines.append(f"asks that were sent but never reached one of the two: {found.unheard}")
     if found.faults:
-        lines += [f"the first line that differs: {found.faults[0]}", *found.faults[1:]]
-    lines += [f"only in the run's: {one}" for one in found.only_here]
-    lines += [f"only in the site's: {one}" for one in found.only_there]
+        lines += [f"first difference: {found.faults[0]}", *found.faults[1:]]
+    lines += [f"only in the run's ledger: {one}" for one in found.only_here]
+    lines += [f"only in the site's ledger: {one}" for one in found.only_there]
     lines.append("the two agree" if found.agree else "the two do NOT agree")
     return "\n".join(lines)
 
@@ -372,7 +372,7 @@ def _unit(values: Mapping[str, Any]) -> str:
 def _overlooked(values: Mapping[str, Any]) -> str:
     """What relations no pair covers, in words."""
     missed = sum(values.get("missed", {}).values())
-    return f"\nnot found because no such pair was looked at: {count(missed)}" if missed else ""
+    return f"\nmissed because no such pair was looked at: {count(missed)}" if missed else ""
 
 
 def _each_f1(values: Mapping[str, Any]) -> list[str]:

@@ -65,13 +65,13 @@ RunAndFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN FILE...",
-        help="A run's folder, a release, or NER_RUN+RE_RUN; then files, - is stdin.",
+        help="A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).",
     ),
 ]
 As = Annotated[
     list[str] | None,
     typer.Option(
-        "--as", metavar="FOUND=KNOWN", help="What the relation model calls an entity type."
+        "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
     ),
 ]
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
@@ -128,7 +128,7 @@ def run(
                 settings, overrides=overrides or (), out=out, resume=resume, on_event=progress
             )
     except KeyboardInterrupt:
-        screen.say("\nstopped; the same command with --resume goes on from the last whole round")
+        screen.say("\nstopped; --resume with the same command continues after the last whole round")
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
@@ -137,13 +137,13 @@ def run(
 @app.command(rich_help_panel=_TRAIN)
 def demo(
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the demo puts its files.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")] = Path(
         "demo-run"
     ),
-    seed: Annotated[int, typer.Option(help="Another seed writes another corpus.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Write a small made-up corpus of three sites, train on it, and show everything."""
+    """Train on a small made-up corpus of three sites and show the results."""
     from confide import api
     from confide.cli.progress import Progress
     from confide.cli.showing import demonstration
@@ -155,7 +155,7 @@ def demo(
 
 @app.command(rich_help_panel=_TRAIN)
 def recipes(*, as_json: Json = False) -> None:
-    """The built-in settings for published experiments."""
+    """List the built-in settings for published experiments."""
     from confide import api
     from confide.cli import tables
 
@@ -174,20 +174,20 @@ def predict(
     words: RunAndFiles,
     *,
     to: Annotated[
-        str, typer.Option(metavar="FORMAT", help="The format to write, or facts, facts-jsonl.")
+        str, typer.Option(metavar="FORMAT", help="Output format, or facts, facts-jsonl.")
     ] = "jsonl",
     out: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where to write; stdout if not given.")
+        Path | None, typer.Option(metavar="PATH", help="Output path; stdout by default.")
     ] = None,
     site: Site = None,
     format: Format = None,
     key: Key = None,
     types: As = None,
     threshold: Annotated[
-        float, typer.Option(metavar="P", help="Leave out relations that are less likely.")
+        float, typer.Option(metavar="P", help="Drop relations less likely than P.")
     ] = 0.0,
 ) -> None:
-    """Annotate text: a run's entities, relations, or both; each carries a confidence."""
+    """Annotate text with entities, relations or both, each with a confidence."""
     from confide import api
     from confide.cli.putting import FACTS, named_types, put_documents, put_facts, run_and_files
 
@@ -209,12 +209,12 @@ def evaluate(
     scheme: Scheme = None,
     key: Key = None,
     mode: Annotated[
-        Literal["default", "n2c2"], typer.Option(help="How spans are matched.")
+        Literal["default", "n2c2"], typer.Option(help="How to match spans.")
     ] = "default",
     types: As = None,
     as_json: Json = False,
 ) -> None:
-    """Score a run's model, or a chain of two, on annotated files: per type and per relation."""
+    """Score a run's model, or a chain of two, on annotated files: by type and by relation."""
     from confide import api
     from confide.cli.putting import named_types, put_scores, run_and_files
 
@@ -235,16 +235,16 @@ def compare(
     *,
     matching: Annotated[
         Literal["strict", "relaxed", "micro"] | None,
-        typer.Option(help="Which F1 is compared: strict if not given, micro of relations."),
+        typer.Option(help="Which F1 to compare: strict by default, micro for relations."),
     ] = None,
-    level: Annotated[float, typer.Option(help="How sure the interval is.")] = 0.95,
-    samples: Annotated[int, typer.Option(metavar="N", help="How many resamples.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Another seed draws other resamples.")] = 0,
+    level: Annotated[float, typer.Option(help="Confidence level of the interval.")] = 0.95,
+    samples: Annotated[int, typer.Option(metavar="N", help="Number of resamples.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Is the second run better than the first? Sentence by sentence, on the same test text.
+    """Test whether the second run beats the first, on the same test text.
 
-    Repeats of a run count together: all runs of the first side, then as many of the second.
+    For repeated runs, name all runs of the first side, then as many of the second.
     """
     from confide import api
     from confide.cli import tables
@@ -263,11 +263,11 @@ def compare(
 def release(
     run: RunFolder,
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the copy.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the copy.")],
     site: Site = None,
     key: Key = None,
 ) -> None:
-    """Write a copy of the model that needs no key. A site's own, explicit act."""
+    """Write a copy of the model that needs no key. Only this explicit command does so."""
     from confide import api
     from confide.cli.putting import say_released
 
@@ -280,10 +280,10 @@ def report(
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
     text: Annotated[
-        bool, typer.Option("--text/--no-text", help="Show sites' errors with their text.")
+        bool, typer.Option("--text/--no-text", help="Show the text of sites' errors.")
     ] = True,
 ) -> None:
-    """One self-contained HTML page that shows and compares runs."""
+    """Write one self-contained HTML page that shows and compares runs."""
     from confide import api
 
     typer.echo(str(api.report(runs, out=out, text=text)))
@@ -295,12 +295,12 @@ def ledger(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Verify against what a real site noted: MEMORY/runs/RUN."),
+        typer.Option(metavar="DIR", help="Verify against a real site's ledger: MEMORY/runs/RUN."),
     ] = None,
     both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """What left each site in a run: step, field, bytes, count."""
+    """Show what left each site in a run: step, field, bytes, count."""
     from confide import api
     from confide.cli import tables
 
@@ -325,12 +325,12 @@ def ledger(
 def init(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
     *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The settings to write.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The settings file to write.")] = Path(
         "confide.toml"
     ),
-    force: Annotated[bool, typer.Option("--force", help="Write over an earlier file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Look at your own files, say what is in them, and write settings that run."""
+    """Look at your files, say what is in them and write settings that run."""
     from confide import api
 
     found = api.init(files, out=out, force=force)
@@ -340,12 +340,12 @@ def init(
 
 @app.command(rich_help_panel=_LOOK)
 def wire(
-    method: Annotated[str, typer.Argument(help="A method's name, as fedavg.")],
+    method: Annotated[str, typer.Argument(help="A method's name, such as fedavg.")],
     *,
     both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """What leaves a site under a method: every step and field."""
+    """Show what leaves a site under a method: every step and field."""
     from confide import api
     from confide.cli import tables
 
@@ -361,16 +361,18 @@ def wire(
 def capacity(
     settings: SettingsName,
     *,
-    parts: Annotated[int, typer.Option(metavar="N", help="Into how many parts.")] = 5,
-    seeds: Annotated[int, typer.Option(metavar="N", help="How many times each.")] = 3,
-    site: Annotated[str | None, typer.Option(metavar="NAME", help="Only this site's text.")] = None,
+    parts: Annotated[int, typer.Option(metavar="N", help="Number of parts.")] = 5,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Repeats per part.")] = 3,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Use this site's text only.")
+    ] = None,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the plot and the numbers go.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for the plot and the numbers.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Would more text help this model? Trains on growing parts of what is there."""
+    """Would more text help this model? Train on growing parts of it to find out."""
     from confide import api
     from confide.cli.progress import Progress
 

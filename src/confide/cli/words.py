@@ -10,16 +10,16 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
 Site = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The site whose model it is, where sites have their own."),
+    typer.Option(metavar="NAME", help="Use this site's model, where each has its own."),
 ]
 Format = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="The files' format; detected if not given.")
+    str | None, typer.Option(metavar="FORMAT", help="The files' format; detected by default.")
 ]
 Scheme = Annotated[
-    str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected if not given.")
+    str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected by default.")
 ]
 Encoding = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The files' encoding; UTF-8 if not given.")
+    str | None, typer.Option(metavar="NAME", help="The files' encoding; UTF-8 by default.")
 ]
 Key = Annotated[
     Path | None,
@@ -31,17 +31,17 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
 ]
 RunOut = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ if not given.")
+    Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ by default.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")]
 SettingsName = Annotated[
-    str, typer.Argument(metavar="SETTINGS", help="A settings file, or the name of a recipe.")
+    str, typer.Argument(metavar="SETTINGS", help="A settings file or a recipe's name.")
 ]
-Both = Annotated[bool, typer.Option("--both", help="Also what goes down to a site.")]
+Both = Annotated[bool, typer.Option("--both", help="Also show what goes down to a site.")]
 Passphrase = Annotated[
     bool,
     typer.Option(
         "--passphrase",
-        help="Encrypt the key; asks, or reads the file that $CONFIDE_PASSPHRASE_FILE names.",
+        help="Encrypt the key; asks for a passphrase or reads $CONFIDE_PASSPHRASE_FILE.",
     ),
 ]

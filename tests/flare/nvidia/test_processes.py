@@ -83,7 +83,7 @@ def test_nothing_runs_before_it_is_started(founded):
     assert now.days_left == 364
     assert stop(kit) is False
     said = CliRunner().invoke(kit_verbs.site, ["stop", str(kit.path)])
-    assert said.exit_code == 0 and "it did not run" in said.output
+    assert said.exit_code == 0 and "it was not running" in said.output
     said = CliRunner().invoke(kit_verbs.site, ["status", str(kit.path), "--json"])
     assert json.loads(said.stdout)["running"] is False
 
@@ -177,7 +177,7 @@ def test_a_service_manager_gets_the_supervisor_itself(founded, monkeypatch):
 
     monkeypatch.setattr(processes.os, "execve", becomes)
     said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path), "--foreground"])
-    assert "site north runs here until it is stopped" in said.output
+    assert "site north runs here until you stop it" in said.output
     program, command, environment = became[0]
     assert (program, command[1:]) == (
         sys.executable,
@@ -614,7 +614,7 @@ def test_a_server_in_the_foreground_is_one_like_any_other(tmp_path):
             assert here.pid in [one.pid for one in _marked(kit)]
             here.send_signal(signal.SIGTERM)
             assert here.wait(PATIENCE) == 0
-            assert "the server runs here until it is stopped" in here.stderr.read()
+            assert "the server runs here until you stop it" in here.stderr.read()
             until(lambda: not _marked(kit))
             assert (kit.path / "log.txt").exists()
         finally:

@@ -147,15 +147,17 @@ def test_the_verb_says_what_came_of_it(
 
     assert said() == (
         0,
-        "trial-1 is ended, at the server and at the sites what it has so far stays; the same "
-        "command with --resume goes on with it",
+        "trial-1 is ended, at the server and at the sites its checkpoints are kept; the same "
+        "command with --resume continues it",
     )
-    assert said()[1].startswith("nothing to end: trial-1 does not go on what it has so far stays")
+    assert said()[1].startswith(
+        "nothing to end: trial-1 is not in progress its checkpoints are kept"
+    )
     (folder.path / "result.json").write_text("{}")
     code, text = said()
     assert code == 0 and text.startswith("nothing to end: trial-1 is finished")
     code, text = said("--resume")
-    assert code == 2 and "--end and --resume do not go together" in text
+    assert code == 2 and "--end and --resume exclude each other" in text
     (folder.path / NOTES).unlink()
     code, text = said()
     assert code == 2 and "nothing to end" in text
