@@ -5,7 +5,8 @@ with which a kind's text is described, the fields of its form, wherever a messag
 counts; `methods/NAME.txt` the method's own steps, the same for all its kinds but for these.
 
 After a change that is meant, write the tables anew and look at the difference as a security office
-would: `python tests/wire/test_wire.py`, then `git diff tests/wire`.
+would: `python tests/wire/test_wire.py`, then `git diff tests/wire docs`. It writes the tables of
+docs/privacy.md and docs/security-office.md too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS
 from confide.kinds.protocol import Kind
 from confide.methods import METHODS, Method, wire
+from wire import pages
 
 FOLDER = Path(__file__).parent
 FORM, PUBLIC, COUNTS = "(the form)", "(the public examples)", "(the counts)"
@@ -31,8 +33,8 @@ What {name} sends is not what {kind} and {method} say (- is the tables, + is the
 If the change is not meant, undo it. If it is meant:
   1. read every '+ up' line: can it carry text, or tell more about the text than before?
   2. write the tables anew:  python tests/wire/test_wire.py
-  3. say in docs/privacy.md and in the docstring of the method or the kind what the new field tells,
-     and let somebody who answers for privacy review the difference of tests/wire.
+  3. say in docs/privacy.md (where a row says ?) and in the docstring of the method or the kind
+     what the new field tells, and let somebody who answers for privacy review the differences.
 """
 
 
@@ -149,6 +151,19 @@ def test_an_unknown_method_is_refused_with_the_nearest() -> None:
         wire("fedavgg")
 
 
+@pytest.mark.parametrize("page", pages.written(), ids=lambda page: page.name)
+def test_the_tables_of_the_pages_are_those_of_the_code(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == pages.written()[page], (
+        "python tests/wire/test_wire.py"
+    )
+
+
+def test_what_a_step_reveals_and_how_much_it_is_was_written() -> None:
+    for page, text in pages.written().items():
+        unwritten = [line for line in text.splitlines() if f"| {pages.UNWRITTEN} |" in line]
+        assert not unwritten, page.name
+
+
 if __name__ == "__main__":
     for pair in METHODS.values():
         texts = {
@@ -158,3 +173,5 @@ if __name__ == "__main__":
         for place, text in texts.items():
             path_of(*place).parent.mkdir(exist_ok=True)
             path_of(*place).write_text(f"{text}\n", encoding="utf-8")
+    for page, text in pages.written().items():
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,154 @@
+"""The tables of docs that come from the wire: what leaves a site, step by step.
+
+Only what a field tells, and how much of it there is, is written by hand, in the pages themselves:
+it is kept where its steps stay. `python tests/wire/test_wire.py` writes the tables anew; a new row
+says `?` where somebody has to write, and a test refuses that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide.federation.wire import WireRow
+from confide.flare.run.joining import wire_digest, wire_of
+from confide.kinds import KINDS
+from confide.methods import METHODS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PRIVACY, OFFICE = DOCS / "privacy.md", DOCS / "security-office.md"
+UNWRITTEN = "?"
+SEEN = {"one by one": "singly", "sum": "summed"}
+FIELDS = "| step | field | what it is | how much | seen |"
+STEPS = "| step | of | leaves the site | seen | what it reveals to a curious server |"
+NUMBERS = "| method and kind | number of its table |"
+
+
+@dataclass
+class Told:
+    """What several steps let leave alike: by field what it is and how it is seen, and of whom."""
+
+    steps: list[str]
+    of: list[str]
+    fields: dict[str, tuple[str, str]]
+
+
+def leaving() -> Iterator[tuple[str, str, list[WireRow]]]:
+    """Every pair, each of its steps, and what leaves a site with it."""
+    for name in METHODS:
+        steps: dict[str, list[WireRow]] = {}
+        for row in wire_of(name):
+            own = steps.setdefault(row.step, [])
+            if row.direction == "up":
+                own.append(row)
+        for step, rows in steps.items():
+            yield name, step, rows
+
+
+def told() -> list[Told]:
+    """The steps of all pairs; those that let the same leave are one."""
+    found: dict[tuple[tuple[str, str, str], ...], Told] = {}
+    pairs: dict[tuple[str, int], set[str]] = {}
+    for name, step, rows in leaving():
+        key = tuple((row.field, row.what, SEEN[row.seen]) for row in rows)
+        own = {field: (what, seen) for field, what, seen in key}
+        one = found.setdefault(key, Told([], [], own))
+        if step not in one.steps:
+            one.steps.append(step)
+        pairs.setdefault((step, id(one)), set()).add(name)
+    for one in found.values():
+        whose = set().union(*(pairs[step, id(one)] for step in one.steps))
+        one.of = of_whom(whose)
+    return list(found.values())
+
+
+def of_whom(pairs: set[str]) -> list[str]:
+    """These pairs in as few words as say it: all, kinds that all methods have, or methods."""
+    if pairs == set(METHODS):
+        return ["all"]
+    methods = dict.fromkeys(METHODS[one].method for one in METHODS)
+    for axis, named in (("kind", list(KINDS)), ("method", list(methods))):
+        whole = {
+            name: {
+                one
+                for one, pair in METHODS.items()
+                if (pair.kind.name if axis == "kind" else pair.method) == name
+            }
+            for name in named
+        }
+        chosen = [name for name, own in whole.items() if own & pairs]
+        if set().union(*(whole[name] for name in chosen)) == pairs:
+            return chosen
+    return list(dict.fromkeys(METHODS[one].method for one in METHODS if one in pairs))
+
+
+def _cells(page: str, head: str) -> list[list[str]]:
+    table = page.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
+
+
+def _names(cell: str) -> list[str]:
+    return [name.strip(" `") for name in cell.split(",")]
+
+
+def _kept(rows: Iterable[list[str]], column: int) -> dict[tuple[str, str], str]:
+    """What was written by hand: by step, and what stands in the second column."""
+    return {(step, row[1]): row[column] for row in rows for step in _names(row[0])}
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def by_step(page: str) -> list[str]:
+    """The table of steps; hand-written are the last column and rows of no step of the code."""
+    rows = _cells(page, STEPS)
+    kept, every = _kept(rows, 4), {step for _, step, _ in leaving()}
+    found = []
+    for one in told():
+        of = ", ".join(one.of)
+        reveals = next((kept[step, of] for step in one.steps if (step, of) in kept), UNWRITTEN)
+        seen = "/".join(dict.fromkeys(seen for _, seen in one.fields.values()))
+        what = "; ".join(f"`{name}`: {what}" for name, (what, _) in one.fields.items())
+        found.append(f"| {_quoted(one.steps)} | {of} | {what} | {seen} | {reveals} |")
+    others = [row for row in rows if not set(_names(row[0])) & every]
+    return [*found, *("| " + " | ".join(row) + " |" for row in others)]
+
+
+def by_field(page: str) -> list[str]:
+    """The table of fields; hand-written is how much each is, and rows of no step of the code."""
+    rows = _cells(page, FIELDS)
+    kept, every = _kept(rows, 3), {step for _, step, _ in leaving()}
+    fields: dict[tuple[str, str, str], list[str]] = {}
+    for _, step, own in leaving():
+        for row in own:
+            steps = fields.setdefault((row.field, row.what, SEEN[row.seen]), [])
+            if step not in steps:
+                steps.append(step)
+    found = []
+    for (field, what, seen), steps in fields.items():
+        much = next((kept[s, f"`{field}`"] for s in steps if (s, f"`{field}`") in kept), UNWRITTEN)
+        found.append(f"| {_quoted(steps)} | `{field}` | {what} | {much} | {seen} |")
+    others = [row for row in rows if not set(_names(row[0])) & every]
+    return [*found, *("| " + " | ".join(row) + " |" for row in others)]
+
+
+def by_number() -> list[str]:
+    """The numbers of the tables of all pairs."""
+    return [f"| {name} | `{wire_digest(wire_of(name))}` |" for name in METHODS]
+
+
+def _with_table(page: str, head: str, lines: list[str]) -> str:
+    before, head, after = page.partition(head)
+    rule, _, rest = after.lstrip("\n").partition("\n")
+    return "\n".join([f"{before}{head}", rule, *lines, "", rest.partition("\n\n")[2]])
+
+
+def written() -> dict[Path, str]:
+    """The pages with their tables as the code has them."""
+    privacy, office = (page.read_text(encoding="utf-8") for page in (PRIVACY, OFFICE))
+    return {
+        PRIVACY: _with_table(privacy, STEPS, by_step(privacy)),
+        OFFICE: _with_table(_with_table(office, FIELDS, by_field(office)), NUMBERS, by_number()),
+    }
