@@ -11,7 +11,7 @@ from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
-from confide.kinds import KINDS
+from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.protocol import Kind, steps_of
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt
@@ -82,7 +82,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAtt: _EVERY,
     Chain: _EVERY,
     FedNER: (*_ENTITIES, "relations"),
-    FedED: ("relations",),
+    FedED: ("relations", "tagger", "encoder"),
     LazyMil: ("bags",),
     PseudoComplete: _ENTITIES,
 }
@@ -146,7 +146,7 @@ def _with(message: Any, types: tuple[type, ...]) -> Any:
 METHODS: dict[str, type[Method]] = {
     pair.name: pair
     for method, kinds in (CROSSED | plugged()).items()
-    for pair in (paired(method, KINDS[kind]) for kind in kinds)
+    for pair in (paired(method, (ON_PUBLIC if method.public else KINDS)[kind]) for kind in kinds)
 }
 """By the names that `Settings.trained_by` gives: METHOD-KIND."""
 
