@@ -94,10 +94,12 @@ def agree_on_types(
     name: str = "",
     digest: str = "",
     public: Sequence[Document] = (),
+    called: str = "",
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
     """T: the union of what the sites annotate, or what the settings declare; and their replies.
 
-    A public set whose annotation is looked at adds its types to the union.
+    A public set whose annotation is looked at adds its types to the union. `digest` is that of the
+    files of this `name`, which an error has `called` something else than the kind of model.
 
     A site with another encoder than the server, or with a type that is not declared, is left out.
     Raises FederationError and DataError where too few are left, DataError where nobody annotates a
@@ -105,7 +107,7 @@ def agree_on_types(
     """
     replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name), round=0)
     digests = {site: reply.digest for site, reply in replies.items()}
-    same = with_encoder(federation, step, digests, ours=digest, name=run.model.kind)
+    same = with_encoder(federation, step, digests, ours=digest, name=called or run.model.kind)
     replies = {site: replies[site] for site in same}
     declared = list(run.data.types)
     if declared:

@@ -29,8 +29,8 @@ LEAST = -60.0
 def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
     """The logarithm of each token's P(y_t = y), in float64, at least `LEAST`.
 
-    The padding holds finite numbers without a meaning. The exponentials of a token's numbers sum to 1. Every sentence has at least one token; what
-    stands in the padding is never looked at.
+    The exponentials of a token's numbers sum to 1. Every sentence has at least one token; what
+    stands in the padding is never looked at, and what comes back there has no meaning.
     """
     length = emissions_BLY.shape[1]
     inside_BL1 = (torch.arange(length) < lengths_B[:, None])[:, :, None]

@@ -125,8 +125,8 @@ class EncoderForm:
 def describe_types_and_encoder(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
-    """Look the encoder up, and what is annotated in the training text."""
-    return described(site, encoder_of(site, ask.encoder).digest), memory
+    """Look the encoder up, if one is named, and what is annotated in the training text."""
+    return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
 
 
 DESCRIBE = describing(describe_types_and_encoder)

@@ -62,7 +62,7 @@ from confide.kinds.tagger.form import (
     tag_set,
     tagger_sizes,
 )
-from confide.kinds.types import DESCRIBE_TYPES, agree_on_types
+from confide.kinds.types import agree_on_types
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.weights import initial, trained
 from confide.settings import Settings as RunSettings
@@ -147,7 +147,7 @@ class PublicTaggerKind(EntityKind):
 
     name: ClassVar[str] = "tagger"
     Form: ClassVar[type] = PublicTaggerForm
-    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_TYPES, DESCRIBE)
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     Public: ClassVar[type] = PublicSentences
 
@@ -164,7 +164,8 @@ class PublicTaggerKind(EntityKind):
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError where a site has word vectors; and as other kinds do."""
         super().check(run)
-        named = [site.name for site in run.site if site.vectors]
+        named = ["[model]"] if run.model.vectors else []
+        named += [site.name for site in run.site if site.vectors]
         if named:
             raise SettingsError(
                 "a file of word vectors is of no use here: no weights leave a site, so the common"
@@ -181,17 +182,21 @@ class PublicTaggerKind(EntityKind):
 
         Raises FederationError and DataError; SettingsError where the public set has no word.
         """
-        name, dim, digest, step = run.model.context, 0, "", DESCRIBE_TYPES
-        if name == NONE:
-            name = ""
-        else:
-            encoder = find_encoder(name)
-            dim, digest, step = encoder.dim, encoder.digest, DESCRIBE
+        name, dim, digest = "", 0, ""
+        if run.model.context != NONE:
+            encoder = find_encoder(run.model.context)
+            name, dim, digest = run.model.context, encoder.dim, encoder.digest
         tokens = [token for one in examples_from(public)[0] for token in one.tokens]
         if not tokens:
             raise no_public_set("text with sentences")
         types, replies = agree_on_types(
-            run, federation, step=step, name=name, digest=digest, public=public
+            run,
+            federation,
+            step=DESCRIBE,
+            name=name,
+            digest=digest,
+            public=public,
+            called="encoder",
         )
         own = run.vocabulary
         words = numbered(count_words(tokens, own.how), min_count=own.min_count).texts
