@@ -31,8 +31,8 @@ class Method(Protocol):
 
     `apart`: it is for sites of which each annotates some of the types. `personal`: every site ends
     with a model of its own, part of which is in its memory only. `keyed`: who has no key of the
-    sites cannot use the model. `public` is text that the server and all sites may read, for a
-    method that makes use of it.
+    sites cannot use the model. `public`: it gives all sites text that they and the server may read,
+    which it is made with.
     """
 
     name: ClassVar[str]
@@ -46,6 +46,7 @@ class Method(Protocol):
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
     apart: ClassVar[bool]
+    public: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
