@@ -185,7 +185,7 @@ def test_a_method_that_does_not_train_a_kind_says_which_it_trains() -> None:
         ({"method": "lazy-mil"}, "lazy-mil does not train tagger.*expected a model.*: bags;"),
         (
             {"method": "feded", "task": "text"},
-            "feded does not train text.*: relations, tagger, encoder;",
+            "feded does not train text.*tagger, encoder;",
         ),
         ({"method": "alone", "base": "lazy-mil"}, "lazy-mil does not train tagger"),
         ({"method": "fedavgg"}, "no method 'fedavgg'.*did you mean 'fedavg'"),
