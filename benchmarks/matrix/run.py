@@ -103,6 +103,7 @@ def main() -> None:
         settings.write_text(f'task = "{pair.task}"\n{SETTINGS[pair.task]}', encoding="utf-8")
         shrink(load(settings), data, given.out / "data")
         own = [f"method={pair.method}", *SMALL, *KINDS[pair.kind.name]]
+        own += ["public.share=0.2"] if pair.public and pair.task == "ner" else []
         own += ADAM if pair.method == "fedner" else ()
         own += [f"lightner.bart={given.bart}"] if pair.kind.name == "lightner" else []
         print(once(name, settings, own, given.out), flush=True)

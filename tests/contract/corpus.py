@@ -154,6 +154,12 @@ def tiny_kind(kind: str, *, options: bool = True) -> dict[str, Any]:
     return own | ({"options": {"warmup_rounds": 0}} if options else {})
 
 
+def public_sentences(folder: Path) -> Path:
+    """A file of a public set of sentences, with what is annotated in them."""
+    path = folder / "public" / "set.conll"
+    return path if path.exists() else write_conll(path, sentences("public", "set", 24))
+
+
 def tiny_text() -> dict[str, Any]:
     """Settings of a run that pretrains a BART of a tiny encoder."""
     return {
@@ -193,6 +199,8 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     if not key.exists():
         new_key(key, KEY)
     usual = {"task": task, **_usual(folder, task, overrides)}
+    if pair.method == "feded" and task == "ner":
+        usual["public"] = {"files": str(public_sentences(folder)), "format": "conll"}
     if completes or (task == "ner" and kind != "tagger"):
         usual |= tiny_kind(kind, options=completes)
     if pair.method == "fedner":  # which takes its steps with no other

@@ -130,6 +130,43 @@ ENTRIES: dict[str, Entry] = {
         ),
         asked={"take_model": ("options.download=difference",)},
     ),
+    "feded-tagger": Entry(
+        learning=(
+            "rounds=6",
+            "training.local_epochs=4",
+            "training.learning_rate=0.03",
+            "options.distil_epochs=6",
+            "model.dropout=0.1",
+        ),
+        reaches=0.85,
+        variants=(
+            ("options.download=difference", "options.wire_dtype=int8"),
+            (
+                "options.upload=probabilities",
+                "options.average=known",
+                "options.temper_student=true",
+                "model.tag_scheme=iob2",
+            ),
+            ("public.labelled=false", "model.character=bilstm", "federation.fraction=0.5"),
+        ),
+        asked={"take_model": ("options.download=difference",)},
+    ),
+    "feded-encoder": Entry(
+        learning=(
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.batch_size=4",
+            "options.distil_epochs=4",
+            "classifier.dropout=0",
+        ),
+        reaches=0.85,
+        variants=(
+            ("options.download=difference", "options.wire_dtype=int8", "public.labelled=false"),
+            ("options.average=known", "options.upload=probabilities"),
+        ),
+        asked={"take_model": ("options.download=difference",)},
+        slow=True,
+    ),
     "fedavg-relations": entry(
         "relations",
         variants=(

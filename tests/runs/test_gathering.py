@@ -455,8 +455,20 @@ def test_a_real_site_may_have_pairs_without_a_relation_only(tmp_path: Path) -> N
     assert gathered(tmp_path, parse({"task": "re", "site": tables})).specs
 
 
-def test_a_tagger_has_no_use_for_a_public_set(tmp_path: Path) -> None:
-    settings = tiny(tmp_path).model_copy(
+def test_the_public_set_of_entities_is_bare_where_nobody_looks_at_it(tmp_path: Path) -> None:
+    overrides = ("method=feded-tagger",)
+    labelled = gathered(tmp_path, tiny(tmp_path, *overrides))
+    bare = gathered(tmp_path, tiny(tmp_path, *overrides, "public.labelled=false"))
+    assert [one.text for one in bare.public] == [one.text for one in labelled.public]
+    assert any(one.entities for one in labelled.public)
+    assert not any(one.entities for one in bare.public)
+    types = [found.facts()["public"]["entities"] for found in (labelled, bare)]
+    assert (sorted(types[0]), types[1]) == (["Drug", "Effect"], {})
+    assert labelled.fingerprint != bare.fingerprint
+
+
+def test_bags_have_no_use_for_a_public_set(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=fedavg-bags").model_copy(
         update={"public": parse({"public": {"files": ["a.conll"]}}).public}
     )
     with pytest.raises(SettingsError, match="nothing uses a public set"):

@@ -7,6 +7,7 @@ says `?` where somebody has to write, and a test refuses that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,23 +65,21 @@ def told() -> list[Told]:
 
 
 def of_whom(pairs: set[str]) -> list[str]:
-    """These pairs in as few words as say it: all, kinds that all methods have, or methods."""
+    """These pairs in as few words as say it: all; kinds, or methods; kinds but under methods."""
     if pairs == set(METHODS):
         return ["all"]
-    methods = dict.fromkeys(METHODS[one].method for one in METHODS)
-    for axis, named in (("kind", list(KINDS)), ("method", list(methods))):
-        whole = {
-            name: {
-                one
-                for one, pair in METHODS.items()
-                if (pair.kind.name if axis == "kind" else pair.method) == name
-            }
-            for name in named
-        }
-        chosen = [name for name, own in whole.items() if own & pairs]
-        if set().union(*(whole[name] for name in chosen)) == pairs:
-            return chosen
-    return list(dict.fromkeys(METHODS[one].method for one in METHODS if one in pairs))
+    by_kind = {kind: {one for one in METHODS if METHODS[one].kind.name == kind} for kind in KINDS}
+    by_method: dict[str, set[str]] = {}
+    for one, pair in METHODS.items():
+        by_method.setdefault(pair.method, set()).add(one)
+    found = []
+    for named in (by_kind, by_method):
+        chosen = [name for name, own in named.items() if own & pairs]
+        rest = set().union(*(named[name] for name in chosen)) - pairs
+        without = [name for name, own in by_method.items() if own & rest]
+        if not pairs & set().union(*(by_method[name] for name in without)):
+            found.append([*chosen, *(f"not under {name}" for name in without)])
+    return min(found, key=len) if found else sorted(pairs)
 
 
 def _cells(page: str, head: str) -> list[list[str]]:
@@ -92,9 +91,11 @@ def _names(cell: str) -> list[str]:
     return [name.strip(" `") for name in cell.split(",")]
 
 
-def _kept(rows: Iterable[list[str]], column: int) -> dict[tuple[str, str], str]:
-    """What was written by hand: by step, and what stands in the second column."""
-    return {(step, row[1]): row[column] for row in rows for step in _names(row[0])}
+def _kept(rows: list[list[str]], column: int) -> dict[tuple[str, str], str]:
+    """What was written by hand: by step and second column, or by a step that has one row alone."""
+    found = {(step, row[1]): row[column] for row in rows for step in _names(row[0])}
+    once = Counter(step for step, _ in found)
+    return found | {(step, ""): cell for (step, _), cell in found.items() if once[step] == 1}
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -108,7 +109,8 @@ def by_step(page: str) -> list[str]:
     found = []
     for one in told():
         of = ", ".join(one.of)
-        reveals = next((kept[step, of] for step in one.steps if (step, of) in kept), UNWRITTEN)
+        places = [(step, whom) for step in one.steps for whom in (of, "")]
+        reveals = next((kept[place] for place in places if place in kept), UNWRITTEN)
         seen = "/".join(dict.fromkeys(seen for _, seen in one.fields.values()))
         what = "; ".join(f"`{name}`: {what}" for name, (what, _) in one.fields.items())
         found.append(f"| {_quoted(one.steps)} | {of} | {what} | {seen} | {reveals} |")

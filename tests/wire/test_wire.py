@@ -2,7 +2,9 @@
 
 A pair sends what its kind says of text, and what its method does. `kinds/NAME.txt` holds the steps
 with which a kind's text is described, the fields of its form, wherever a message holds it, and its
-counts; `methods/NAME.txt` the method's own steps, the same for all its kinds but for these.
+counts; `kinds/NAME-on-public.txt` holds those of a kind that is another one under methods that give
+all sites a public set. `methods/NAME.txt` holds the method's own steps, the same for all its kinds
+but for these.
 
 After a change that is meant, write the tables anew and look at the difference as a security office
 would: `python tests/wire/test_wire.py`, then `git diff tests/wire docs`. It writes the tables of
@@ -20,7 +22,7 @@ import pytest
 from confide.errors import SettingsError
 from confide.federation.forms import forms_of
 from confide.federation.wire import WireRow, wire_table
-from confide.kinds import KINDS
+from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.protocol import Kind
 from confide.methods import METHODS, Method, wire
 from wire import pages
@@ -104,6 +106,11 @@ def whole(kind: str, method: str) -> list[str]:
     return found
 
 
+def table_of(kind: Kind) -> str:
+    """The file of a kind; one that is another under methods with a public set has two."""
+    return kind.name if kind is KINDS[kind.name] else f"{kind.name}-on-public"
+
+
 def path_of(axis: str, name: str) -> Path:
     return FOLDER / axis / f"{name}.txt"
 
@@ -115,7 +122,7 @@ def locked(axis: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_leaves_a_site_is_what_was_reviewed(name: str) -> None:
-    kind, method = METHODS[name].kind.name, METHODS[name].method
+    kind, method = table_of(METHODS[name].kind), METHODS[name].method
     reviewed = whole(locked("kinds", kind), locked("methods", method))
     changes = [line for line in difflib.ndiff(reviewed, lines(wire(name))) if line[0] in "+-"]
     advice = ADVICE.format(
@@ -127,7 +134,8 @@ def test_what_leaves_a_site_is_what_was_reviewed(name: str) -> None:
 
 
 def test_every_table_belongs_to_a_kind_or_a_method() -> None:
-    named = {"kinds": set(KINDS), "methods": {pair.method for pair in METHODS.values()}}
+    kinds = {table_of(kind) for kind in (*KINDS.values(), *ON_PUBLIC.values())}
+    named = {"kinds": kinds, "methods": {pair.method for pair in METHODS.values()}}
     assert {axis: {path.stem for path in FOLDER.glob(f"{axis}/*")} for axis in named} == named
     assert not list(FOLDER.glob("*.txt"))
 
@@ -167,7 +175,7 @@ def test_what_a_step_reveals_and_how_much_it_is_was_written() -> None:
 if __name__ == "__main__":
     for pair in METHODS.values():
         texts = {
-            ("kinds", pair.kind.name): written(of_a_kind(pair.kind)),
+            ("kinds", table_of(pair.kind)): written(of_a_kind(pair.kind)),
             ("methods", pair.method): of_a_method(pair),
         }
         for place, text in texts.items():

@@ -8,6 +8,7 @@ from confide.kinds.lightner import LightnerKind
 from confide.kinds.protocol import Kind
 from confide.kinds.relations import RelationKind
 from confide.kinds.tagger import TaggerKind
+from confide.kinds.tagger.public import PublicTaggerKind
 from confide.kinds.text import TextKind
 
 KINDS: dict[str, Kind] = {
@@ -22,3 +23,6 @@ KINDS: dict[str, Kind] = {
     )
 }
 """By their names, those of tasks in the order of the documentation."""
+
+ON_PUBLIC: dict[str, Kind] = KINDS | {"tagger": PublicTaggerKind()}
+"""The same as they are under a method that gives all sites a public set."""

@@ -52,8 +52,21 @@ class Bench:
         return self.modeller.initial(0)
 
 
-class EntityForm(Protocol):
-    """The form of a kind that finds entities.
+class DeskForm(Protocol):
+    """What the desk of a kind that finds entities asks of its form."""
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the entity types."""
+        ...
+
+    def bench(self, site: Site) -> Bench:
+        """That of the site's process. Raises Refusal where its encoder or key is another."""
+        ...
+
+
+class EntityForm(DeskForm, Protocol):
+    """The form of a kind that finds entities, for methods that look into its model.
 
     `slope` ends the name of the part by whose gradient sentences can be compared; `head` is the
     part whose shape follows from the types, if there is one.
@@ -63,11 +76,6 @@ class EntityForm(Protocol):
     head: ClassVar[str]
     private: ClassVar[Sequence[str]]
 
-    @property
-    def types(self) -> list[str]:
-        """Names of the entity types."""
-        ...
-
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; `types`: with those of its text only.
 
@@ -75,16 +83,12 @@ class EntityForm(Protocol):
         """
         ...
 
-    def bench(self, site: Site) -> Bench:
-        """That of the site's process. Raises Refusal where its encoder or key is another."""
-        ...
-
     def parameters(self, first: Arrays) -> int:
         """Numbers of the whole model, whose first weights are these."""
         ...
 
 
-E = TypeVar("E", bound=EntityForm)
+E = TypeVar("E", bound=DeskForm)
 
 
 class EntityDesk(Generic[E]):

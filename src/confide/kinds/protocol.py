@@ -95,9 +95,30 @@ class Form(Protocol):
         ...
 
 
+class PublicSet(Protocol):
+    """Text that the server and all sites may read, without what is annotated there; a message.
+
+    `name` is a number from its content.
+    """
+
+    @property
+    def name(self) -> int:
+        """A number from the content."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many things a model predicts there, each a class; the same at every place."""
+        ...
+
+    def check(self) -> None:
+        """Raise Refusal where it contradicts itself, or is too large."""
+        ...
+
+
 F = TypeVar("F", bound=Form)
 S = TypeVar("S")
-P = TypeVar("P")
+P = TypeVar("P", bound=PublicSet)
 D = TypeVar("D", bound=Desk)
 
 

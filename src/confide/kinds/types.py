@@ -6,7 +6,7 @@ and, where one is named, a digest of its public encoder or BART. What never does
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from confide.errors import DataError, GuardError
@@ -20,6 +20,7 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.context import with_encoder
 from confide.kinds.vocabulary import training_examples
 from confide.settings import Settings as RunSettings
+from confide.text.document import Document
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,13 @@ def agree_on_types(
     step: Step = DESCRIBE_TYPES,
     name: str = "",
     digest: str = "",
+    public: Sequence[Document] = (),
+    called: str = "",
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
     """T: the union of what the sites annotate, or what the settings declare; and their replies.
+
+    A public set whose annotation is looked at adds its types to the union. `digest` is that of the
+    files of this `name`, which an error has `called` something else than the kind of model.
 
     A site with another encoder than the server, or with a type that is not declared, is left out.
     Raises FederationError and DataError where too few are left, DataError where nobody annotates a
@@ -101,7 +107,7 @@ def agree_on_types(
     """
     replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name), round=0)
     digests = {site: reply.digest for site, reply in replies.items()}
-    same = with_encoder(federation, step, digests, ours=digest, name=run.model.kind)
+    same = with_encoder(federation, step, digests, ours=digest, name=called or run.model.kind)
     replies = {site: replies[site] for site in same}
     declared = list(run.data.types)
     if declared:
@@ -112,6 +118,8 @@ def agree_on_types(
             "no site has a single annotated entity in its training text",
             fix="check the tag maps and formats with `confide data check`",
         )
+    if run.public.labelled:
+        seen |= {entity.type for document in public for entity in document.entities}
     return declared or sorted(seen), replies
 
 

@@ -28,9 +28,12 @@ from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, predict_spans
 from confide.learning.slopes import last_layer_slopes
+from confide.learning.teaching import Lesson, said_of_tokens, taught_by
 from confide.learning.weights import initial
 from confide.models import tagger
 from confide.models.chain_rule import token_losses
+from confide.models.crf import negative_log_likelihood
+from confide.models.marginals import log_marginals
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
 
@@ -153,6 +156,57 @@ class CrfModeller:
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
         return gradients(own, lambda: tagger.loss(own, batch), seed=seed, clip=clip)
 
+    def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
+        """logits_TY of every token: the logarithms of its marginals."""
+        own = _tagger(model)
+        was_training = own.training
+        own.eval()
+
+        def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            for batch in predict_batches(text, tokens_per_batch=_PER_BATCH):
+                yield batch.windows_B, _marginals(own, batch, own(batch))
+
+        with torch.inference_mode():
+            found = said_of_tokens(text.windows, said(), tags=len(self.tags))
+        own.train(was_training)
+        return found
+
+    def distil(
+        self,
+        model: nn.Module,
+        encoded: EncodedSplit,
+        *,
+        lesson: Lesson,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains in place: what others say of each token is held against the CRF's marginals.
+
+        The ordinary loss is that of `fit`, the CRF's negative log-likelihood. Raises DataError
+        where there is no row.
+        """
+        own, text = _tagger(model), encoded.encoded
+        soft = taught_by(lesson, text.windows)
+
+        def loss(batch: TaggerBatch) -> Tensor:
+            emissions_BLY = own(batch)
+            said_BLY = _marginals(own, batch, emissions_BLY)
+            loss_B = soft(said_BLY, batch.windows_B, batch.lengths_B).to(emissions_BLY.dtype)
+            if not lesson.labelled:
+                return loss_B
+            return loss_B + negative_log_likelihood(
+                emissions_BLY, own.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+            )
+
+        def batches(seed: int) -> Iterator[TaggerBatch]:
+            return train_batches(
+                text, batch_size=batch_size, seed=seed, word_dropout=self.word_dropout
+            )
+
+        return train(own, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
     def slopes(self, model: nn.Module, encoded: EncodedSplit) -> Slopes:
         """The gradients of each row's two losses by the weight below the CRF, without dropout."""
         own = _tagger(model)
@@ -190,6 +244,10 @@ def _batch_slopes(
         return _split(emissions_BLY, model, batch, encoded=encoded)
 
     return last_layer_slopes(model.crf.linear, lambda: model(batch), losses=losses)
+
+
+def _marginals(model: Tagger, batch: TaggerBatch, emissions_BLY: Tensor) -> Tensor:
+    return log_marginals(emissions_BLY, model.crf.scores(), lengths_B=batch.lengths_B)
 
 
 def _tagger(model: nn.Module) -> Tagger:

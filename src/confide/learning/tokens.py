@@ -11,11 +11,11 @@ of the last layer's weight.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import FoundSpan, paths_of
 from confide.learning.rows import only_rows
 from confide.learning.slopes import last_layer_slopes
+from confide.learning.teaching import Lesson, said_of_tokens, taught_by
 from confide.learning.windows import joined
 from confide.models.crf import Scores
 from confide.models.products import widen
@@ -169,14 +170,48 @@ class TokenModeller:
                 source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
             return source_B + target_B
 
-        def batches(seed: int) -> Iterator[TokenBatch]:
-            return train_token_batches(encoded, batch_size=batch_size, seed=seed)
+        how = _Epochs(epochs, batch_size, optimiser, seed)
+        return _train(model, encoded, loss, how)
 
-        body: Any = model.encoder
-        read = np.append(encoded.text.ids_N, encoded.text.padding)
-        table = only_rows(model, body.get_input_embeddings(), read)
-        with table if optimiser.keeps_still else nullcontext():
-            return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+    def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
+        """logits_TY of every word."""
+        was_training = model.training
+        model.eval()
+
+        def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
+                yield batch.rows_B, model(batch)
+
+        with torch.inference_mode():
+            found = said_of_tokens(text.windows, said(), tags=len(self.tags))
+        model.train(was_training)
+        return found
+
+    def distil(
+        self,
+        model: nn.Module,
+        encoded: EncodedTokens,
+        *,
+        lesson: Lesson,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Trains in place: what others say of each word is held against the model's own softmax.
+
+        The ordinary loss is that of `fit`, the sum over words. Raises DataError where there is no
+        row.
+        """
+        soft = taught_by(lesson, encoded.text.windows)
+
+        def loss(batch: TokenBatch) -> Tensor:
+            logits_BLY = model(batch)
+            loss_B = soft(logits_BLY, batch.rows_B, batch.lengths_B)
+            return loss_B + word_losses(logits_BLY, batch).sum(1) if lesson.labelled else loss_B
+
+        how = _Epochs(epochs, batch_size, optimiser, seed)
+        return _train(model, encoded, loss, how)
 
     def gradient(
         self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
@@ -212,6 +247,32 @@ class TokenModeller:
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return pieces_of_words(self.encoder.loaded.tokenizer, sentences)
+
+
+class _Epochs(NamedTuple):
+    """How often, in which steps and in which order a text is read."""
+
+    epochs: int
+    batch_size: int
+    optimiser: Optimiser
+    seed: int
+
+
+def _train(
+    model: nn.Module, encoded: EncodedTokens, loss: Callable[[TokenBatch], Tensor], how: _Epochs
+) -> FitReport:
+    """Train in place; meanwhile the model has only the rows of pieces that this text reads."""
+
+    def batches(seed: int) -> Iterator[TokenBatch]:
+        return train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
+
+    body: Any = model.encoder
+    read = np.append(encoded.text.ids_N, encoded.text.padding)
+    table = only_rows(model, body.get_input_embeddings(), read)
+    with table if how.optimiser.keeps_still else nullcontext():
+        return train(
+            model, batches, loss, epochs=how.epochs, optimiser=how.optimiser, seed=how.seed
+        )
 
 
 def split_loss(model: nn.Module, batch: TokenBatch) -> tuple[Tensor, Tensor]:

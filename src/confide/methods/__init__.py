@@ -11,7 +11,7 @@ from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
-from confide.kinds import KINDS
+from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.protocol import Kind, steps_of
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt
@@ -31,8 +31,8 @@ class Method(Protocol):
 
     `apart`: it is for sites of which each annotates some of the types. `personal`: every site ends
     with a model of its own, part of which is in its memory only. `keyed`: who has no key of the
-    sites cannot use the model. `public` is text that the server and all sites may read, for a
-    method that makes use of it.
+    sites cannot use the model. `public`: it gives all sites text that they and the server may read,
+    which it is made with.
     """
 
     name: ClassVar[str]
@@ -46,6 +46,7 @@ class Method(Protocol):
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
     apart: ClassVar[bool]
+    public: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
@@ -82,7 +83,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAtt: _EVERY,
     Chain: _EVERY,
     FedNER: (*_ENTITIES, "relations"),
-    FedED: ("relations",),
+    FedED: ("relations", "tagger", "encoder"),
     LazyMil: ("bags",),
     PseudoComplete: _ENTITIES,
 }
@@ -146,7 +147,7 @@ def _with(message: Any, types: tuple[type, ...]) -> Any:
 METHODS: dict[str, type[Method]] = {
     pair.name: pair
     for method, kinds in (CROSSED | plugged()).items()
-    for pair in (paired(method, KINDS[kind]) for kind in kinds)
+    for pair in (paired(method, (ON_PUBLIC if method.public else KINDS)[kind]) for kind in kinds)
 }
 """By the names that `Settings.trained_by` gives: METHOD-KIND."""
 

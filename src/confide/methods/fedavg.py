@@ -237,6 +237,7 @@ class FedAvg:
     Memory: ClassVar[Any] = Kept
     personal: ClassVar[bool] = False
     apart: ClassVar[bool] = False
+    public: ClassVar[bool] = False
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 

@@ -18,7 +18,13 @@ import numpy as np
 from confide.data.batches.bags import Same
 from confide.data.batches.completing import only
 from confide.data.corpus.corpora import locate
-from confide.data.corpus.facts import count_relations, fingerprint, kinds_of, part_facts
+from confide.data.corpus.facts import (
+    count_entities,
+    count_relations,
+    fingerprint,
+    kinds_of,
+    part_facts,
+)
 from confide.data.corpus.masking import masked
 from confide.data.corpus.pairing import apart, grouped
 from confide.data.corpus.partitions import deal_pairs, group_of, partition
@@ -34,6 +40,11 @@ from confide.text.retag import check_types, retag
 
 PARTS = ("train", "dev", "test")
 Parts = dict[str, list[Document]]
+PUBLIC: dict[str, dict[str, Any]] = {
+    "ner": {"entities": (), "relations": ()},
+    "re": {"relations": ()},
+}
+"""The tasks that may have a public set, and what its documents are without what is annotated."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,10 @@ class Gathered:
             },
         }
         if self.public:
+            found = count_entities if self.task == "ner" else count_relations
             facts["public"] = {
                 "documents": len(self.public),
-                "relations": count_relations(self.public),
+                "entities" if self.task == "ner" else "relations": found(self.public),
                 "problems": kinds_of(self.public_problems),
             }
         if self.apart:
@@ -129,9 +141,11 @@ def public_set(settings: Settings, problems: list[Problem] | None = None) -> tup
     What did not fit is added to `problems`. Raises SettingsError, MissingDataError, FormatError,
     DataError.
     """
-    if settings.task != "re" and (settings.public.files or settings.public.share):
+    if settings.task not in PUBLIC and (settings.public.files or settings.public.share):
         raise SettingsError(
-            "nothing uses a public set here", expected='task = "re"', got=f'"{settings.task}"'
+            "nothing uses a public set here",
+            expected=" or ".join(f'task = "{task}"' for task in PUBLIC),
+            got=f'"{settings.task}"',
         )
     if not settings.public.files:
         return ()
@@ -315,10 +329,14 @@ def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], l
 
 
 def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
-    """Public documents, without their relations where nobody shall look at these."""
+    """Public documents, without what is annotated where nobody shall look at it.
+
+    Of relations, entities stay: between which there may be one has to be known.
+    """
     if settings.public.labelled:
         return list(documents)
-    return [replace(document, relations=()) for document in documents]
+    hidden: dict[str, Any] = PUBLIC[settings.task]
+    return [replace(document, **hidden) for document in documents]
 
 
 def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:

@@ -29,7 +29,7 @@ def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
         what = "not labelled" if gathered.public else "no public set"
         raise SettingsError(
             "public-only has nothing to learn from",
-            expected="a public set whose relations are annotated",
+            expected="an annotated public set",
             got=what,
             fix="name files, or a share of the corpus, in [public]",
         )

@@ -51,6 +51,7 @@ from confide.kinds.tagger.form import (
     shape_of,
     vocabulary_for,
 )
+from confide.kinds.tagger.public import PublicTaggerForm
 from confide.methods import Method, method_of
 from confide.runs.folder import RunFolder
 from confide.settings import Settings, Task
@@ -102,11 +103,12 @@ class ReleasedBart(LightnerForm):
 
 
 OF_A_PUBLIC_MODEL: dict[type, tuple[str, type[Any]]] = {
+    PublicTaggerForm: (FILE, Released),
     RelationForm: (RELATIONS, ReleasedRelations),
     EncoderForm: (TOKENS, ReleasedTokens),
     LightnerForm: (BART, ReleasedBart),
 }
-"""Forms of models that read a public encoder's pieces, and how they are released."""
+"""Forms of models that read a public encoder's pieces, or public words; how they are released."""
 
 
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:

@@ -132,7 +132,7 @@ class PublicTable(Table):
     """The public set: text that the server and all sites may read.
 
     Its own `files`; or, of one corpus that is dealt to sites, this `share` of the training
-    documents. `labelled = false`: nobody looks at its relations.
+    documents. `labelled = false`: nobody looks at its relations; of task `ner`, at its entities.
     """
 
     files: Paths = ()

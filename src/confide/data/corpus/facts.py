@@ -42,6 +42,12 @@ def part_facts(
     return {**facts, "problems": kinds_of([*problems, *left_out])}
 
 
+def count_entities(documents: Iterable[Document]) -> dict[str, int]:
+    """How many entities of each type are annotated."""
+    types = Counter(entity.type for document in documents for entity in document.entities)
+    return dict(sorted(types.items()))
+
+
 def count_relations(documents: Iterable[Document]) -> dict[str, int]:
     """How many relations of each type are annotated."""
     types = Counter(relation.type for document in documents for relation in document.relations)

@@ -18,13 +18,21 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
 from confide.kinds.entities import (
     Bench,
-    EntityDesk,
     EntityExtractor,
     EntityKind,
+    Modeller,
     extractor_with,
     other_files,
 )
+from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.sentences import (
+    PublicSentences,
+    SentenceDesk,
+    SentenceStudent,
+    public_sentences,
+    tags_of,
+)
 from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
@@ -67,9 +75,18 @@ class EncoderForm:
         """None: pieces are not a common vocabulary of the sites."""
         return ()
 
-    def at(self, site: Site) -> EntityDesk[EncoderForm]:
+    @property
+    def classes(self) -> int:
+        """Tags; the one outside of entities is the first."""
+        return len(tags_of(self))
+
+    def at(self, site: Site) -> SentenceDesk[EncoderForm]:
         """The desk of this form at a site."""
-        return desk_at(site, self, EntityDesk[EncoderForm])
+        return desk_at(site, self, SentenceDesk[EncoderForm])
+
+    def taught(self, modeller: Modeller, how: How) -> Modeller:
+        """What trains it: nothing of `how` changes that."""
+        return modeller
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; `types`: with those of its text only."""
@@ -108,8 +125,8 @@ class EncoderForm:
 def describe_types_and_encoder(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
-    """Look the encoder up, and what is annotated in the training text."""
-    return described(site, encoder_of(site, ask.encoder).digest), memory
+    """Look the encoder up, if one is named, and what is annotated in the training text."""
+    return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
 
 
 DESCRIBE = describing(describe_types_and_encoder)
@@ -122,6 +139,18 @@ class EncoderKind(EntityKind):
     Form: ClassVar[type] = EncoderForm
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
+    Public: ClassVar[type] = PublicSentences
+
+    def public(
+        self, form: EncoderForm, documents: Sequence[Document]
+    ) -> tuple[PublicSentences, list[str]]:
+        """The sentences of a public set, and their tags. Raises SettingsError: there is none."""
+        return public_sentences(documents, tags_of(form))
+
+    def student(self) -> SentenceStudent[EncoderForm]:
+        """The server's own model, that learns from the sites' predictions."""
+        return SentenceStudent()
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -129,7 +158,7 @@ class EncoderKind(EntityKind):
         own = run.classifier
         digest = find_encoder(own.encoder).digest
         types, replies = agree_on_types(
-            run, federation, step=DESCRIBE, name=own.encoder, digest=digest
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
         )
         form = EncoderForm(
             types=types,

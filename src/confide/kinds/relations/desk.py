@@ -59,7 +59,7 @@ class Looked:
 class RelationDesk:
     """A relation classifier at a site.
 
-    Besides what every desk does, it predicts other examples than the site's own (`logits`).
+    Besides what every desk does, it predicts other examples than the site's own (`predicted`).
     """
 
     def __init__(self, site: Site, form: RelationForm) -> None:
@@ -171,7 +171,11 @@ class RelationDesk:
         scoring = SCORING["re"]
         return scoring.value(scoring.scores(counts), by) if counts.confusion else None
 
-    def logits(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
+    def known_classes(self) -> list[bool]:
+        """For each class whether the site annotates it."""
+        return self.known
+
+    def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
         """logits_SR of public examples, which are encoded once in a process."""
         sets: dict[Any, EncodedRelations] = self.site.scratch.setdefault("public sets", {})
         bench = self.bench

@@ -89,6 +89,11 @@ class RelationForm(PairForm):
         found = {relation.type for document in site.train for relation in document.relations}
         return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
 
+    @property
+    def classes(self) -> int:
+        """Relations; none is the first."""
+        return len(self.relations)
+
     def first(self, seed: int) -> Arrays:
         """Encoder, rows for the marks and a linear layer: all of it is trained."""
         return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))

@@ -1,15 +1,13 @@
 """A public set of relation examples: text that the server and all sites may read.
 
-A site predicts it with the model that it has (`RelationDesk.logits`); the server's own model, the
-student, learns from what the sites predict.
+A site predicts it with the model that it has (`RelationDesk.predicted`); the server's own model,
+the student, learns from what the sites predict.
 
 Shapes: S public examples, R classes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +20,11 @@ from torch import Tensor
 
 from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch
 from confide.data.batches.relations import NO_RELATION, RelationExample, candidates
-from confide.errors import SettingsError
+from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder
 from confide.kinds.how import How
+from confide.kinds.public import MIB, check_named, named, no_public_set
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.learning.relations import fit_relations
 from confide.learning.weights import arrays, load
@@ -34,7 +33,6 @@ from confide.models.relation import RelationClassifier
 from confide.text.document import Document
 
 Spans = list[tuple[int, int]]
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,17 @@ class PublicExamples:
     tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
     name: int = carries("a number from the content of the public examples", was="public")
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
+        """Examples: each is predicted."""
         return len(self.texts)
+
+    def check(self) -> None:
+        """Raise Refusal where a field is not about all examples, or the name not theirs."""
+        others = (self.heads, self.tails, self.head_types, self.tail_types)
+        if not self.texts or any(len(each) != len(self.texts) for each in others):
+            raise Refusal("bad-ask")
+        check_named(self)
 
     def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
         """The same as examples; `labels` are the server's, where it has some."""
@@ -77,10 +84,7 @@ def public_of(
     """
     examples = candidates(documents, rules_of(form)).examples
     if not examples:
-        raise SettingsError(
-            "FedED needs a public set, text with pairs of entities that all sites may read",
-            fix="name its files in [public], or take a `share` of a corpus that is dealt",
-        )
+        raise no_public_set("text with pairs of entities")
     content: dict[str, list[Any]] = {
         "texts": [one.text for one in examples],
         "heads": [[tuple(span) for span in one.head] for one in examples],
@@ -88,9 +92,7 @@ def public_of(
         "head_types": [one.head_type for one in examples],
         "tail_types": [one.tail_type for one in examples],
     }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-    public = PublicExamples(**content, name=int.from_bytes(digest[:4], "big"))
-    return public, [one.relation for one in examples]
+    return PublicExamples(**content, name=named(content)), [one.relation for one in examples]
 
 
 class RelationStudent:

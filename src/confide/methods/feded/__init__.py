@@ -7,12 +7,15 @@ In every round some sites get the central model, train it on their own examples,
 public set. The server averages the predictions, softens them, and trains the central model to say
 the same of the public set, and what its labels say (Algorithm 1, Eq. 4 to 6).
 
-What leaves a site: at the start which public encoder it has, names of relations and entity types;
-in a round its predictions of the public examples, of which the server keeps only the sum, a loss
-and numbers of examples; counts of right and wrong relations.
-What never does: text, examples, weights, gradients, predictions of its own text.
+A kind says what is predicted there, the rows of the set: of relations each pair of entities, as in
+the paper; of entities each token, whose classes are the tags.
+
+What leaves a site: at the start which public encoder it has, names of relations and entity types,
+and of entities how many training sentences it has; in a round its predictions of the public set, of
+which the server keeps only the sum, a loss and numbers of examples; counts of right answers.
+What never does: text, examples, words, weights, gradients, predictions of its own text.
 What predictions may still tell: they are a function of a model that was trained on the text, a few
-numbers for each public example. docs/methods/feded.md says more.
+numbers for each public row. docs/methods/feded.md says more.
 
 Where we differ from the paper or decide what it leaves open:
 - logits are averaged (`upload = "probabilities"`: these), since Eq. 5 calls p the logit;
@@ -26,8 +29,11 @@ Where we differ from the paper or decide what it leaves open:
   tested at the end is sent whole;
 - an unlabelled public set (`public.labelled = false`): the first part of Eq. 6 is left out;
 - sites with other relation sets (`knows` of a site): `average = "known"` takes the mean of a
-  relation over the sites that annotate it. A relation that no site asked knows is learnt from the
-  public set's labels alone.
+  class over the sites that annotate it. One that no site asked knows is learnt from the public
+  set's labels alone;
+- entities: Eq. 4 to 6 for each token, summed over a sentence. What a CRF says of a token are its
+  marginals; their logarithms are the logits;
+- the words of a tagger are those of the public set (`kinds.tagger.public`), so there is no key.
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.protocol import F, P, State, scores_from, settle
+from confide.kinds.public import PublicKind
 from confide.methods.fedavg import FedAvg
 from confide.methods.feded.steps import (
     SCORE_MODEL,
@@ -90,8 +97,8 @@ class FedEDState(State[F], Generic[F, P]):
     `behind` are the sites that did not take the last difference, and need the model whole.
     """
 
-    public: P = carries("the public examples")
-    labels: list[str] = carries("relation of each public example; empty without labels")
+    public: P = carries("the public set")
+    labels: list[str] = carries("class of each of its rows; empty without labels")
     version: int = carries("which central model this is")
     behind: list[str] = carries("sites that do not keep it")
 
@@ -109,18 +116,20 @@ class FedED(FedAvg):
     Settings: ClassVar[type] = FedEDSettings
     State: ClassVar[Any] = FedEDState
     Memory: ClassVar[Any] = PublicKept
+    public: ClassVar[bool] = True
+    kind: ClassVar[PublicKind]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
         self._public = public
-        self._student = self.kind.student()  # type: ignore[attr-defined]
+        self._student = self.kind.student()
 
     def start(self, federation: Federation) -> FedEDState[Any, Any]:
-        """Agree on the classifier, give the public set out, and draw the first weights."""
+        """Agree on the model, give the public set out, and draw the first weights."""
         labels: list[str] = []
 
         def with_public(form: Any) -> TakePublic[Any, Any]:
-            public, found = self.kind.public(form, self._public)  # type: ignore[attr-defined]
+            public, found = self.kind.public(form, self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)
 
@@ -155,8 +164,8 @@ class FedED(FedAvg):
             how=how,
             version=state.version,
             public=state.public.name,
-            examples=len(state.public),
-            classes=len(state.form.relations),
+            examples=state.public.rows,
+            classes=state.form.classes,
             upload=own.upload,
             average=own.average,
             wire_dtype=own.wire_dtype,

@@ -1,12 +1,13 @@
 """What a site is asked under FedED, and what it answers.
 
-Shapes: S public examples, R classes, Q = R - 1 columns of predictions.
+Shapes: S rows of the public set (examples, or tokens of sentences: the kind knows), R classes,
+Q = R - 1 columns of predictions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
 from confide.kinds.protocol import HELD_OUT, F, Kept, P, S, Taken, check_taken, taken
+from confide.kinds.public import PublicForm
 from confide.learning.relations import probabilities
 
 NONE_YET = 0
@@ -29,26 +31,26 @@ NONE_YET = 0
 
 @dataclass(frozen=True)
 class TakePublic(Generic[F, P]):
-    """Keep the form of the model, and the public examples without their labels."""
+    """Keep the form of the model, and the public set without its labels."""
 
     form: F = carries("the form of the model")
-    public: P = carries("the public examples")
+    public: P = carries("the public set")
 
 
 @dataclass(frozen=True)
 class PublicKept(Kept[F], Generic[F, P]):
     """What a site keeps: the same, and the central model, where only differences are sent."""
 
-    public: P = carries("the public examples")
+    public: P = carries("the public set")
     version: int = carries("which central model this is")
     weights: Arrays = carries("the central model; empty where it is sent whole")
 
 
 @dataclass(frozen=True)
 class PublicTaken(Taken):
-    """A site has the form and the public examples."""
+    """A site has the form and the public set."""
 
-    public: int = carries("a number from the content of the public examples")
+    public: int = carries("a number from the content of the public set")
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,13 @@ class ModelTaken:
 
 @dataclass(frozen=True)
 class TrainAndPredict:
-    """Train from the central model on your own examples, and predict the public ones."""
+    """Train from the central model on your own examples, and predict the public set."""
 
     weights: Arrays = carries("the central model; empty: the one that the site keeps")
     how: How = carries("how a site trains")
     version: int = carries("which central model this is")
-    public: int = carries("a number from the content of the public examples")
-    examples: int = carries("how many these are")
+    public: int = carries("a number from the content of the public set")
+    examples: int = carries("how many rows it has, of which each is predicted")
     classes: int = carries("how many classes the model has")
     upload: str = carries("what is predicted: logits or probabilities")
     average: str = carries("whose predictions of a class enter the mean: all or known")
@@ -85,15 +87,15 @@ class TrainAndPredict:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the trained model says of the public examples, and of nothing else."""
+    """What the trained model says of the public set, and of nothing else."""
 
     said_SQ: NDArray[np.int8 | np.float16 | np.float32] = carries(
-        "of each public example, logits of all relations against no relation, or probabilities"
+        "of each public row, logits of all classes but the first against it, or probabilities"
     )
     knows: dict[str, NDArray[np.float32]] = carries(
-        "for each relation whether the site annotates it; average = known only", legend="R"
+        "for each class whether the site annotates it; average = known only", legend="R"
     )
-    public: int = carries("a number from the content of the public examples")
+    public: int = carries("a number from the content of the public set")
     sites: int = carries("1, so that the sum says how many sites these are")
     loss: float = carries("mean training loss per example")
     sentences: int = carries("examples trained on, over all epochs")
@@ -114,15 +116,15 @@ class ScoreModel:
 def take_public_set(
     site: Site, memory: object, ask: TakePublic[F, P], turn: Turn
 ) -> tuple[PublicTaken, PublicKept[F, P]]:
-    """Keep the form of the model and the public examples."""
+    """Keep the form of the model and the public set, if it is one."""
+    ask.public.check()
     own = taken(site, ask.form)
     kept = PublicKept(ask.form, ask.public, NONE_YET, {})
-    public: Any = ask.public
-    return PublicTaken(own.size, own.vectors, public.name), kept
+    return PublicTaken(own.size, own.vectors, ask.public.name), kept
 
 
-def check_public(ask: TakePublic[Any, Any], reply: PublicTaken) -> None:
-    """Raise GuardError where the site has other public examples."""
+def check_public(ask: TakePublic[F, P], reply: PublicTaken) -> None:
+    """Raise GuardError where the site has another public set."""
     check_taken(ask, reply)
     if reply.public != ask.public.name:
         raise GuardError("public is the number of another public set")
@@ -147,7 +149,7 @@ def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
         raise GuardError("version is not the one that was sent")
 
 
-def model_at(memory: PublicKept[Any, Any], ask: TrainAndPredict | ScoreModel) -> Arrays:
+def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arrays:
     """The central model: as it was sent, or as the site keeps it. Raises Refusal."""
     if ask.weights:
         return ask.weights
@@ -162,15 +164,15 @@ def model_at(memory: PublicKept[Any, Any], ask: TrainAndPredict | ScoreModel) ->
 def train_and_predict(
     site: Site, memory: PublicKept[F, P] | None, ask: TrainAndPredict, turn: Turn
 ) -> tuple[Predicted, PublicKept[F, P]]:
-    """Train on the site's own examples; the predictions of the public ones (Algorithm 1)."""
+    """Train on the site's own examples; the predictions of the public set (Algorithm 1)."""
     memory = known(memory)
-    public: Any = memory.public
-    if ask.public != public.name or ask.examples != len(public):
+    public, form = memory.public, cast(PublicForm, memory.form)
+    if (ask.public, ask.examples, ask.classes) != (public.name, public.rows, form.classes):
         raise Refusal("other-public-set")
-    desk: Any = memory.form.at(site)
+    desk = form.at(site)
     fitted = desk.fit(model_at(memory, ask), ask.how, seed=turn.seed)
-    logits_SR = desk.logits(fitted.weights, public)
-    knows_R = np.array(desk.known if ask.average == "known" else [True] * ask.classes)
+    logits_SR = desk.predicted(fitted.weights, public)
+    knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
     reply = Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
@@ -221,11 +223,11 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
     if any(not np.isin(array, (0.0, 1.0)).all() for array in reply.knows.values()):
         raise GuardError("knows holds what is neither yes nor no")
     if any(array[0] != 1.0 for array in reply.knows.values()):
-        raise GuardError("knows leaves out the class of pairs without a relation")
+        raise GuardError("knows leaves out the class of what is nothing, which all sites know")
 
 
 def numbers_of_predicted(ask: TrainAndPredict) -> dict[str, int]:
-    """How many numbers a reply holds: a prediction for each example and relation."""
+    """How many numbers a reply holds: a prediction for each row and class but the first."""
     return {"said_SQ": ask.examples * (ask.classes - 1), "knows": ask.classes}
 
 
@@ -237,7 +239,7 @@ def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Pr
 
 
 def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
-    """Which relations a site, or how many sites, annotate; None where that does not matter."""
+    """Which classes a site, or how many sites, annotate; None where that does not matter."""
     known_R: NDArray[np.float32] | None = reply.knows.get("R")
     return None if known_R is None else known_R[None, 1:]
 

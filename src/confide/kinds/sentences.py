@@ -1,0 +1,220 @@
+"""A public set for kinds that find entities: sentences, of which each site predicts every token.
+
+The sentences travel cut into tokens, so all places read the same rows, however long a window of
+their model is. What is annotated there does not travel: the server alone may have it.
+
+Shapes: T tokens of all sentences, Y tags, the one outside of entities first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.batches.encoding import TagScheme, TagSet
+from confide.data.batches.examples import Example, Span, examples_from
+from confide.errors import SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays, carries
+from confide.kinds.context import with_cached
+from confide.kinds.entities import DeskForm, EntityDesk, EntityExtractor, Modeller
+from confide.kinds.how import How
+from confide.kinds.public import MIB, check_named, named, no_public_set
+from confide.kinds.types import own_types
+from confide.learning.teaching import Lesson, Teachable
+from confide.learning.weights import load, trained
+from confide.text.document import Document
+
+MOST_TOKENS = 250_000
+"""Of a public set, some ten thousand sentences: every site predicts each of them in every round."""
+
+
+@dataclass(frozen=True)
+class PublicSentences:
+    """Public sentences without what is annotated. `name` is a number from their content."""
+
+    sentences: list[list[str]] = carries("the tokens of each public sentence", most=8 * MIB)
+    name: int = carries("a number from the content of the public sentences")
+
+    @property
+    def rows(self) -> int:
+        """Tokens: each is predicted."""
+        return sum(map(len, self.sentences))
+
+    def check(self) -> None:
+        """Raise Refusal where a sentence or a token is empty, or where there are too many."""
+        tokens = [token for sentence in self.sentences for token in sentence]
+        if not all(self.sentences) or not all(tokens) or not 0 < len(tokens) <= MOST_TOKENS:
+            raise Refusal("bad-ask")
+        check_named(self)
+
+    def examples(self) -> list[Example]:
+        """The same as examples without spans."""
+        return [Example(n, 0, tuple(tokens)) for n, tokens in enumerate(self.sentences)]
+
+
+def public_sentences(
+    documents: Sequence[Document], tags: TagSet
+) -> tuple[PublicSentences, list[str]]:
+    """The sentences as the sites get them, and the tag of each token, which they do not get.
+
+    Raises SettingsError where there is no sentence, or too much text; DataError where an entity has
+    a type without a tag.
+    """
+    examples, _ = examples_from(documents)
+    if not examples:
+        raise no_public_set("text with sentences")
+    sentences = [list(one.tokens) for one in examples]
+    public = PublicSentences(sentences, named({"sentences": sentences}))
+    if public.rows > MOST_TOKENS:
+        raise SettingsError(
+            "the public set is too large: every site predicts each of its tokens in each round",
+            expected=f"at most {MOST_TOKENS} tokens",
+            got=str(public.rows),
+            fix="name fewer files in [public], or take a smaller `share`",
+        )
+    found = [tags.tags[tag] for one in examples for tag in tags.encode(len(one.tokens), one.spans)]
+    return public, found
+
+
+class SentenceForm(DeskForm, Protocol):
+    """The form of a kind that finds entities and can learn from what others say of each token."""
+
+    @property
+    def tag_scheme(self) -> str:
+        """The scheme of its tags."""
+        ...
+
+    def taught(self, modeller: Modeller, how: How) -> Modeller:
+        """What trains models of this form as `how` says."""
+        ...
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """What a trained model is, for whoever has the public files that it reads with."""
+        ...
+
+
+G = TypeVar("G", bound=SentenceForm)
+
+
+def tags_of(form: SentenceForm) -> TagSet:
+    """The tags of a form."""
+    return TagSet(tuple(form.types), cast(TagScheme, form.tag_scheme))
+
+
+class SentenceDesk(EntityDesk[G], Generic[G]):
+    """A kind that finds entities, at a site that predicts a public set."""
+
+    def trained_by(self, how: How) -> Modeller:
+        """What trains the process's model as `how` says."""
+        return self.form.taught(self.modeller, how)
+
+    def known_classes(self) -> list[bool]:
+        """For each tag whether the site annotates its type; what is outside, every site knows."""
+        own, tags = own_types(self.site), tags_of(self.form)
+        each = [name in own for name in tags.types for _ in tags.prefixes]
+        return [True, *each]
+
+    def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
+        """logits_TY of the tokens of a public set, which is read once in a process."""
+        sets: dict[Any, Any] = self.site.scratch.setdefault("public sentences", {})
+        bench = self.form.bench(self.site)
+        key = public.name, id(bench)
+        if key not in sets:
+            examples = public.examples()
+            text = self.featured(bench.modeller.prepared(examples), examples)
+            sets[key] = bench, text  # the bench as well, so that no other gets its id
+        teachable = cast(Teachable[Any, Any], bench.modeller)
+        return teachable.token_logits(self.model(weights, lent=True), sets[key][1])
+
+
+@dataclass
+class _Ready:
+    """The server's own model and the public set as numbers, with the tags that it has, or none."""
+
+    form: Any
+    public: int
+    labels: tuple[str, ...]
+    extractor: EntityExtractor
+    encoded: Any
+
+    def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
+        return (public.name, tuple(labels), form) == (self.public, self.labels, self.form)
+
+
+@dataclass
+class SentenceStudent(Generic[G]):
+    """The server's own model, made once, that learns from what sites say of public tokens."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may go on side by side
+    _made: _Ready | None = None
+
+    def learn(
+        self,
+        form: G,
+        public: PublicSentences,
+        *,
+        labels: Sequence[str],
+        weights: Arrays,
+        teacher_SR: NDArray[np.float32],
+        temperature: float,
+        how: How,
+        seed: int,
+    ) -> tuple[Arrays, float]:
+        """The weights after the distillation, and the mean loss of a sentence.
+
+        Sui et al. 2020, Eq. 6, with a token in place of an example: of a sentence
+
+            loss = [labels] ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
+
+        where student_t is the softmax of what the model says of token t, a CRF its marginals, over
+        τ = `temperature`; the ordinary loss is that of the kind's own training. Without `labels`
+        the first part is left out.
+        """
+        with self._lock:
+            made = self._ready(form, public, labels, weights)
+            model = made.extractor.model
+            load(model, weights)
+            modeller = form.taught(made.extractor.modeller, how)
+            report = cast(Teachable[Any, Any], modeller).distil(
+                model,
+                made.encoded,
+                lesson=Lesson(teacher_SR, temperature, bool(labels)),
+                epochs=how.epochs,
+                batch_size=how.batch_size,
+                optimiser=how.steps,
+                seed=seed,
+            )
+            return trained(model), report.loss
+
+    def _ready(
+        self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
+    ) -> _Ready:
+        if self._made is None or not self._made.serves(form, public, labels):
+            extractor = form.extractor(weights, key=None)
+            examples = public.examples()
+            text = extractor.modeller.prepared(examples)
+            if extractor.encoder is not None:
+                text = with_cached(text, examples, extractor.encoder)
+            spans = spans_of(public, labels, tags_of(form))
+            encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
+            self._made = _Ready(form, public.name, tuple(labels), extractor, encoded)
+        return self._made
+
+
+def spans_of(public: PublicSentences, labels: Sequence[str], tags: TagSet) -> list[list[Span]]:
+    """What is annotated in each sentence, by the tags of all tokens; nothing without these."""
+    if not labels:
+        return [[] for _ in public.sentences]
+    ids = {name: number for number, name in enumerate(tags.tags)}
+    tags_T = np.array([ids[name] for name in labels], np.int32)
+    ends = list(accumulate(map(len, public.sentences)))
+    return [tags.spans(tags_T[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

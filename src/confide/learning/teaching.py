@@ -1,0 +1,135 @@
+"""What a model says of every token, and a model that learns what others say of every token.
+
+The kinds that tag words differ in what they say of a token (a CRF its marginals, an encoder its
+logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6, with a
+token in place of an example):
+
+    loss = [labels] ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
+
+Tokens are counted over all sentences, in order. A token that two windows of a long sentence share
+is said by the window that owns it, and learnt in both, as its own tag would be.
+
+Shapes: T tokens of all sentences, N tokens of all windows, S windows, B windows of a batch, L
+tokens, Y tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from confide.data.batches.encoding import Window
+from confide.learning.fit import FitReport
+from confide.learning.optimisers import Optimiser
+from confide.models.distillation import distillation_loss
+
+T = TypeVar("T", contravariant=True)
+E = TypeVar("E", contravariant=True)
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What is to be learnt of a text.
+
+    `teacher_TY` are probabilities; `temperature` softens what the student says; `labelled` is
+    whether the text's own tags are learnt as well.
+    """
+
+    teacher_TY: NDArray[np.float32]
+    temperature: float
+    labelled: bool
+
+
+class Teachable(Protocol[T, E]):
+    """What a `learning.modelling.EntityModeller` can do besides, if it says something of tokens."""
+
+    def token_logits(self, model: nn.Module, text: T) -> NDArray[np.float32]:
+        """logits_TY of every token, whose softmax is what the model believes of it."""
+        ...
+
+    def distil(
+        self,
+        model: nn.Module,
+        encoded: E,
+        *,
+        lesson: Lesson,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Train in place on a lesson, from a fresh optimiser; the loss is that of this module."""
+        ...
+
+
+class Places(NamedTuple):
+    """Which token of the text each token of a window is, and whether the window owns it."""
+
+    tokens_N: Rows
+    owned_N: NDArray[np.bool_]
+    from_S1: Rows
+
+
+def places_of(windows: Sequence[Window]) -> Places:
+    """Where the tokens of windows, window after window, are in the text.
+
+    The windows of a sentence come in order, and the last ends with it.
+    """
+    lengths: dict[int, int] = {window.example: window.end for window in windows}
+    starts = np.append(0, np.cumsum(list(lengths.values()), dtype=np.int64))
+    first = dict(zip(lengths, starts.tolist(), strict=False))
+    none = np.zeros(0, np.int64)
+    within = [np.arange(window.start, window.end) for window in windows]
+    tokens = [first[w.example] + steps for w, steps in zip(windows, within, strict=True)]
+    owned = [
+        (steps >= w.own_start) & (steps < w.own_end)
+        for w, steps in zip(windows, within, strict=True)
+    ]
+    ends = np.cumsum([len(steps) for steps in within], dtype=np.int64)
+    return Places(
+        np.concatenate([none, *tokens]),
+        np.concatenate([none.astype(np.bool_), *owned]),
+        np.append(0, ends).astype(np.int64),
+    )
+
+
+def said_of_tokens(
+    windows: Sequence[Window], said: Iterable[tuple[Rows, Tensor]], *, tags: int
+) -> NDArray[np.float32]:
+    """logits_TY of every token, from logits_BLY of windows, batch by batch."""
+    places = places_of(windows)
+    logits_TY = np.zeros((int(places.owned_N.sum()), tags), np.float32)
+    for rows_B, logits_BLY in said:
+        for row, logits_LY in zip(rows_B.tolist(), logits_BLY.numpy(), strict=True):
+            here = slice(places.from_S1[row], places.from_S1[row + 1])
+            owned_L = places.owned_N[here]
+            logits_TY[places.tokens_N[here][owned_L]] = logits_LY[: len(owned_L)][owned_L]
+    return logits_TY
+
+
+def taught_by(
+    lesson: Lesson, windows: Sequence[Window]
+) -> Callable[[Tensor, Rows, Tensor], Tensor]:
+    """loss_B of logits_BLY, rows_B and lengths_B: the sum over each window's tokens."""
+    places = places_of(windows)
+    teacher_NY = torch.from_numpy(lesson.teacher_TY)[torch.from_numpy(places.tokens_N)]
+
+    def loss(logits_BLY: Tensor, rows_B: Rows, lengths_B: Tensor) -> Tensor:
+        steps_L = torch.arange(logits_BLY.shape[1])
+        inside_BL = steps_L < lengths_B[:, None]
+        starts_B = torch.from_numpy(places.from_S1[rows_B])
+        found_BL = torch.where(inside_BL, starts_B[:, None] + steps_L, 0)
+        # a teacher of zeros teaches nothing
+        teacher_BLY = teacher_NY[found_BL].masked_fill(~inside_BL[:, :, None], 0.0)
+        return distillation_loss(
+            logits_BLY, teacher_BLY.to(logits_BLY.dtype), temperature=lesson.temperature
+        ).sum(1)
+
+    return loss
