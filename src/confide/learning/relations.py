@@ -1,6 +1,6 @@
 """Relation classifiers: made from an encoder's files, trained, and asked for logits.
 
-Shapes: S examples, R relations.
+Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from confide.data.relation_pieces import (
     EncodedRelations,
@@ -31,6 +32,7 @@ from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
 from confide.learning.seeds import seeded
+from confide.learning.slopes import OuterSlopes
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
@@ -182,6 +184,47 @@ def relation_logits(
             logits_SR[batch.rows_B] = model(batch).numpy()
     model.train(was_training)
     return logits_SR
+
+
+def weighed(loss: Loss, weights_S: NDArray[np.float32]) -> Loss:
+    """The loss with each example's multiplied by its weight."""
+
+    def loss_of(model: RelationClassifier, batch: RelationBatch) -> Tensor:
+        return loss(model, batch) * torch.from_numpy(weights_S[batch.rows_B])
+
+    return loss_of
+
+
+def relation_slopes(
+    model: RelationClassifier,
+    encoded: EncodedRelations,
+    *,
+    source_S: NDArray[np.bool_],
+    pieces_per_batch: int = 2048,
+) -> tuple[OuterSlopes, NDArray[np.float32]]:
+    """Gradients of each example's loss by the last layer's weight, without dropout.
+
+    Those of the examples that `source_S` marks, zeros for the others; and the sum of the others',
+    target_G. The gradient of the cross entropy by the logits is p - y, so by the weight it is the
+    outer product of that and of what the layer reads: no pass back is needed.
+    """
+    relations, dim = model.relation.weight.shape
+    errors_SR = np.zeros((len(encoded), relations), np.float32)
+    inputs_SF = np.zeros((len(encoded), dim), np.float32)
+    target_RF = np.zeros((relations, dim), np.float64)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
+            features_BF = model.features(batch)
+            right_BR = functional.one_hot(batch.relations_B, relations)
+            errors_BR = (model.relation(features_BF).softmax(1) - right_BR).numpy()
+            own_B1 = source_S[batch.rows_B][:, None]
+            errors_SR[batch.rows_B] = errors_BR * own_B1
+            inputs_SF[batch.rows_B] = features_BF.numpy()
+            target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
+    model.train(was_training)
+    return OuterSlopes(errors_SR, inputs_SF), target_RF.astype(np.float32).ravel()
 
 
 def probabilities(logits_SR: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -84,7 +84,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedNER: (*_ENTITIES, "relations"),
     FedED: ("relations",),
     LazyMil: ("bags",),
-    PseudoComplete: _ENTITIES,
+    PseudoComplete: (*_ENTITIES, "relations"),
 }
 """The methods, and the kinds that each trains."""
 PLUGINS = "confide.methods"

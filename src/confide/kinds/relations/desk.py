@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -10,10 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from confide.data.batches import drawn_rows
-from confide.data.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.relation_pieces import EncodedRelations, relation_batch
 from confide.data.relations import (
     NO_RELATION,
     Candidates,
@@ -23,17 +21,29 @@ from confide.data.relations import (
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
+from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
+from confide.kinds.relations.completing import (
+    LabelledPairs,
+    completed,
+    own_pairs,
+    relations_in,
+)
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import PublicExamples
 from confide.learning.gradients import gradients
-from confide.learning.relations import RelationModeller, fit_relations, relation_logits
+from confide.learning.relations import (
+    RelationModeller,
+    fit_relations,
+    relation_logits,
+    relation_slopes,
+)
 from confide.learning.weights import arrays, load
 from confide.models import relation
-from confide.models.relation import RelationClassifier, loss_among
+from confide.models.relation import RelationClassifier
 from confide.scoring import SCORING, count_relations
 
 
@@ -59,7 +69,9 @@ class Looked:
 class RelationDesk:
     """A relation classifier at a site.
 
-    Besides what every desk does, it predicts other examples than the site's own (`logits`).
+    Besides what every desk does, it predicts other examples than the site's own (`logits`), labels
+    the site's own pairs with what a model of other weights finds there (`completed`), and says what
+    single pairs pull at (`slopes`).
     """
 
     def __init__(self, site: Site, form: RelationForm) -> None:
@@ -126,35 +138,70 @@ class RelationDesk:
         own = {NO_RELATION, *self.site.knows}
         return [not self.site.knows or name in own for name in self.form.relations]
 
-    def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
-        """Train on the site's own examples.
+    @cached_property
+    def annotated(self) -> frozenset[str]:
+        """The relations that the site annotates: what it says so, or what its training text has."""
+        return frozenset(self.site.knows or relations_in(self.site.train))
 
-        A site that annotates some of the relations only learns to choose among these.
+    def completed(self, weights: Arrays | None) -> CompleteText:
+        """The training pairs with the site's own relations, and what such a model finds besides.
+
+        Of that the relations that the site lacks, where it says that none of its own holds. Without
+        weights one learns to choose among the site's own relations, with them among all.
         """
-        encoded = self.looked("train").encoded
-        if not len(encoded):
+        encoded, relations = self.looked("train").encoded, self.form.relations
+        if weights is None:
+            among_R = [name == NO_RELATION or name in self.annotated for name in relations]
+            own = int((encoded.relations_S != relations.index(NO_RELATION)).sum())
+            return CompleteText(own_pairs(encoded, among_R), own=own, pseudo=0)
+        return completed(
+            encoded,
+            relations=relations,
+            own=self.annotated,
+            logits=lambda pairs: relation_logits(self.model(weights, lent=True), pairs),
+        )
+
+    def slopes(self, weights: Arrays, encoded: LabelledPairs) -> Pulls:
+        """The gradients of each pair's loss by the form's `slope`."""
+        model = self.model(weights, lent=True)
+        return Pulls(*relation_slopes(model, encoded.encoded, source_S=encoded.source_S))
+
+    def fit(
+        self,
+        weights: Arrays,
+        how: How,
+        *,
+        seed: int,
+        encoded: LabelledPairs | None = None,
+        each_S: NDArray[np.float32] | None = None,
+    ) -> Fitted:
+        """Train on the site's own examples, or on those that `completed` gave.
+
+        A site that annotates some of the relations only learns to choose among these. `each_S`: how
+        much each pair counts whose label is the site's own.
+        """
+        pairs = encoded or own_pairs(self.looked("train").encoded, self.known)
+        if not len(pairs.encoded):
             raise Refusal("no-training-text")
         model = self.model(weights)
         report = fit_relations(
             model,
-            encoded,
+            pairs.encoded,
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
             seed=seed,
-            loss=self._loss(),
+            loss=pairs.loss(each_S),
         )
         return Fitted(arrays(model), report.loss, report.sentences)
-
-    def _loss(self) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
-        return None if all(self.known) else loss_among(self.known)
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._loss() or relation.loss
+        model = self.model(weights, lent=True)
+        loss_of = own_pairs(encoded, self.known).loss() or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = relation_batch(encoded, rows_B)
@@ -180,15 +227,22 @@ class RelationDesk:
             sets[key] = bench.modeller.encoded(public.examples())
         return relation_logits(self.model(weights, lent=True), sets[key])
 
-    def scored(self, weights: Arrays, part: str) -> RelationsScored:
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
         """Counts on held-out text.
 
-        A relation that the site does not annotate is not found there: that would be no fault.
+        A relation that the site does not annotate is not found there: that would be no fault. If
+        `apart`, one is where it is annotated in that text all the same, and a pair whose likeliest
+        relation nobody looked for there has none.
         """
         looked = self.looked(part)
         logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
-        logits_SR[:, ~np.array(self.known)] = -np.inf
+        if not apart:
+            logits_SR[:, ~np.array(self.known)] = -np.inf
         predicted = [self.form.relations[place] for place in logits_SR.argmax(1)]
+        if apart:
+            test = self.site.test_knows if part == "test" else ()
+            sought = {*self.annotated, *test, *relations_in(self.site.documents(part))}
+            predicted = [name if name in sought else NO_RELATION for name in predicted]
         gold = [example.relation for example in looked.found.examples]
         counts = count_relations(gold, predicted, missed=looked.found.missed)
         return relations_scored(counts)
