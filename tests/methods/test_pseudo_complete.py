@@ -17,6 +17,7 @@ from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.inprocess import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
+from confide.learning.slopes import WholeSlopes
 from confide.methods import METHODS, method_of
 from confide.methods.pseudo_complete import steps
 from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
@@ -91,7 +92,7 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
     before_S = random.random(5).astype(np.float32)
     source_SG = random.standard_normal((5, 7)).astype(np.float32)
     others_G = random.standard_normal(7).astype(np.float32)
-    after_S = moved_weights(before_S, source_SG, others_G=others_G, momentum=0.7)
+    after_S = moved_weights(before_S, WholeSlopes(source_SG), others_G=others_G, momentum=0.7)
     for before, slope_G, after in zip(before_S, source_SG, after_S, strict=True):
         dot = sum(float(a) * float(b) for a, b in zip(slope_G, others_G, strict=True))
         norms = [sum(float(x) ** 2 for x in one) ** 0.5 for one in (slope_G, others_G)]
@@ -100,10 +101,10 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
 
 def test_without_a_gradient_a_weight_stays() -> None:
     before_S = np.array([0.5, 2.0], np.float32)
-    source_SG = np.array([[0, 0], [3, 4]], np.float32)
-    nobody = moved_weights(before_S, source_SG, others_G=np.zeros(2, np.float32), momentum=0.9)
+    source = WholeSlopes(np.array([[0, 0], [3, 4]], np.float32))
+    nobody = moved_weights(before_S, source, others_G=np.zeros(2, np.float32), momentum=0.9)
     assert nobody.tolist() == before_S.tolist()
-    some = moved_weights(before_S, source_SG, others_G=np.array([3, 4], np.float32), momentum=0.9)
+    some = moved_weights(before_S, source, others_G=np.array([3, 4], np.float32), momentum=0.9)
     assert some.tolist() == pytest.approx([0.5, 1.9])
 
 
@@ -113,8 +114,8 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
     states: dict[float, dict[str, Any]] = {}
     for weight in (0.0, -0.5):
 
-        def fixed(_: Any, source_SG: Any, weight: float = weight, **rest: Any) -> Any:
-            return np.full(len(source_SG), weight, np.float32)
+        def fixed(_: Any, source: Any, weight: float = weight, **rest: Any) -> Any:
+            return np.full(len(source), weight, np.float32)
 
         monkeypatch.setattr(steps, "moved_weights", fixed)
         settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
@@ -129,8 +130,8 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
 def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def alike(_: Any, source_SG: Any, **rest: Any) -> Any:
-        return np.full(len(source_SG), -0.25, np.float32)
+    def alike(_: Any, source: Any, **rest: Any) -> Any:
+        return np.full(len(source), -0.25, np.float32)
 
     monkeypatch.setattr(steps, "moved_weights", alike)
     states = []
@@ -165,9 +166,9 @@ def test_a_site_compares_its_sentences_with_the_other_sites_alone(
     seen: dict[str, np.ndarray] = {}
     real = moved_weights
 
-    def watched(before_S: Any, source_SG: Any, *, others_G: Any, momentum: float) -> Any:
+    def watched(before_S: Any, source: Any, *, others_G: Any, momentum: float) -> Any:
         seen[str(len(seen))] = others_G
-        return real(before_S, source_SG, others_G=others_G, momentum=momentum)
+        return real(before_S, source, others_G=others_G, momentum=momentum)
 
     use_engine(monkeypatch, Asking, look=look)
     monkeypatch.setattr("confide.methods.pseudo_complete.steps.moved_weights", watched)

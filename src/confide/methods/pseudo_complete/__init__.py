@@ -18,8 +18,8 @@ What weights may still tell: they are a function of the text; docs/methods/pseud
 
 Where we differ from the paper or decide what it leaves open:
 - any kind of model that finds entities can be trained so (its section 7 asks for it): `model.kind`;
-  and the classifier of relations, `task = "re"`. The shared part by whose gradient rows are compared
-  is q of LightNER, the weights of the last linear layer of the others;
+  so can the classifier of relations (`task = "re"`). The shared part by whose gradient rows are
+  compared is q of LightNER, the weights of the last linear layer of the others;
 - a pair of entities has one label: a site's own relation stays, and where none of its own holds
   the common model's likeliest label is taken, if it is a relation that the site lacks. All other
   pairs count as source. Without pseudo-annotation a site learns to choose among its own relations
