@@ -33,12 +33,7 @@ from contract.relations import documents, encoder
 from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
 
-EVERY = (
-    "feded-relations",
-    "fedavg-relations",
-    "fedatt-relations",
-    "pseudo-complete-relations",
-)
+EVERY = ("feded-relations", "fedavg-relations", "fedatt-relations")
 PLAIN = Document("plain", "the patient took nothing .")
 TRAIN = documents("site-1", "train", 12)
 
