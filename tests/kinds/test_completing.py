@@ -20,18 +20,18 @@ from confide.data.relation_pieces import EncodedRelations, relation_batch
 from confide.data.relations import NO_RELATION
 from confide.kinds.completing import CompletingDesk
 from confide.kinds.relations.completing import LabelledPairs, among, completed, own_pairs
-from confide.models import relation
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
 from kinds.hows import how
 from methods.relation_runs import started, with_train
 
-CLASSES = [NO_RELATION, "causes", "eases", "treats"]
 LABELS = [0, 1, 0, 0, 1, 0]
-"""Of a site that annotates `causes` alone."""
+"""Of a site that annotates the first relation of three; 0: none."""
 BEST = [2, 2, 1, 0, 3, 3]
 """What a model finds likeliest."""
+OWN = np.array([True, True, False, False])
+ALL = np.ones(4, bool)
 
 
 def pairs(labels: list[int]) -> EncodedRelations:
@@ -47,43 +47,43 @@ def pairs(labels: list[int]) -> EncodedRelations:
 
 
 def likeliest(asked: EncodedRelations) -> Any:
-    return np.eye(len(CLASSES), dtype=np.float32)[np.array(BEST)[asked.ids_N]]
+    return np.eye(4, dtype=np.float32)[np.array(BEST)[asked.ids_N]]
 
 
 # --- which label a pair has (Eq. 5) ---------------------------------------------------------------
 
 
 def test_a_pair_without_an_own_relation_has_the_models_if_the_site_lacks_it() -> None:
-    found = completed(pairs(LABELS), relations=CLASSES, own={"causes"}, logits=likeliest)
+    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest)
     assert found.encoded.encoded.relations_S.tolist() == [2, 1, 0, 0, 1, 3]
     assert found.encoded.source_S.tolist() == [False, True, True, True, True, False]
     assert (found.own, found.pseudo) == (2, 2)
-    assert all(found.encoded.among_R)
 
 
 def test_the_sites_own_pairs_are_not_changed() -> None:
     text = pairs(LABELS)
-    completed(text, relations=CLASSES, own={"causes"}, logits=likeliest)
+    completed(text, OWN, nothing=0, logits=likeliest)
     assert text.relations_S.tolist() == LABELS
 
 
 @pytest.mark.parametrize(
-    ("labels", "own"),
-    [(LABELS, CLASSES), ([1] * 6, ["causes"]), ([], ["causes"])],
+    ("labels", "own_R"),
+    [(LABELS, ALL), ([1] * 6, OWN), ([], OWN)],
     ids=["nothing is lacking", "every pair has a relation", "no pair"],
 )
-def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own: Any) -> None:
+def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_R: Any) -> None:
     def refuse(asked: EncodedRelations) -> Any:
         raise AssertionError(len(asked))
 
-    found = completed(pairs(labels), relations=CLASSES, own=own, logits=refuse)
+    found = completed(pairs(labels), own_R, nothing=0, logits=refuse)
     assert found.encoded.encoded.relations_S.tolist() == labels
     assert found.encoded.source_S.all()
     assert found.pseudo == 0
 
 
 def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> None:
-    found = completed(pairs([0] * 6), relations=CLASSES, own=(), logits=likeliest)
+    none_R = np.array([True, False, False, False])
+    found = completed(pairs([0] * 6), none_R, nothing=0, logits=likeliest)
     assert found.encoded.encoded.relations_S.tolist() == BEST
     assert (found.own, found.pseudo) == (0, 5)
 
@@ -92,33 +92,44 @@ def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> 
 
 
 class Fixed(torch.nn.Module):
-    """Says the same of each pair, whatever it reads."""
+    """Says the same of the pair in each place of a batch, whatever it reads."""
 
     def forward(self, batch: Any) -> Any:
         return torch.arange(len(batch.rows_B) * 4, dtype=torch.float32).view(-1, 4).sin()
 
 
+def losses(found: LabelledPairs, rows: list[int], *, each: Any = None) -> tuple[Any, Any]:
+    """losses_B of these rows, and the logits that they are made of."""
+    model: Any = Fixed()
+    batch = relation_batch(found.encoded, np.array(rows))
+    return found.choices(each).loss(model, batch), model(batch)
+
+
+def test_what_still_has_no_relation_is_chosen_among_the_sites_own_classes() -> None:
+    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
+    rows = [5, 3, 1]  # a model's, none, the site's own
+    have_B, logits_BR = losses(found, rows)
+    assert float(have_B[0]) == pytest.approx(float(-logits_BR[0].log_softmax(0)[3]))
+    assert float(have_B[1]) == pytest.approx(float(-logits_BR[1, :2].log_softmax(0)[0]))
+    assert float(have_B[2]) == pytest.approx(float(-logits_BR[2].log_softmax(0)[1]))
+
+
 def test_instance_weights_count_for_the_sites_own_labels_alone() -> None:
-    each_S = np.array([0.5, 2.0, 0.0, 1.0], np.float32)
-    text, source_S = pairs([0, 1, 2, 3]), np.array([True, False, True, False])
-    rows_B = np.array([2, 0, 3, 1])
-    model: Any = Fixed()
-    batch = relation_batch(text, rows_B)
-    plain_B = relation.loss(model, batch)
-    loss = LabelledPairs(text, source_S, [True] * 4).loss(each_S)
-    assert loss is not None
-    assert torch.equal(loss(model, batch), plain_B * torch.tensor([0.0, 0.5, 1.0, 1.0]))
+    each_S = np.array([0.5, 2.0, 0.0, 1.0, 3.0, 4.0], np.float32)
+    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
+    rows = [4, 0, 2, 1, 5]
+    have_B, _ = losses(found, rows, each=each_S)
+    plain_B, _ = losses(found, rows)
+    assert torch.equal(have_B, plain_B * torch.tensor([3.0, 1.0, 0.0, 2.0, 1.0]))
 
 
-def test_own_labels_alone_are_chosen_among_the_sites_own_relations() -> None:
-    text = pairs([1, 0])
-    loss = own_pairs(text, [True, True, False, False]).loss()
-    assert loss is not None
-    model: Any = Fixed()
-    batch = relation_batch(text, np.array([0, 1]))
-    wanted_B = functional.cross_entropy(model(batch)[:, :2], torch.tensor([1, 0]), reduction="none")
-    torch.testing.assert_close(loss(model, batch), wanted_B)
-    assert own_pairs(text, [True] * 4).loss() is None
+def test_own_labels_alone_are_chosen_among_the_sites_own_classes() -> None:
+    have_B, logits_BR = losses(own_pairs(pairs([1, 0]), OWN), [0, 1])
+    wanted_B = functional.cross_entropy(logits_BR[:, :2], torch.tensor([1, 0]), reduction="none")
+    torch.testing.assert_close(have_B, wanted_B)
+    every_B, logits_BR = losses(own_pairs(pairs([1, 0]), ALL), [0, 1])
+    wanted_B = functional.cross_entropy(logits_BR, torch.tensor([1, 0]), reduction="none")
+    assert torch.equal(every_B, wanted_B)
 
 
 # --- at a desk ------------------------------------------------------------------------------------

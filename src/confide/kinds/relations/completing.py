@@ -3,7 +3,9 @@
 Wang et al. 2023, 3.2, Eq. 5; see `confide.kinds.completing`.
 
 A pair has one label. Where the site says that a relation holds, that is it. Where it says that none
-of its own does, the model's likeliest label is taken, if it is a relation that the site lacks.
+of its own does, the model's likeliest label is taken, if it is a relation that the site lacks. What
+then still has none is learnt to have none of the site's own relations, and no more: were it learnt
+to have no relation at all, a common model that finds little at first would soon find nothing.
 
 Shapes: S pairs, R classes.
 """
@@ -19,9 +21,7 @@ from numpy.typing import NDArray
 from confide.data.relation_pieces import EncodedRelations
 from confide.data.relations import NO_RELATION
 from confide.kinds.completing import CompleteText
-from confide.learning.relations import Loss, weighed
-from confide.models import relation
-from confide.models.relation import loss_among
+from confide.learning.relations import Choices
 from confide.text.document import Document
 
 Logits = Callable[[EncodedRelations], NDArray[np.float32]]
@@ -33,48 +33,51 @@ class LabelledPairs:
     """Training pairs as numbers, with a label each.
 
     `source_S` marks those whose label is the site's own, no relation among them; the others' is a
-    model's. `among_R`: the classes that a model learns to choose among.
+    model's. Of a pair without a relation nobody said that it has none of those that the site lacks:
+    `open_S` marks the pairs that are chosen among all classes, `own_R` are those of the rest.
     """
 
     encoded: EncodedRelations
     source_S: NDArray[np.bool_]
-    among_R: Sequence[bool]
+    open_S: NDArray[np.bool_]
+    own_R: NDArray[np.bool_]
 
-    def loss(self, each_S: NDArray[np.float32] | None = None) -> Loss | None:
-        """What training takes down; None: the cross entropy of each pair over all classes.
-
-        `each_S`: how much each pair counts whose label is the site's own.
-        """
-        plain = None if all(self.among_R) else loss_among(self.among_R)
-        if each_S is None:
-            return plain
-        weights_S = np.where(self.source_S, each_S, np.float32(1)).astype(np.float32)
-        return weighed(plain or relation.loss, weights_S)
+    def choices(self, each_S: NDArray[np.float32] | None = None) -> Choices:
+        """How a model learns them; `each_S`: how much those count whose label is the site's own."""
+        weights_S = None
+        if each_S is not None:
+            weights_S = np.where(self.source_S, each_S, np.float32(1)).astype(np.float32)
+        return Choices(self.own_R, ~self.open_S, weights_S)
 
 
-def own_pairs(encoded: EncodedRelations, among_R: Sequence[bool]) -> LabelledPairs:
-    """Pairs with the site's own labels alone."""
-    return LabelledPairs(encoded, np.ones(len(encoded), bool), among_R)
+def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPairs:
+    """Pairs with the site's own labels alone, all chosen among the site's own classes."""
+    every_S = np.ones(len(encoded), bool)
+    return LabelledPairs(encoded, source_S=every_S, open_S=~every_S, own_R=own_R)
 
 
 def completed(
-    encoded: EncodedRelations, *, relations: Sequence[str], own: Collection[str], logits: Logits
+    encoded: EncodedRelations, own_R: NDArray[np.bool_], *, nothing: int, logits: Logits
 ) -> CompleteText:
     """The pairs with the site's own relations, and those that it lacks and a model finds.
 
-    `own` are the relations that the site annotates, `logits` is asked of the pairs without one.
+    `own_R` marks the classes that the site annotates, the one of no relation, `nothing`, among
+    them. `logits` is asked of the pairs without a relation.
     """
-    nothing = relations.index(NO_RELATION)
     labels_S = encoded.relations_S.copy()
-    missing_R = np.array([name != NO_RELATION and name not in own for name in relations])
     bare_S = np.flatnonzero(labels_S == nothing)
     source_S = np.ones(len(encoded), bool)
-    if missing_R.any() and len(bare_S):
+    if len(bare_S) and not own_R.all():
         best_S = logits(encoded.only(bare_S)).argmax(1)
-        found_S = missing_R[best_S]
+        found_S = ~own_R[best_S]
         labels_S[bare_S[found_S]] = best_S[found_S]
         source_S[bare_S[found_S]] = False
-    pairs = LabelledPairs(replace(encoded, relations_S=labels_S), source_S, [True] * len(relations))
+    pairs = LabelledPairs(
+        replace(encoded, relations_S=labels_S),
+        source_S=source_S,
+        open_S=labels_S != nothing,
+        own_R=own_R,
+    )
     return CompleteText(pairs, own=len(encoded) - len(bare_S), pseudo=int((~source_S).sum()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -9,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from confide.data.batches import drawn_rows
-from confide.data.relation_pieces import EncodedRelations, relation_batch
+from confide.data.relation_pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.data.relations import (
     NO_RELATION,
     Candidates,
@@ -43,7 +45,7 @@ from confide.learning.relations import (
 )
 from confide.learning.weights import arrays, load
 from confide.models import relation
-from confide.models.relation import RelationClassifier
+from confide.models.relation import RelationClassifier, loss_among
 from confide.scoring import SCORING, count_relations
 
 
@@ -146,25 +148,29 @@ class RelationDesk:
     def completed(self, weights: Arrays | None) -> CompleteText:
         """The training pairs with the site's own relations, and what such a model finds besides.
 
-        Of that the relations that the site lacks, where it says that none of its own holds. Without
-        weights one learns to choose among the site's own relations, with them among all.
+        Of that the relations that the site lacks, where it says that none of its own holds.
         """
         encoded, relations = self.looked("train").encoded, self.form.relations
+        nothing, own = relations.index(NO_RELATION), {NO_RELATION, *self.annotated}
+        own_R = np.array([name in own for name in relations])
         if weights is None:
-            among_R = [name == NO_RELATION or name in self.annotated for name in relations]
-            own = int((encoded.relations_S != relations.index(NO_RELATION)).sum())
-            return CompleteText(own_pairs(encoded, among_R), own=own, pseudo=0)
-        return completed(
-            encoded,
-            relations=relations,
-            own=self.annotated,
-            logits=lambda pairs: relation_logits(self.model(weights, lent=True), pairs),
-        )
+            count = int((encoded.relations_S != nothing).sum())
+            return CompleteText(own_pairs(encoded, own_R), own=count, pseudo=0)
+
+        def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
+            return relation_logits(self.model(weights, lent=True), pairs)
+
+        return completed(encoded, own_R, nothing=nothing, logits=logits)
 
     def slopes(self, weights: Arrays, encoded: LabelledPairs) -> Pulls:
         """The gradients of each pair's loss by the form's `slope`."""
-        model = self.model(weights, lent=True)
-        return Pulls(*relation_slopes(model, encoded.encoded, source_S=encoded.source_S))
+        found = relation_slopes(
+            self.model(weights, lent=True),
+            encoded.encoded,
+            choices=encoded.choices(),
+            source_S=encoded.source_S,
+        )
+        return Pulls(*found)
 
     def fit(
         self,
@@ -180,28 +186,30 @@ class RelationDesk:
         A site that annotates some of the relations only learns to choose among these. `each_S`: how
         much each pair counts whose label is the site's own.
         """
-        pairs = encoded or own_pairs(self.looked("train").encoded, self.known)
-        if not len(pairs.encoded):
+        text = self.looked("train").encoded if encoded is None else encoded.encoded
+        if not len(text):
             raise Refusal("no-training-text")
         model = self.model(weights)
         report = fit_relations(
             model,
-            pairs.encoded,
+            text,
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
             seed=seed,
-            loss=pairs.loss(each_S),
+            loss=self._loss() if encoded is None else encoded.choices(each_S).loss,
         )
         return Fitted(arrays(model), report.loss, report.sentences)
+
+    def _loss(self) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+        return None if all(self.known) else loss_among(self.known)
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model = self.model(weights, lent=True)
-        loss_of = own_pairs(encoded, self.known).loss() or relation.loss
+        model, loss_of = self.model(weights, lent=True), self._loss() or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = relation_batch(encoded, rows_B)
