@@ -20,10 +20,10 @@ Where we differ from the paper or decide what it leaves open:
 - any kind of model that finds entities can be trained so (its section 7 asks for it): `model.kind`;
   so can the classifier of relations (`task = "re"`). The shared part by whose gradient rows are
   compared is q of LightNER, the weights of the last linear layer of the others;
-- a pair of entities has one label: a site's own relation stays, and where none of its own holds
-  the common model's likeliest label is taken, if it is a relation that the site lacks. All other
-  pairs count as source. Without pseudo-annotation a site learns to choose among its own relations
-  only, as under FedAvg;
+- a pair of entities has one label: a site's own relation stays, and where none of its own holds the
+  common model's likeliest label is taken, if it is a relation that the site lacks. What then has no
+  label counts as source, and is learnt to have none of the site's own relations, as under FedAvg:
+  learnt to have none at all, relations that a young model misses would be unlearnt for ever;
 - of the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
 - a pseudo entity that overlaps a site's own is dropped; the join is in order of start;
 - the first `warmup_rounds` make no pseudo-annotation and no instance weights: the common model has
