@@ -80,6 +80,7 @@ def _made_up() -> Iterator[Case]:
     yield from _several("ner", "lightner", "pseudo-complete", lightner, knows=True)
     yield from _several("re", "", "feded", _FEDED)
     yield from _several("re", "", "fedavg", _RELATIONS)
+    yield from _several("re", "", "pseudo-complete", _COMPLETE, knows=True)
     yield from _several("re", "", "fedatt", ("", "options.epsilon=0.5 federation.fraction=0.5"))
     for reader in ("pcnn", "encoder"):
         yield from _several("bags", reader, "lazy-mil", _LAZY)

@@ -59,15 +59,12 @@ def settings_of(case: Case, folder: Path, data: Path | None) -> Settings | str:
         return f"no {missing[0]}" if missing else settings
     tables = corpus.WRITE[case.task](folder / "made up", 3)
     if case.knows:
-        both = sorted({kind for knows in corpus.KNOWS for kind in knows})
-        tables = [
-            {"knows": corpus.KNOWS[number % len(corpus.KNOWS)], "test_knows": both, **table}
-            for number, table in enumerate(tables)
-        ]
+        tables = [{**corpus.lacking(case.task, n), **table} for n, table in enumerate(tables)]
     reader = (f"bags.reader={case.kind}",) if case.task == "bags" else ()
     tree: dict[str, Any] = {"task": case.task, **corpus._usual(folder, case.task, reader)}
     if case.knows:
-        tree |= corpus.tiny_kind(case.kind)
+        tree |= corpus.tiny_kind(case.kind) if case.task == "ner" else {}
+        tree["options"] = {"warmup_rounds": 0}
     key = folder / "shared.key"
     new_key(key, corpus.KEY)
     return parse({"key": str(key), **tree, "site": tables}, case.overrides)

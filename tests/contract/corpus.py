@@ -114,8 +114,23 @@ WRITE = {
 """What writes the files of sites, by task."""
 
 
-KNOWS = (["Drug", "Effect"], ["Drug", "Effect"], ["Drug"])
-"""What sites annotate in turn, of a method for sites with other tag sets."""
+KNOWS = {
+    "ner": (["Drug", "Effect"], ["Drug", "Effect"], ["Drug"]),
+    "re": (["causes", "eases"], ["causes", "eases"], ["eases"]),
+}
+"""What sites annotate in turn, of a method for sites with other tag sets, by task."""
+
+
+def lacking(task: str, number: int) -> dict[str, Any]:
+    """What the table of the site of this number says of the types that it annotates.
+
+    Relations that it lacks are dropped from all of its text, and not looked for in its test text.
+    """
+    both = sorted({kind for knows in KNOWS[task] for kind in knows})
+    knows = KNOWS[task][number % len(KNOWS[task])]
+    if task == "ner":
+        return {"knows": knows, "test_knows": both}
+    return {"knows": knows, "relations": dict.fromkeys({*both} - {*knows}, "")}
 
 
 def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -142,16 +157,15 @@ def reader(kind: str) -> str:
     return named("tiny", lambda folder: tiny_bert(folder, words=WORDS, initializer_range=0.1))
 
 
-def tiny_kind(kind: str, *, options: bool = True) -> dict[str, Any]:
-    """What a run needs besides, by the kind of model; `options` are those of pseudo-complete."""
+def tiny_kind(kind: str) -> dict[str, Any]:
+    """What a run of entities needs besides, by the kind of model."""
     slow = {**TINY["training"], "optimiser": "adamw", "learning_rate": 0.005}
     own: dict[str, Any] = {}
     if kind == "encoder":
         own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
     elif kind == "lightner":
         own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}
-    own |= {"model": {**TINY["model"], "kind": kind}}
-    return own | ({"options": {"warmup_rounds": 0}} if options else {})
+    return own | {"model": {**TINY["model"], "kind": kind}}
 
 
 def public_sentences(folder: Path) -> Path:
@@ -190,19 +204,17 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     task, kind, completes = pair.task, pair.kind.name, pair.method == "pseudo-complete"
     tables = tree.pop("site", None) or WRITE[task](folder / "data", sites)
     if completes:
-        both = sorted({kind for knows in KNOWS for kind in knows})
-        tables = [
-            {"knows": KNOWS[number % len(KNOWS)], "test_knows": both, **table}
-            for number, table in enumerate(tables)
-        ]
+        tables = [{**lacking(task, number), **table} for number, table in enumerate(tables)]
     key = folder / "shared.key"
     if not key.exists():
         new_key(key, KEY)
     usual = {"task": task, **_usual(folder, task, overrides)}
     if pair.method == "feded" and task == "ner":
         usual["public"] = {"files": str(public_sentences(folder)), "format": "conll"}
-    if completes or (task == "ner" and kind != "tagger"):
-        usual |= tiny_kind(kind, options=completes)
+    if task == "ner" and (completes or kind != "tagger"):
+        usual |= tiny_kind(kind)
+    if completes:
+        usual["options"] = {"warmup_rounds": 0}
     if pair.method == "fedner":  # which takes its steps with no other
         usual["training"] = {**usual["training"], "optimiser": "adam"}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

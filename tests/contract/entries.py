@@ -192,6 +192,14 @@ ENTRIES: dict[str, Entry] = {
         variants=(("options.weighting=sentences", "federation.fraction=0.7"),),
         slow=True,
     ),
+    "pseudo-complete-relations": entry(
+        "relations",
+        variants=(
+            ("options.instance_weights=false", "options.warmup_rounds=1"),
+            ("options.weighting=examples", "options.centred=true", "federation.fraction=0.7"),
+        ),
+        slow=True,
+    ),
     "pseudo-complete-tagger": Entry(
         learning=(
             "rounds=6",

@@ -36,10 +36,10 @@ def _form(name: str, *overrides: str, context: bool = False, homes: str = "") ->
     entry, kind = ENTRIES[name], METHODS[name]
     others = {step for step, asked in entry.asked.items() if not set(asked) <= set(overrides)}
     others |= OPTIONAL if not context else set()
-    lacking = kind.method == "pseudo-complete"  # some sites do not annotate all entity types
+    lacking = kind.apart  # some sites do not annotate all types
     return Form(
         name,
-        homes or ("lacking" if lacking else kind.task),
+        homes or (f"lacking-{kind.task}" if lacking else kind.task),
         overrides,
         frozenset(step.name for step in kind.steps) - others,
         context,

@@ -20,10 +20,12 @@ from confide.learning import relations
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
+    Choices,
     RelationForm,
     RelationModeller,
     fit_relations,
     relation_logits,
+    relation_slopes,
 )
 from confide.learning.weights import arrays, load
 from confide.models.relation import RelationClassifier, loss
@@ -195,3 +197,54 @@ def test_what_cannot_be_is_refused(bert: Path) -> None:
         fit_relations(
             made.initial(1), made.encoded([]), epochs=1, batch_size=4, optimiser=Optimiser(), seed=1
         )
+
+
+@pytest.mark.parametrize("pool", ["sum", "start", "max"])
+def test_slopes_equal_a_loop_over_examples(bert: Path, pool: Any) -> None:
+    """The oracle is autograd, of one example at a time."""
+    made = modeller(bert, relations=("none", "causes", "eases"), pool=pool, dropout=0.5)
+    encoded, model = made.encoded(EXAMPLES[:9]), made.initial(3)
+    model.train()
+    source_S = np.arange(9) % 4 != 1
+    choices = Choices(np.array([True, True, False]), np.arange(9) % 2 == 0)
+    found, target_G = relation_slopes(
+        model, encoded, choices=choices, source_S=source_S, pieces_per_batch=30
+    )
+    assert model.training
+    assert model.relation.weight.grad is None
+    model.eval()
+    rows = []
+    for row in range(9):
+        (batch,) = relations.predict_relation_batches(encoded.only(np.array([row])))
+        one = Choices(choices.known_R, choices.some_S[[row]])
+        (slope,) = torch.autograd.grad(one.loss(model, batch).sum(), model.relation.weight)
+        rows.append(slope.flatten().numpy())
+    wanted_SG = np.array(rows)
+    written_SG = np.einsum("sy,sd->syd", found.errors_SY, found.inputs_SD).reshape(9, -1)
+    np.testing.assert_allclose(written_SG, wanted_SG * source_S[:, None], atol=1e-5)
+    np.testing.assert_allclose(target_G, wanted_SG[~source_S].sum(0), atol=1e-5)
+    assert target_G.dtype == np.float32
+
+
+def test_of_no_example_there_is_no_slope(bert: Path) -> None:
+    made = modeller(bert)
+    none = np.zeros(0, bool)
+    choices = Choices(np.ones(2, bool), none)
+    found, target_G = relation_slopes(
+        made.initial(1), made.encoded([]), choices=choices, source_S=none
+    )
+    assert (len(found), target_G.any()) == (0, False)
+
+
+def test_a_loss_among_some_classes_is_that_of_a_smaller_classifier(bert: Path) -> None:
+    """The oracle drops the columns; each example has its own classes and its own weight."""
+    made = modeller(bert, relations=("none", "causes", "eases"))
+    encoded, model = made.encoded(EXAMPLES[:6]), made.initial(1)
+    weights_S = np.array([0, 1, 2, 0.5, 3, 1], np.float32)
+    choices = Choices(np.array([True, True, False]), np.arange(6) < 3, weights_S)
+    for batch in relations.predict_relation_batches(encoded, pieces_per_batch=30):
+        found_B = choices.loss(model, batch)
+        for place, row in enumerate(batch.rows_B):
+            logits_R = model(batch)[place, : 2 if row < 3 else 3]
+            want = -logits_R.log_softmax(0)[batch.relations_B[place]] * weights_S[row]
+            torch.testing.assert_close(found_B[place], want)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.learning.slopes import last_layer_slopes
+from confide.learning.slopes import OuterSlopes, WholeSlopes, last_layer_slopes
 from confide.models.products import WideLinear
 
 
@@ -40,3 +41,19 @@ def test_the_hook_goes_where_the_model_fails() -> None:
     with pytest.raises(ZeroDivisionError):
         last_layer_slopes(linear, outputs, losses=losses)
     assert not linear._forward_pre_hooks
+
+
+def test_outer_products_are_compared_as_if_they_were_written_out() -> None:
+    random = np.random.default_rng(1)
+    errors_SY = random.standard_normal((5, 3)).astype(np.float32)
+    inputs_SD = random.standard_normal((5, 4)).astype(np.float32)
+    errors_SY[2] = 0
+    direction_G = random.standard_normal(12).astype(np.float32)
+    found = OuterSlopes(errors_SY, inputs_SD)
+    whole = np.array([np.outer(*one).ravel() for one in zip(errors_SY, inputs_SD, strict=True)])
+    for slopes in (found, WholeSlopes(whole)):
+        assert len(slopes) == 5
+        np.testing.assert_allclose(slopes.norms_S(), np.linalg.norm(whole, axis=1), rtol=1e-6)
+        np.testing.assert_allclose(slopes.along_S(direction_G), whole @ direction_G, atol=1e-5)
+    assert found.norms_S()[2] == 0
+    assert len(OuterSlopes(errors_SY[:0], inputs_SD[:0]).along_S(direction_G)) == 0

@@ -6,6 +6,7 @@ Shapes: S sentences, G numbers of the shared part.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from confide.federation.inprocess import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.jobs.predict import evaluate, predict
+from confide.learning.slopes import WholeSlopes
 from confide.methods import METHODS, method_of
 from confide.methods.pseudo_complete import steps
 from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
@@ -27,10 +29,12 @@ from confide.runs.run import run
 from confide.settings import Settings, parse
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
+from confide.text.pairs import NO_RELATION
 from contract.corpus import sentences, tiny, write_conll
 from contract.models import folder_of
-from contract.relations import encoder
+from contract.relations import documents, encoder, write_documents
 from contract.runs import Asking, use_engine
+from methods.relation_runs import started
 
 KINDS = ("pseudo-complete-lightner", "pseudo-complete-encoder", "pseudo-complete-tagger")
 every_kind = pytest.mark.parametrize("method", KINDS)
@@ -91,7 +95,7 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
     before_S = random.random(5).astype(np.float32)
     source_SG = random.standard_normal((5, 7)).astype(np.float32)
     others_G = random.standard_normal(7).astype(np.float32)
-    after_S = moved_weights(before_S, source_SG, others_G=others_G, momentum=0.7)
+    after_S = moved_weights(before_S, WholeSlopes(source_SG), others_G=others_G, momentum=0.7)
     for before, slope_G, after in zip(before_S, source_SG, after_S, strict=True):
         dot = sum(float(a) * float(b) for a, b in zip(slope_G, others_G, strict=True))
         norms = [sum(float(x) ** 2 for x in one) ** 0.5 for one in (slope_G, others_G)]
@@ -100,10 +104,10 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
 
 def test_without_a_gradient_a_weight_stays() -> None:
     before_S = np.array([0.5, 2.0], np.float32)
-    source_SG = np.array([[0, 0], [3, 4]], np.float32)
-    nobody = moved_weights(before_S, source_SG, others_G=np.zeros(2, np.float32), momentum=0.9)
+    source = WholeSlopes(np.array([[0, 0], [3, 4]], np.float32))
+    nobody = moved_weights(before_S, source, others_G=np.zeros(2, np.float32), momentum=0.9)
     assert nobody.tolist() == before_S.tolist()
-    some = moved_weights(before_S, source_SG, others_G=np.array([3, 4], np.float32), momentum=0.9)
+    some = moved_weights(before_S, source, others_G=np.array([3, 4], np.float32), momentum=0.9)
     assert some.tolist() == pytest.approx([0.5, 1.9])
 
 
@@ -113,8 +117,8 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
     states: dict[float, dict[str, Any]] = {}
     for weight in (0.0, -0.5):
 
-        def fixed(_: Any, source_SG: Any, weight: float = weight, **rest: Any) -> Any:
-            return np.full(len(source_SG), weight, np.float32)
+        def fixed(_: Any, source: Any, weight: float = weight, **rest: Any) -> Any:
+            return np.full(len(source), weight, np.float32)
 
         monkeypatch.setattr(steps, "moved_weights", fixed)
         settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
@@ -129,8 +133,8 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
 def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def alike(_: Any, source_SG: Any, **rest: Any) -> Any:
-        return np.full(len(source_SG), -0.25, np.float32)
+    def alike(_: Any, source: Any, **rest: Any) -> Any:
+        return np.full(len(source), -0.25, np.float32)
 
     monkeypatch.setattr(steps, "moved_weights", alike)
     states = []
@@ -165,9 +169,9 @@ def test_a_site_compares_its_sentences_with_the_other_sites_alone(
     seen: dict[str, np.ndarray] = {}
     real = moved_weights
 
-    def watched(before_S: Any, source_SG: Any, *, others_G: Any, momentum: float) -> Any:
+    def watched(before_S: Any, source: Any, *, others_G: Any, momentum: float) -> Any:
         seen[str(len(seen))] = others_G
-        return real(before_S, source_SG, others_G=others_G, momentum=momentum)
+        return real(before_S, source, others_G=others_G, momentum=momentum)
 
     use_engine(monkeypatch, Asking, look=look)
     monkeypatch.setattr("confide.methods.pseudo_complete.steps.moved_weights", watched)
@@ -320,6 +324,69 @@ def test_a_tagger_may_have_the_states_of_a_frozen_encoder(
     copy = release(done.folder, out=tmp_path / "released")
     of_run, of_copy = (opened(folder).entities(text) for folder in (done.folder, copy))
     assert of_copy == of_run
+
+
+# --- relations ------------------------------------------------------------------------------------
+
+RELATIONS = "pseudo-complete-relations"
+
+
+def _each_lacks_one(folder: Path, *overrides: str) -> Settings:
+    """Sites of which the second alone annotates `causes`, and no `eases`; test text has both."""
+    usual = tiny(folder, f"method={RELATIONS}", *overrides)
+    sites = []
+    for table in usual.site:
+        knows = ["causes"] if table.name == "site-2" else ["eases"]
+        train = [
+            replace(one, relations=tuple(r for r in one.relations if r.type in knows))
+            for one in documents(table.name, "train", 18)
+        ]
+        path = write_documents(folder / "own" / f"{table.name}.jsonl", train)
+        plain = table.model_dump(exclude={"relations"}, exclude_none=True)
+        sites.append({**plain, "train": path, "knows": knows, "test_knows": ["causes", "eases"]})
+    return tiny(folder, f"method={RELATIONS}", *overrides, site=sites)
+
+
+def test_relations_that_a_site_lacks_are_learnt_from_the_other_sites(tmp_path: Path) -> None:
+    learning = ("training.local_epochs=3", "training.batch_size=4", "rounds=9")
+    warm = ("options.warmup_rounds=2",)
+    done = run(_each_lacks_one(tmp_path, *learning, *warm), out=tmp_path / "run")
+    rounds = history(done.folder)
+    assert [one["pseudo"] for one in rounds[:2]] == [0, 0]
+    assert all(one["pseudo"] for one in rounds[3:])
+    assert len({one["own"] for one in rounds}) == 1
+    scores = done.result["scores"]
+    assert scores["overall"]["micro"]["f1"] > 0.75
+    for site, lacked in (("site-1", "causes"), ("site-2", "eases")):
+        assert scores["sites"][site]["micro"]["types"][lacked]["recall"] > 0.9
+
+
+def test_pairs_and_what_they_count_are_readable_at_the_site(tmp_path: Path) -> None:
+    folder = run(_each_lacks_one(tmp_path), out=tmp_path / "run").folder
+    found = json.loads((folder / "sites" / "site-2" / "weights.json").read_text())
+    weights = [one["weight"] for one in found["pairs"]]
+    assert (found["round"], len(weights)) == (2, 18)
+    assert weights == sorted(weights, reverse=True)
+    assert len(set(weights)) > 1
+    assert {one["relation"] for one in found["pairs"]} == {"causes", NO_RELATION}
+    kept = MemoryStore(folder / "sites" / "site-2" / "memory", METHODS[RELATIONS].Memory).latest()
+    train = documents("site-2", "train", 18)
+    by_place = {one["where"]: one["weight"] for one in found["pairs"]}
+    assert [by_place[one.id] for one in train] == pytest.approx(kept.instance_weights_S.tolist())
+
+
+def test_a_site_compares_its_pairs_with_the_other_sites_alone(tmp_path: Path) -> None:
+    """Site 2 alone lacks `eases`: of its own target gradient nothing is left for it."""
+    settings = _each_lacks_one(tmp_path, "rounds=1")
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    biased = {**state.weights, "relation.bias": np.array([0, -50, 50], np.float32)}
+    method.round(replace(state, weights=biased), federation, 1)
+    sent = {site: engine.replies["weigh", site].slope_G for site in federation.sites}
+    assert [bool(sent[site].any()) for site in sorted(sent)] == [False, True, False]
+    moved = {s: engine.memory(s).instance_weights_S for s in federation.sites}
+    assert (moved["site-2"] == 1).all()
+    assert (moved["site-1"] != 1).any()
 
 
 # --- faults ---------------------------------------------------------------------------------------

@@ -158,12 +158,13 @@ def test_entities_and_relations_are_not_compared(tmp_path: Path) -> None:
 
 
 class Reader:
-    """An extractor that knows the answers."""
+    """An extractor that knows the answers, or `finds` what it is told."""
 
     rules = RULES
+    finds: Sequence[Document] = ()
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        return list(documents)
+        return list(self.finds or documents)
 
 
 @dataclass
@@ -239,3 +240,24 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     assert sums["a"].tolist() == sums["b"].tolist() == [6, 6, 6]
     assert sums["c"].tolist() == [6, 12, 6]  # signs were looked for, and there were none
     assert sums["d"].tolist() == [12, 12, 12]
+
+
+def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(tmp_path: Path) -> None:
+    method: Any = Toy(task="re", apart=True)
+    reader = Reader()
+    reader.finds = SEEN
+    method.extractor = lambda *_, **__: reader
+    causes = [
+        replace(one, relations=tuple(r for r in one.relations if r.type == "causes"))
+        for one in GOLD
+    ]
+    sites = {
+        "a": SiteSpec("a", causes, tmp_path / "a", test=causes),
+        "b": SiteSpec("b", causes, tmp_path / "b", test=causes, knows=("causes",)),
+        "c": SiteSpec("c", causes, tmp_path / "c", test=causes, test_knows=("treats",)),
+        "d": SiteSpec("d", causes, tmp_path / "d", test=GOLD),
+    }
+    counts = site_reports(method, [Home(spec, object()) for spec in sites.values()])
+    predicted = {name: set(getattr(one, "relations", ())) for name, one in counts.items()}
+    assert predicted["a"] == predicted["b"] == {"causes"}
+    assert predicted["c"] == predicted["d"] == {"causes", "treats"}

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from confide.data.batches.completing import completed
 from confide.data.batches.examples import Example, Span
 from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds import evaluation
+from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
 from confide.kinds.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.kinds.how import How
@@ -29,8 +31,9 @@ from confide.kinds.protocol import Fitted
 from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.modelling import EntityModeller, Read, Slopes, annotate_with, read
+from confide.learning.modelling import EntityModeller, Read, annotate_with, read
 from confide.learning.predict import FoundSpan
+from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
 from confide.scoring import EntityCounts, f1, micro
 from confide.settings import Settings as RunSettings
@@ -94,9 +97,8 @@ E = TypeVar("E", bound=DeskForm)
 class EntityDesk(Generic[E]):
     """A kind that finds entities, at a site.
 
-    Besides what every desk does, it finds what the site's own text has under other weights
-    (`find`), lays other spans over it (`annotated`), and says what single sentences pull at
-    (`slopes`).
+    Besides what every desk does, it annotates the site's own text with what a model of other
+    weights finds there (`completed`), and says what single sentences pull at (`slopes`).
     """
 
     def __init__(self, site: Site, form: E) -> None:
@@ -157,9 +159,25 @@ class EntityDesk(Generic[E]):
         """What a model of these weights finds in each training sentence."""
         return self.modeller.find(self.model(weights, lent=True), self.text)
 
-    def slopes(self, weights: Arrays, encoded: Any) -> Slopes:
-        """The gradient of each row's loss by the form's `slope`."""
-        return self.modeller.slopes(self.model(weights, lent=True), encoded)
+    def completed(self, weights: Arrays | None) -> CompleteText:
+        """The training sentences with their own spans, and what such a model finds besides.
+
+        Of that the types that the site lacks, where no own span is (Wang et al. 2023, Eq. 5).
+        """
+        spans = [list(example.spans) for example in training_examples(self.site)]
+        own = sum(map(len, spans))
+        missing = set(self.form.types) - own_types(self.site)
+        if weights is not None and missing:
+            spans = [
+                completed(mine, [one[:3] for one in spotted], missing=missing)
+                for mine, spotted in zip(spans, self.find(weights), strict=True)
+            ]
+        return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
+
+    def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
+        """The gradients of each row's loss by the form's `slope`."""
+        found = self.modeller.slopes(self.model(weights, lent=True), encoded)
+        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0))
 
     def fit(
         self,
@@ -170,7 +188,7 @@ class EntityDesk(Generic[E]):
         encoded: Any = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
-        """Train on the site's own annotation, or on text that `annotated` gave.
+        """Train on the site's own annotation, or on text that `completed` gave.
 
         `each_S`: how much the own entities of each row count.
         """

@@ -1,11 +1,12 @@
 """Relation classifiers: made from an encoder's files, trained, and asked for logits.
 
-Shapes: S examples, R relations.
+Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from confide.data.batches.relation_pieces import (
     EncodedRelations,
@@ -30,6 +32,7 @@ from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
+from confide.learning.slopes import OuterSlopes
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
@@ -182,6 +185,66 @@ def relation_logits(
             logits_SR[batch.rows_B] = model(batch).numpy()
     model.train(was_training)
     return logits_SR
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Among which classes each example's relation is chosen in training, and how much it counts.
+
+    Of the examples that `some_S` marks those of `known_R` alone: the others are neither learnt nor
+    unlearnt of them. Of the rest all.
+    """
+
+    known_R: NDArray[np.bool_]
+    some_S: NDArray[np.bool_]
+    weights_S: NDArray[np.float32] | None = None
+
+    def shut(self, logits_BR: Tensor, rows_B: NDArray[np.int64]) -> Tensor:
+        """The logits with minus infinity for what an example is not to choose."""
+        shut_BR = self.some_S[rows_B][:, None] & ~self.known_R
+        return logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
+
+    def loss(self, model: RelationClassifier, batch: RelationBatch) -> Tensor:
+        """loss_B: the negative log-likelihood of each example's relation, times its weight."""
+        logits_BR = self.shut(model(batch), batch.rows_B)
+        losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
+        if self.weights_S is None:
+            return losses_B
+        return losses_B * torch.from_numpy(self.weights_S[batch.rows_B])
+
+
+def relation_slopes(
+    model: RelationClassifier,
+    encoded: EncodedRelations,
+    *,
+    choices: Choices,
+    source_S: NDArray[np.bool_],
+    pieces_per_batch: int = 2048,
+) -> tuple[OuterSlopes, NDArray[np.float32]]:
+    """Gradients of each example's loss by the last layer's weight, without dropout or weights.
+
+    Those of the examples that `source_S` marks, zeros for the others; and the sum of the others',
+    target_G. The gradient of the cross entropy by the logits is p - y, so by the weight it is the
+    outer product of that and of what the layer reads: no pass back is needed.
+    """
+    relations, dim = model.relation.weight.shape
+    errors_SR = np.zeros((len(encoded), relations), np.float32)
+    inputs_SF = np.zeros((len(encoded), dim), np.float32)
+    target_RF = np.zeros((relations, dim), np.float64)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
+            features_BF = model.features(batch)
+            likely_BR = choices.shut(model.relation(features_BF), batch.rows_B).softmax(1)
+            right_BR = functional.one_hot(batch.relations_B, relations)
+            errors_BR = (likely_BR - right_BR).numpy()
+            own_B1 = source_S[batch.rows_B][:, None]
+            errors_SR[batch.rows_B] = errors_BR * own_B1
+            inputs_SF[batch.rows_B] = features_BF.numpy()
+            target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
+    model.train(was_training)
+    return OuterSlopes(errors_SR, inputs_SF), target_RF.astype(np.float32).ravel()
 
 
 def probabilities(logits_SR: NDArray[np.floating]) -> NDArray[np.float64]:

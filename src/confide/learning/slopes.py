@@ -7,18 +7,89 @@ by the output at token t, and the layer's input x_t there,
 
 and no pass back through the model is needed, nor one for each row.
 
-Shapes: B rows, L tokens, D numbers in, Y numbers out, G = Y · D.
+Shapes: S rows, B those of a batch, L tokens, D numbers in, Y numbers out, G = Y · D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Parts = tuple[Tensor, Tensor]
+
+
+class RowSlopes(Protocol):
+    """A gradient by the same weight for each of S rows: all that comparing them needs."""
+
+    def __len__(self) -> int: ...
+
+    def norms_S(self) -> NDArray[np.float64]:  # noqa: N802
+        """The norm of each row's gradient."""
+        ...
+
+    def along_S(self, direction_G: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: N802
+        """The inner product of each row's gradient and this one."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WholeSlopes:
+    """Gradients that are kept as they are."""
+
+    slopes_SG: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.slopes_SG)
+
+    def norms_S(self) -> NDArray[np.float64]:  # noqa: N802
+        """The norm of each row's gradient."""
+        found_S: NDArray[np.float64] = np.linalg.norm(self.slopes_SG.astype(np.float64), axis=1)
+        return found_S
+
+    def along_S(self, direction_G: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: N802
+        """The inner product of each row's gradient and this one."""
+        found_S: NDArray[np.float64] = self.slopes_SG.astype(np.float64) @ direction_G.astype(
+            np.float64
+        )
+        return found_S
+
+
+@dataclass(frozen=True, eq=False)
+class OuterSlopes:
+    """Gradients of rows that the layer reads once: of each an outer product, never written out.
+
+    A row's gradient is errors_Y inputs_Dᵀ, with Y + D numbers instead of Y · D.
+    """
+
+    errors_SY: NDArray[np.float32]
+    inputs_SD: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.errors_SY)
+
+    def norms_S(self) -> NDArray[np.float64]:  # noqa: N802
+        """The norm of each row's gradient, |error| · |input|."""
+        by_S = (np.linalg.norm(one.astype(np.float64), axis=1) for one in self._factors)
+        found_S: NDArray[np.float64] = np.multiply(*by_S)
+        return found_S
+
+    def along_S(self, direction_G: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: N802
+        """The inner product of each row's gradient and this one: errorᵀ · direction · input."""
+        errors_SY, inputs_SD = (one.astype(np.float64) for one in self._factors)
+        shape = errors_SY.shape[1], inputs_SD.shape[1]
+        turned_SD = errors_SY @ direction_G.astype(np.float64).reshape(shape)
+        found_S: NDArray[np.float64] = np.einsum("sd,sd->s", turned_SD, inputs_SD)
+        return found_S
+
+    @property
+    def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self.errors_SY, self.inputs_SD
 
 
 def last_layer_slopes(

@@ -85,7 +85,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedNER: (*_ENTITIES, "relations"),
     FedED: ("relations", "tagger", "encoder"),
     LazyMil: ("bags",),
-    PseudoComplete: _ENTITIES,
+    PseudoComplete: (*_ENTITIES, "relations"),
 }
 """The methods, and the kinds that each trains."""
 PLUGINS = "confide.methods"

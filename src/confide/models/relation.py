@@ -65,12 +65,15 @@ class RelationClassifier(nn.Module):
 
     def forward(self, batch: RelationInput) -> Tensor:
         """logits_BR."""
+        logits_BR: Tensor = self.relation(self.dropout(self.features(batch)))
+        return logits_BR
+
+    def features(self, batch: RelationInput) -> Tensor:
+        """features_BF, F = 3 · dim: h, which the last layer reads."""
         found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
         entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
-        values_B3D = torch.cat((states_BPD[:, :1], entities_B2D), 1)
-        logits_BR: Tensor = self.relation(self.dropout(values_B3D.flatten(1)))
-        return logits_BR
+        return torch.cat((states_BPD[:, :1], entities_B2D), 1).flatten(1)
 
 
 class MentionReader(nn.Module):

@@ -33,6 +33,9 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import fields_of
 from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.entities import EntityExtractor, among
+from confide.kinds.relations.completing import among as relations_among
+from confide.kinds.relations.completing import relations_in
+from confide.kinds.relations.extractor import RelationExtractor
 from confide.methods import Method
 from confide.scoring import (
     SCORING,
@@ -106,11 +109,14 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
         if method.task == "ner" and (spec.knows or method.apart):
             predicted = among(predicted, spec.test, annotated_at(spec))
         if method.task == "re":
+            if method.apart:
+                sought = {*(spec.knows or relations_in(spec.train)), *spec.test_knows}
+                predicted = relations_among(predicted, spec.test, sought)
             counts[spec.name] = relation_report(predicted, spec, made[3].rules)
         else:
             counts[spec.name] = site_report(predicted, spec)
-            if has_weights(method.Memory):
-                keep_weights(made[3], spec, method.Memory)
+        if has_weights(method.Memory):
+            keep_weights(made[3], spec, method.Memory)
     return counts
 
 
@@ -142,32 +148,60 @@ def site_report(predicted: Sequence[Document], spec: SiteSpec) -> EntityCounts:
     return count_entities(spec.test, predicted)
 
 
-def keep_weights(extract: EntityExtractor, spec: SiteSpec, memory: Any) -> None:
-    """Keep at the site how much each training sentence counts, those that help the others first.
+def keep_weights(extract: EntityExtractor | RelationExtractor, spec: SiteSpec, memory: Any) -> None:
+    """Keep at the site how much each training sentence, or pair of entities, counts.
 
-    A sentence of several windows counts what their mean does. Nothing is written where no weights
-    were ever made.
+    Those that help the others come first. Nothing is written where no weights were ever made.
     """
     kept = MemoryStore(spec.folder / "memory", memory).latest()
     if kept is None or not len(kept.instance_weights_S):
         return
-    examples, _ = examples_from(spec.train)
-    weights: dict[int, list[float]] = {}
+    weights = kept.instance_weights_S.tolist()
+    if isinstance(extract, RelationExtractor):
+        rows = {"pairs": _weighed_pairs(extract, spec.train, weights)}
+    else:
+        rows = {"sentences": _weighed_sentences(extract, spec.train, weights)}
+    for found in rows.values():
+        found.sort(key=lambda row: -row["weight"])
+    body = {"site": spec.name, "round": kept.weighed, **rows}
+    write_of_run(spec.folder / WEIGHTS, json.dumps(body, indent=1).encode())
+
+
+def _weighed_sentences(
+    extract: EntityExtractor, train: Sequence[Document], weights: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Each training sentence; one of several windows counts what their mean does."""
+    examples, _ = examples_from(train)
     windows = extract.modeller.prepared(examples).windows
-    for window, weight in zip(windows, kept.instance_weights_S.tolist(), strict=True):
-        weights.setdefault(window.example, []).append(weight)
-    mean = {row: fmean(values) for row, values in weights.items()}
-    found = [
+    own: dict[int, list[float]] = {}
+    for window, weight in zip(windows, weights, strict=True):
+        own.setdefault(window.example, []).append(weight)
+    return [
         {
-            "where": spec.train[examples[row].document].id,
+            "where": train[examples[row].document].id,
             "text": " ".join(examples[row].tokens),
             "entities": [list(span) for span in examples[row].spans],
-            "weight": mean[row],
+            "weight": fmean(values),
         }
-        for row in sorted(mean, key=lambda row: -mean[row])
+        for row, values in own.items()
     ]
-    body = {"site": spec.name, "round": kept.weighed, "sentences": found}
-    write_of_run(spec.folder / WEIGHTS, json.dumps(body, indent=1).encode())
+
+
+def _weighed_pairs(
+    extract: RelationExtractor, train: Sequence[Document], weights: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Each training pair."""
+    return [
+        {
+            "where": train[one.document].id,
+            "text": one.text,
+            "head": [list(span) for span in one.head],
+            "tail": [list(span) for span in one.tail],
+            "relation": one.relation,
+            "weight": weight,
+        }
+        for one, weight in zip(candidates(train, extract.rules).examples, weights, strict=True)
+    ]
 
 
 def relation_report(predicted: Sequence[Document], spec: SiteSpec, rules: Rules) -> RelationCounts:

@@ -23,14 +23,26 @@ from confide.data.batches.tagger import drawn_rows
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
+from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
+from confide.kinds.relations.completing import (
+    LabelledPairs,
+    completed,
+    own_pairs,
+    relations_in,
+)
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import PublicExamples
 from confide.learning.gradients import gradients
-from confide.learning.relations import RelationModeller, fit_relations, relation_logits
+from confide.learning.relations import (
+    RelationModeller,
+    fit_relations,
+    relation_logits,
+    relation_slopes,
+)
 from confide.learning.weights import arrays, load
 from confide.models import relation
 from confide.models.relation import RelationClassifier, loss_among
@@ -59,7 +71,9 @@ class Looked:
 class RelationDesk:
     """A relation classifier at a site.
 
-    Besides what every desk does, it predicts other examples than the site's own (`predicted`).
+    Besides what every desk does, it predicts examples of others (`predicted`), labels
+    the site's own pairs with what a model of other weights finds there (`completed`), and says what
+    single pairs pull at (`slopes`).
     """
 
     def __init__(self, site: Site, form: RelationForm) -> None:
@@ -126,23 +140,64 @@ class RelationDesk:
         own = {NO_RELATION, *self.site.knows}
         return [not self.site.knows or name in own for name in self.form.relations]
 
-    def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
-        """Train on the site's own examples.
+    @cached_property
+    def annotated(self) -> frozenset[str]:
+        """The relations that the site annotates: what it says so, or what its training text has."""
+        return frozenset(self.site.knows or relations_in(self.site.train))
 
-        A site that annotates some of the relations only learns to choose among these.
+    def completed(self, weights: Arrays | None) -> CompleteText:
+        """The training pairs with the site's own relations, and what such a model finds besides.
+
+        Of that the relations that the site lacks, where it says that none of its own holds.
         """
-        encoded = self.looked("train").encoded
-        if not len(encoded):
+        encoded, relations = self.looked("train").encoded, self.form.relations
+        nothing, own = relations.index(NO_RELATION), {NO_RELATION, *self.annotated}
+        own_R = np.array([name in own for name in relations])
+        if weights is None:
+            count = int((encoded.relations_S != nothing).sum())
+            return CompleteText(own_pairs(encoded, own_R), own=count, pseudo=0)
+
+        def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
+            return relation_logits(self.model(weights, lent=True), pairs)
+
+        return completed(encoded, own_R, nothing=nothing, logits=logits)
+
+    def slopes(self, weights: Arrays, encoded: LabelledPairs) -> Pulls:
+        """The gradients of each pair's loss by the form's `slope`."""
+        found = relation_slopes(
+            self.model(weights, lent=True),
+            encoded.encoded,
+            choices=encoded.choices(),
+            source_S=encoded.source_S,
+        )
+        return Pulls(*found)
+
+    def fit(
+        self,
+        weights: Arrays,
+        how: How,
+        *,
+        seed: int,
+        encoded: LabelledPairs | None = None,
+        each_S: NDArray[np.float32] | None = None,
+    ) -> Fitted:
+        """Train on the site's own examples, or on those that `completed` gave.
+
+        A site that annotates some of the relations only learns to choose among these. `each_S`: how
+        much each pair counts whose label is the site's own.
+        """
+        text = self.looked("train").encoded if encoded is None else encoded.encoded
+        if not len(text):
             raise Refusal("no-training-text")
         model = self.model(weights)
         report = fit_relations(
             model,
-            encoded,
+            text,
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
             seed=seed,
-            loss=self._loss(),
+            loss=self._loss() if encoded is None else encoded.choices(each_S).loss,
         )
         return Fitted(arrays(model), report.loss, report.sentences)
 
@@ -184,15 +239,22 @@ class RelationDesk:
             sets[key] = bench.modeller.encoded(public.examples())
         return relation_logits(self.model(weights, lent=True), sets[key])
 
-    def scored(self, weights: Arrays, part: str) -> RelationsScored:
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
         """Counts on held-out text.
 
-        A relation that the site does not annotate is not found there: that would be no fault.
+        A relation that the site does not annotate is not found there: that would be no fault. If
+        `apart`, one is where it is annotated in that text all the same, and a pair whose likeliest
+        relation nobody looked for there has none.
         """
         looked = self.looked(part)
         logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
-        logits_SR[:, ~np.array(self.known)] = -np.inf
+        if not apart:
+            logits_SR[:, ~np.array(self.known)] = -np.inf
         predicted = [self.form.relations[place] for place in logits_SR.argmax(1)]
+        if apart:
+            test = self.site.test_knows if part == "test" else ()
+            sought = {*self.annotated, *test, *relations_in(self.site.documents(part))}
+            predicted = [name if name in sought else NO_RELATION for name in predicted]
         gold = [example.relation for example in looked.found.examples]
         counts = count_relations(gold, predicted, missed=looked.found.missed)
         return relations_scored(counts)

@@ -81,6 +81,7 @@ class RelationForm(PairForm):
     private: ClassVar[Sequence[str]] = ("relation",)
     head: ClassVar[str] = "relation"
     word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "relation.weight"
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own classifier; `types`: with the relations of its text only."""
@@ -97,6 +98,10 @@ class RelationForm(PairForm):
     def first(self, seed: int) -> Arrays:
         """Encoder, rows for the marks and a linear layer: all of it is trained."""
         return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """Numbers of the whole classifier: all of it is trained."""
+        return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
         """None: pieces are not a common vocabulary of the sites."""

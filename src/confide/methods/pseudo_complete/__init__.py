@@ -1,31 +1,35 @@
-"""One model for every tag: sites that annotate different entity types train one that finds all.
+"""One model for every tag: sites that annotate different types or relations train one of all.
 
 Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra & Henao, "Federated Domain Adaptation for Named Entity
 Recognition via Distilling with Heterogeneous Tag Sets", Findings of ACL 2023.
 
-Each site annotates some of the types. In a round the common model annotates the site's own text
-with the types that the site lacks; the site trains on both together; the server takes the mean. A
-sentence whose own annotation pulls the model to where other sites' missing types pull it too counts
-more than one that does not.
+Each site annotates some of the types (of entities, or of relations). In a round the common model
+annotates the site's own text with the types that the site lacks; the site trains on both together;
+the server takes the mean. A row (a sentence; of relations a pair of entities) whose own annotation
+pulls the model to where other sites' missing types pull it too counts more than one that does not.
 
-What leaves a site: names of the types that it annotates, its number of training sentences, a digest
-of its public encoder or BART, of the tagger kind the keyed vocabulary (once); the gradient by one
-small parameter, of all its sentences together, and its trained weights, of both of which the server
-keeps only the sum; numbers of its own and of pseudo entities, as sums; counts of right, predicted
-and gold entities.
-What never does: text, annotation, pseudo-annotation, instance weights, gradients of a sentence.
+What leaves a site: names of the types that it annotates, its number of training rows, a digest of
+its public encoder or BART, of the tagger kind the keyed vocabulary, of relations the types that
+they are between (once); the gradient by one small parameter, of all its rows together, and its
+trained weights, of both of which the server keeps only the sum; numbers of its own and of pseudo
+entities or relations, as sums; counts of right, predicted and gold ones.
+What never does: text, annotation, pseudo-annotation, instance weights, gradients of a row.
 What weights may still tell: they are a function of the text; docs/methods/pseudo-complete.md.
 
 Where we differ from the paper or decide what it leaves open:
-- any kind of model that finds entities can be trained so (its section 7 asks for it): `model.kind`.
-  The shared part by whose gradient sentences are compared is q of LightNER, the weights of the last
-  linear layer of the other two;
+- any kind of model that finds entities can be trained so (its section 7 asks for it): `model.kind`;
+  so can the classifier of relations (`task = "re"`). The shared part by whose gradient rows are
+  compared is q of LightNER, the weights of the last linear layer of the others;
+- a pair of entities has one label: a site's own relation stays, and where none of its own holds the
+  common model's likeliest label is taken, if it is a relation that the site lacks. What then has no
+  label counts as source, and is learnt to have none of the site's own relations, as under FedAvg:
+  learnt to have none at all, relations that a young model misses would be unlearnt for ever;
 - of the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
 - a pseudo entity that overlaps a site's own is dropped; the join is in order of start;
 - the first `warmup_rounds` make no pseudo-annotation and no instance weights: the common model has
   learnt nothing;
 - a site subtracts its own part from the sum of target gradients, so that the server never sees one;
-- a sentence without a source gradient, or with nobody else's target gradient, keeps its weight.
+- a row without a source gradient, or with nobody else's target gradient, keeps its weight.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from pydantic import Field
 from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.steps import Step
+from confide.kinds.completing import CompletingForm
 from confide.kinds.how import how_of
 from confide.kinds.protocol import F, State
 from confide.methods.fedavg import FedAvg
@@ -137,5 +142,6 @@ class PseudoComplete(FedAvg):
 
 
 def _shared(state: State[Any]) -> str:
-    """The parameter by whose gradient sentences are compared, as it is called here."""
-    return next(name for name in state.weights if name.endswith(state.form.slope))
+    """The parameter by whose gradient rows are compared, as it is called here."""
+    form: CompletingForm = state.form
+    return next(name for name in state.weights if name.endswith(form.slope))

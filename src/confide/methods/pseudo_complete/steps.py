@@ -1,20 +1,17 @@
 """Pseudo-complete annotation: what the server and the sites say to each other, and what sites do.
 
-See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long ones),
-G numbers of the shared part by whose gradient sentences are compared.
+See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long ones;
+of relations pairs of entities), G numbers of the shared part by whose gradient rows are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.completing import completed
-from confide.data.batches.examples import Span
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, bounded, near
@@ -22,37 +19,35 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.kinds.entities import EntityDesk
+from confide.kinds.completing import CompleteText, CompletingDesk, Pulls
 from confide.kinds.how import How
 from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
-from confide.kinds.types import own_types
-from confide.kinds.vocabulary import training_examples
-from confide.learning.modelling import Slopes
+from confide.learning.slopes import RowSlopes
 
 # --- messages -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Counting(Kept[F], Generic[F]):
-    """What a site keeps: the form, and how much its sentences count. S sentences, or windows."""
+    """What a site keeps: the form, and how much its rows count."""
 
     instance_weights_S: NDArray[np.float32] = carries(
-        "how much each training sentence counts", start=lambda: np.ones(0, np.float32)
+        "how much each training row counts", start=lambda: np.ones(0, np.float32)
     )
     weighed: int = carries("the last round in which they were brought up to date", start=int)
 
 
 @dataclass(frozen=True)
 class Weigh:
-    """What would these weights have you learn of the types that you do not annotate?"""
+    """What would these weights have you learn of the labels that you do not annotate?"""
 
     weights: Arrays = carries("the common weights of what is trained")
-    shared: str = carries("the parameter by whose gradient sentences are compared")
+    shared: str = carries("the parameter by whose gradient sentences or pairs are compared")
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """The target gradient of Eq. 11, of all training sentences together."""
+    """The target gradient of Eq. 11, of all training rows together."""
 
     slope_G: NDArray[np.float32] = carries("gradient of the target loss by the shared parameter")
 
@@ -80,10 +75,10 @@ class Completed:
         "trained weights, times the site's weight in the mean; of a table the rows that changed"
     )
     weight: float = carries("the site's weight in the mean")
-    loss: float = carries("mean training loss per sentence, times the weight")
-    examples: int = carries("sentences trained on, over all epochs")
-    own: int = carries("entities that the site annotated")
-    pseudo: int = carries("entities that the common model annotated")
+    loss: float = carries("mean training loss per example, times the weight")
+    examples: int = carries("examples trained on, over all epochs")
+    own: int = carries("entities or relations that the site annotated")
+    pseudo: int = carries("entities or relations that the common model annotated")
 
 
 def check_weighed(ask: Weigh, reply: Weighed) -> None:
@@ -132,55 +127,28 @@ def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed
 # --- a site's text --------------------------------------------------------------------------------
 
 
-class _Annotated(NamedTuple):
-    """A site's training text with the annotation of a round."""
-
-    encoded: Any
-    own: int
-    pseudo: int
-
-
-D = TypeVar("D", bound=EntityDesk[Any])
-
-
-def _annotated(desk: D, weights: Arrays | None, *, round: int) -> _Annotated:
+def _annotated(desk: CompletingDesk, weights: Arrays | None, *, round: int) -> CompleteText:
     """The training text with its own annotation, and with that of a model with these weights.
 
     Made once in a round (3.2): both steps of a round see the same weights.
     """
     cache, key = desk.site.cache, (round, weights is not None)
     kept = cache.get("completing annotated")
-    if kept is not None and kept[0] == key:
-        found: _Annotated = kept[1]
-        return found
-    spans = [list(example.spans) for example in training_examples(desk.site)]
-    own = sum(map(len, spans))
-    if weights is not None:
-        spans = _with_pseudo(desk, spans, weights=weights)
-    made = _Annotated(desk.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
-    cache["completing annotated"] = (key, made)
-    return made
+    if kept is None or kept[0] != key:
+        kept = (key, desk.completed(weights))
+        cache["completing annotated"] = kept
+    found: CompleteText = kept[1]
+    return found
 
 
-def _with_pseudo(desk: D, spans: Sequence[Sequence[Span]], *, weights: Arrays) -> list[list[Span]]:
-    """The spans of each sentence, and what the common model finds of the types it lacks (Eq. 5)."""
-    missing = set(desk.form.types) - own_types(desk.site)
-    if not missing:
-        return [list(one) for one in spans]
-    return [
-        completed(own, [one[:3] for one in spotted], missing=missing)
-        for own, spotted in zip(spans, desk.find(weights), strict=True)
-    ]
-
-
-def _slopes(desk: D, ask: Weigh | Complete, *, round: int) -> Slopes:
-    """The gradients of every training sentence, under the weights of the round, made once."""
+def _pulls(desk: CompletingDesk, ask: Weigh | Complete, *, round: int) -> Pulls:
+    """The gradients of every training row, under the weights of the round, made once."""
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
         encoded = _annotated(desk, ask.weights, round=round).encoded
         kept = (round, desk.slopes(ask.weights, encoded))
         desk.site.cache["completing slopes"] = kept
-    found: Slopes = kept[1]
+    found: Pulls = kept[1]
     return found
 
 
@@ -188,7 +156,7 @@ def _slopes(desk: D, ask: Weigh | Complete, *, round: int) -> Slopes:
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Counting[F]]:
-    """Keep the form, and count all sentences alike."""
+    """Keep the form, and count all rows alike."""
     for name in ("annotated", "slopes"):
         site.cache.pop(f"completing {name}", None)
     return taken(site, ask.form), Counting(ask.form)
@@ -197,12 +165,11 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, C
 def weigh(
     site: Site, memory: Counting[F] | None, ask: Weigh, turn: Turn
 ) -> tuple[Weighed, Counting[F]]:
-    """The target gradient; those of single sentences stay here (Algorithm 2)."""
+    """The target gradient; those of single rows stay here (Algorithm 2)."""
     memory = known(memory)
     if site.guards.keeps(ask.shared):
         raise Refusal("private-part")
-    slopes = _slopes(_desk(site, memory), ask, round=turn.round)
-    return Weighed(slopes.target_SG.sum(0)), memory
+    return Weighed(_pulls(_desk(site, memory), ask, round=turn.round).target_G), memory
 
 
 def complete(
@@ -236,7 +203,7 @@ def complete(
 def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
     """Count what the common model gets right on the site's held-out text.
 
-    Of types that nobody annotated in that text, nothing is counted: what is found may be right.
+    Of labels that nobody annotated in that text, nothing is counted: what is found may be right.
     """
     memory = known(memory)
     if ask.part not in HELD_OUT:
@@ -245,19 +212,21 @@ def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tup
     return found, memory
 
 
-def _desk(site: Site, memory: Counting[Any]) -> EntityDesk[Any]:
-    desk: EntityDesk[Any] = memory.form.at(site)
+def _desk(site: Site, memory: Counting[Any]) -> CompletingDesk:
+    desk: CompletingDesk = memory.form.at(site)
     return desk
 
 
-def _reweighed(desk: D, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
+def _reweighed(
+    desk: CompletingDesk, memory: Counting[F], ask: Complete, *, round: int
+) -> Counting[F]:
     """The memory with the weights of this round (Eq. 12), from all other sites' target gradient."""
-    slopes = _slopes(desk, ask, round=round)
+    pulls = _pulls(desk, ask, round=round)
     before_S = memory.instance_weights_S
-    if len(before_S) != len(slopes.source_SG):
-        before_S = np.ones(len(slopes.source_SG), np.float32)
-    others_G = ask.slope_G - _as_sent(desk.site, slopes.target_SG.sum(0))
-    after_S = moved_weights(before_S, slopes.source_SG, others_G=others_G, momentum=ask.kept)
+    if len(before_S) != len(pulls.source):
+        before_S = np.ones(len(pulls.source), np.float32)
+    others_G = ask.slope_G - _as_sent(desk.site, pulls.target_G)
+    after_S = moved_weights(before_S, pulls.source, others_G=others_G, momentum=ask.kept)
     return replace(memory, instance_weights_S=after_S.astype(np.float32), weighed=round)
 
 
@@ -269,25 +238,25 @@ def _as_sent(site: Site, slope_G: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def moved_weights(
     before_S: NDArray[np.float32],
-    source_SG: NDArray[np.float32],
+    source: RowSlopes,
     *,
     others_G: NDArray[np.float32],
     momentum: float,
 ) -> NDArray[np.float32]:
-    """The weight w of each sentence becomes α w + (1 - α) cos(g_i, g) (Eq. 12).
+    """The weight w of each row becomes α w + (1 - α) cos(g_i, g) (Eq. 12); `source` has the g_i.
 
-    A sentence without a source gradient keeps its weight; so do all, where nobody else has a target
+    A row without a source gradient keeps its weight; so do all, where nobody else has a target
     gradient.
 
-    >>> moved_weights(np.ones(2, np.float32), np.float32([[1, 0], [0, 0]]),
+    >>> from confide.learning.slopes import WholeSlopes
+    >>> source = WholeSlopes(np.float32([[1, 0], [0, 0]]))
+    >>> moved_weights(np.ones(2, np.float32), source,
     ...               others_G=np.float32([2, 0]), momentum=0.9).tolist()
     [1.0, 1.0]
     """
-    own_S = np.linalg.norm(source_SG.astype(np.float64), axis=1)
-    other = float(np.linalg.norm(others_G.astype(np.float64)))
-    both_S = own_S * other
+    both_S = source.norms_S() * float(np.linalg.norm(others_G.astype(np.float64)))
     moved_S = both_S > 0.0
-    likeness_S = source_SG.astype(np.float64) @ others_G.astype(np.float64)
+    likeness_S = source.along_S(others_G)
     likeness_S[moved_S] /= both_S[moved_S]
     after_S = momentum * before_S.astype(np.float64) + (1 - momentum) * np.clip(likeness_S, -1, 1)
     kept_S: NDArray[np.float32] = np.where(moved_S, after_S, before_S).astype(np.float32)
@@ -295,9 +264,9 @@ def moved_weights(
 
 
 def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.float32]:
-    """What a loss is multiplied by: a sentence below 0 counts nothing.
+    """What a loss is multiplied by: a row below 0 counts nothing.
 
-    Maximising a loss is unbounded: the model would unlearn its sentences for ever. If `centred` the
+    Maximising a loss is unbounded: the model would unlearn its rows for ever. If `centred` the
     weights are moved to a mean of 1 before.
 
     >>> counting(np.float32([-0.5, 0.0, 0.5]), centred=True).tolist()
