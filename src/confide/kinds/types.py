@@ -98,8 +98,8 @@ def agree_on_types(
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
     """T: the union of what the sites annotate, or what the settings declare; and their replies.
 
-    The annotation of a public set, where it has one, adds its types to the union. `digest` is that of the
-    files of this `name`, which an error has `called` something else than the kind of model.
+    The annotation of a public set, where it has one, adds its types to the union. `digest` is that
+    of the files of this `name`, which an error has `called` something else than the kind of model.
 
     A site with another encoder than the server, or with a type that is not declared, is left out.
     Raises FederationError and DataError where too few are left, DataError where nobody annotates a
