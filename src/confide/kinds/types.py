@@ -98,8 +98,8 @@ def agree_on_types(
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
     """T: the union of what the sites annotate, or what the settings declare; and their replies.
 
-    A public set whose annotation is looked at adds its types to the union. `digest` is that of the
-    files of this `name`, which an error has `called` something else than the kind of model.
+    The annotation of a public set, where it has one, adds its types to the union. `digest` is that
+    of the files of this `name`, which an error has `called` something else than the kind of model.
 
     A site with another encoder than the server, or with a type that is not declared, is left out.
     Raises FederationError and DataError where too few are left, DataError where nobody annotates a
@@ -118,8 +118,7 @@ def agree_on_types(
             "no site has a single annotated entity in its training text",
             fix="check the tag maps and formats with `confide data check`",
         )
-    if run.public.labelled:
-        seen |= {entity.type for document in public for entity in document.entities}
+    seen |= {entity.type for document in public for entity in document.entities}
     return declared or sorted(seen), replies
 
 

@@ -16,6 +16,14 @@ _ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
 }
 OF_PAIRS: dict[str, dict[str, Any]] = {
     "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
+    "feded-tagger": {  # the server's tagger has few sentences, and learns them once a round
+        "training": {
+            "optimiser": "adam",
+            "learning_rate": 0.002,
+            "decay": 1.0,
+            "local_epochs": 3,
+        },
+    },
     "fedner-encoder": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
