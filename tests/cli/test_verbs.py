@@ -315,6 +315,8 @@ def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> N
 def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     verb = put("release", Path("open"))
     assert call("release", "runs/a").exit_code == 2
+    (in_tmp / "open").mkdir()
+    (in_tmp / "open" / "model.safetensors").touch()
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
     assert "can be read by anyone" in done.stderr

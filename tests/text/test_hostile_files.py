@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from text.test_psytar import book
 
 from confide.errors import ConfideError, DataError, FormatError, SettingsError
 from confide.text import files
@@ -24,7 +25,6 @@ from confide.text.files import read_bytes, read_text
 from confide.text.formats import FORMATS, detect, read
 from confide.text.unpacking import FREE
 from text.generated import put
-from text.test_psytar import book
 
 SECONDS = 4.0  # on a busy machine; each took far longer
 

@@ -138,14 +138,6 @@ def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 def say_released(folder: Path) -> None:
     """Say on stderr what can be read from a release."""
-    from confide.runs.release import RELATIONS
+    from confide.runs.release import release_tells
 
-    if (folder / "config.json").is_file():
-        screen.say(
-            f"{folder}: a BART; whoever has it can make it write, and it may have learnt sentences"
-            " of the sites by heart"
-        )
-    elif (folder / RELATIONS).is_file():
-        screen.say(f"{folder}: names and weights; it needs its encoder's files, and no key")
-    else:
-        screen.say(f"{folder}: the word list in it can be read by anyone who has the folder")
+    screen.say(f"{folder}: {release_tells(folder)}")

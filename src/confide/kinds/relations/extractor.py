@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from confide.data.batches.relations import (
     RelationExample,
@@ -16,6 +17,8 @@ from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.report import relation_report
+from confide.kinds.trained import Report
 from confide.learning.relations import RelationModeller, probabilities, relation_logits
 from confide.learning.weights import load
 from confide.models.relation import RelationClassifier
@@ -25,6 +28,8 @@ from confide.text.document import Document
 @dataclass(frozen=True)
 class RelationExtractor:
     """A trained relation classifier, and which pairs it looks at."""
+
+    finds: ClassVar[Literal["relations"]] = "relations"
 
     modeller: RelationModeller
     model: RelationClassifier
@@ -43,6 +48,10 @@ class RelationExtractor:
         """
         found = candidates([replace(one, relations=()) for one in documents], self.rules)
         return with_relations(documents, found.examples, self.probabilities(found.examples))
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What it gets right and wrong on annotated documents."""
+        return relation_report(documents, self(documents), self.rules)
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """Of each example, the probability of every class."""
