@@ -38,7 +38,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     folder = RunFolder(run)
     settings = folder.settings()
     for kind in KINDS.values():
-        if TASKS[kind.task].learns and (out / kind.released_as).exists():
+        if (out / kind.released_as).exists():
             where = str(out / kind.released_as)
             raise RunError("there is a release in this folder already", where=where)
     method = method_of(settings)
