@@ -25,7 +25,7 @@ from confide.methods.lazy_mil import LazyMil
 from confide.methods.pseudo_complete import PseudoComplete
 from confide.settings import OLD_NAMES, REFERENCES, nearest
 from confide.settings import Settings as RunSettings
-from confide.tasks import Counts, TaskName
+from confide.tasks import TASKS, Counts, TaskName
 from confide.text.document import Document
 
 
@@ -88,7 +88,7 @@ class Method(Protocol):
 
 
 _EVERY = tuple(KINDS)
-_ENTITIES = ("tagger", "encoder", "lightner")
+_ENTITIES = tuple(name for name, kind in KINDS.items() if TASKS[kind.task].learns == "entities")
 
 CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAvg: _EVERY,
