@@ -315,16 +315,15 @@ def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> N
 def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     verb = put("release", Path("open"))
     assert call("release", "runs/a").exit_code == 2
-    (in_tmp / "open").mkdir(exist_ok=True)
+    (in_tmp / "open").mkdir()
     (in_tmp / "open" / "model.safetensors").touch()
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
-    assert "can be read by anyone" in done.stderr
-    (in_tmp / "open").mkdir(exist_ok=True)
+    assert "anyone who has this folder can read" in done.stderr
     (in_tmp / "open" / "relations.safetensors").touch()
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
     (in_tmp / "open" / "config.json").touch()
-    assert "by heart" in call("release", "runs/a", "--out", "open").stderr
+    assert "memorised" in call("release", "runs/a", "--out", "open").stderr
 
 
 def test_report_prints_the_path_of_its_page(put: Any) -> None:

@@ -29,7 +29,7 @@ class BagKind:
     task: ClassVar[TaskName] = "bags"
     keyed: ClassVar[bool] = True
     released_as: ClassVar[str] = "bags.safetensors"
-    release_tells: ClassVar[str] = "the word list in it can be read by anyone who has the folder"
+    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = BagForm
     Scored: ClassVar[type] = BagsScored

@@ -131,7 +131,7 @@ class EncoderKind(EntityKind):
     Form: ClassVar[type] = EncoderForm
     Released: ClassVar[type] = ReleasedTokens
     released_as: ClassVar[str] = "tokens.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files, and no key"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     def agree(

@@ -198,7 +198,7 @@ class LightnerKind(EntityKind):
     Form: ClassVar[type] = LightnerForm
     Released: ClassVar[type] = ReleasedBart
     released_as: ClassVar[str] = "lightner.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its BART's files, and no key"
+    release_tells: ClassVar[str] = "names and weights; it needs its BART's files but no key"
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     def check(self, run: RunSettings) -> None:

@@ -33,7 +33,7 @@ class RelationKind:
     task: ClassVar[TaskName] = "re"
     keyed: ClassVar[bool] = False
     released_as: ClassVar[str] = "relations.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files, and no key"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = RelationForm
     Scored: ClassVar[type] = RelationsScored

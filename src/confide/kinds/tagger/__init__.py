@@ -27,7 +27,7 @@ class TaggerKind(EntityKind):
     name: ClassVar[str] = "tagger"
     keyed: ClassVar[bool] = True
     released_as: ClassVar[str] = "model.safetensors"
-    release_tells: ClassVar[str] = "the word list in it can be read by anyone who has the folder"
+    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
     Form: ClassVar[type] = TaggerForm
     steps: ClassVar[tuple[Step, ...]] = (
         DESCRIBE_TYPES,

@@ -29,8 +29,7 @@ class TextKind:
     keyed: ClassVar[bool] = False
     released_as: ClassVar[str] = "config.json"
     release_tells: ClassVar[str] = (
-        "a BART; whoever has it can make it write, and it may have learnt sentences of the sites by"
-        " heart"
+        "a BART; whoever has it can make it write, and it may have memorised the sites' sentences"
     )
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = TextForm
