@@ -220,6 +220,65 @@ def test_the_word_check_sees_what_it_should() -> None:
     assert not list(_forbidden_words("site_memory"))
 
 
+ASK_A_TASK = {"tasks.py", "settings"}
+ASK_A_KIND = {"kinds"}
+TASK_NAMES = {"ner", "re", "bags", "text"}
+
+
+def _said(node: ast.AST) -> set[str]:
+    """The strings that a comparison may be with."""
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)} & TASK_NAMES
+
+
+def _asks_which_task(tree: ast.AST) -> Iterator[ast.AST]:
+    """Comparisons of something called task with a name of one, and matches on it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            about = any("task" in ast.unparse(side).lower() for side in sides)
+            if about and any(map(_said, sides)):
+                yield node
+        elif isinstance(node, ast.Match) and "task" in ast.unparse(node.subject).lower():
+            yield node
+
+
+def _asks_which_extractor(tree: ast.AST) -> Iterator[ast.AST]:
+    """isinstance and issubclass of what is called an extractor."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in {"isinstance", "issubclass"}
+            and re.search(r"Extractor\b", ast.unparse(node.args[-1]))
+        ):
+            yield node
+
+
+def test_nobody_asks_which_task_or_which_extractor_it_is() -> None:
+    """What differs by task stands in tasks.py, and what differs by kind in kinds."""
+    broken = []
+    for path, tree in _trees():
+        room = path.relative_to(SRC).parts[0]
+        if room not in ASK_A_TASK:
+            broken += [_where(path, node) for node in _asks_which_task(tree)]
+        if room not in ASK_A_KIND:
+            broken += [_where(path, node) for node in _asks_which_extractor(tree)]
+    assert not broken
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['if settings.task == "ner": ...', 'x = 1 if "bags" != task else 2', 'task in ("re", "bags")',
+     'found.get("task") == "re"', "isinstance(model, BagExtractor)",
+     "isinstance(model, (bags.BagExtractor, RelationExtractor))"],
+)  # fmt: skip
+def test_the_check_of_tasks_and_extractors_sees_what_it_should(line: str) -> None:
+    tree = ast.parse(line)
+    assert [*_asks_which_task(tree), *_asks_which_extractor(tree)]
+    for right in ("of == task", "learns == 'relations'", "isinstance(model, Trained)"):
+        tree = ast.parse(right)
+        assert not [*_asks_which_task(tree), *_asks_which_extractor(tree)]
+
+
 def test_inheritance_is_at_most_two_deep() -> None:
     """Counted among our own classes: a class, its base, and no base of that base."""
     bases: dict[str, list[str]] = {}

@@ -42,7 +42,7 @@ from confide.federation.messages import decode, encode, fields_of
 from confide.federation.steps import Step
 from confide.methods import METHODS, method_of
 from confide.runs.gathering import gather
-from confide.scoring import SCORING
+from confide.tasks import TASKS
 
 SLOW = 5.0
 SITES = 3
@@ -159,7 +159,7 @@ def _recorded(method: str, form: tuple[str, ...], folder: Path) -> list[Phase]:
     def scored(part: str, state: Any, round: int) -> Callable[[Federation], Any]:
         def call(federation: Federation) -> str:
             counts = made.score(state, federation, part=part, round=round)
-            scoring = SCORING[settings.task]
+            scoring = TASKS[settings.task]
             sites = {site: scoring.scores(one) for site, one in counts.items()}
             overall = scoring.scores(scoring.sum(counts.values()))
             values = scoring.values(overall) if overall[scoring.unit] else {}

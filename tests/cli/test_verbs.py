@@ -315,10 +315,11 @@ def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> N
 def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     verb = put("release", Path("open"))
     assert call("release", "runs/a").exit_code == 2
+    (in_tmp / "open").mkdir()
+    (in_tmp / "open" / "model.safetensors").touch()
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
     assert "anyone who has this folder can read" in done.stderr
-    (in_tmp / "open").mkdir()
     (in_tmp / "open" / "relations.safetensors").touch()
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
     (in_tmp / "open" / "config.json").touch()

@@ -16,8 +16,8 @@ from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.runs.run import run
-from confide.scoring import SCORING
 from confide.settings import REFERENCES
+from confide.tasks import TASKS
 from contract.corpus import tiny
 from contract.entries import (
     ENTRIES,
@@ -316,14 +316,14 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
             assert all(np.isfinite(array).all() for array in attrgetter(name)(state).values())
-    assert done.result["scores"]["overall"][SCORING[settings.task].unit] > 0
+    assert done.result["scores"]["overall"][TASKS[settings.task].unit] > 0
 
 
 # --- what it is for ----------------------------------------------------------------------------
 
 
 def first_score(task: str, done: Any) -> float:
-    scoring = SCORING[task]
+    scoring = TASKS[task]
     found = scoring.value(done["scores"]["overall"], scoring.kinds[0])
     assert found is not None
     return found

@@ -15,8 +15,11 @@ from confide.errors import CheckpointError, MessageError
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.forms import values_of
 from confide.federation.messages import BEFORE, decode, decode_file, encode
+from confide.kinds.tagger.release import Released
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder, memory_of
+from confide.runs.opening import opened
+from confide.runs.release import release
 from confide.runs.run import run
 from contract.corpus import tiny
 
@@ -117,3 +120,23 @@ def test_word_vectors_that_fedner_laid_under_its_table_are_found_again(tmp_path:
     assert whole.lift_ids.keys() == {"word.weight"}
     rewritten(folder, "fedner-tagger", state="FedNERState", memory="FedNERMemory")
     assert encode(memory_of(folder / "sites/site-1", pair.Memory)) == encode(whole)
+
+
+@pytest.mark.parametrize(
+    ("method", "apart"),
+    [("pseudo-complete-encoder", frozenset()), ("pseudo-complete-lightner", frozenset()),
+     ("pseudo-complete-tagger", None)],
+)  # fmt: skip
+def test_an_old_release_says_what_only_pseudo_complete_can_have_trained(
+    method: str, apart: frozenset[str] | None, tmp_path: Path
+) -> None:
+    """Format 2 did not say it; taggers were trained by other methods, too."""
+    done = run(tiny(tmp_path, f"method={method}", "rounds=1"), out=tmp_path / "run")
+    copy = release(done.folder, out=tmp_path / "copy")
+    assert opened(copy).annotated == frozenset()
+    (file,) = copy.iterdir()
+    kind = METHODS[method].kind
+    shape = getattr(kind, "Released", Released)
+    message = decode(shape, file.read_bytes())
+    file.write_bytes(before(message, shape.__name__, without=("apart",)))
+    assert opened(copy).annotated == apart

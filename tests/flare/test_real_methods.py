@@ -17,7 +17,7 @@ from confide.federation.comparing import compare_ledgers
 from confide.jobs.predict import predict
 from confide.kinds import KINDS
 from confide.methods import METHODS
-from confide.runs.release import FILE, release
+from confide.runs.release import release
 from confide.runs.run import run
 from confide.settings import Settings
 from confide.settings.models import ModelTable
@@ -130,7 +130,7 @@ def test_a_site_keeps_what_it_needs(ran: Ran, tmp_path: Path) -> None:
             release(folder, out=tmp_path / name)
             for folder, name in ((ran.note, "a"), (ran.one(), "b"))
         )
-        assert (mine / FILE).read_bytes() == (one / FILE).read_bytes()
+        assert (mine / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
         return
     text = ran.settings.site[0].test[0]
     own = METHODS[ran.form.method].personal or ran.form.context  # the site knows where that lies

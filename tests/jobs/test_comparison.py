@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.jobs.comparison import RunComparison, compare, read_sentences
+from confide.kinds.entity_report import entity_report
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
-from confide.runs.sitereport import site_report
+from confide.runs.sitereport import keep
 from confide.scoring import paired_bootstrap, sentence_counts
 from confide.settings import dump, parse
 from contract.corpus import tiny
@@ -266,7 +267,8 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], wor
 def test_the_file_holds_what_sentence_counts_says(tmp_path_factory: Any, sides: Any) -> None:
     gold, predicted = sides
     folder = tmp_path_factory.mktemp("site")
-    site_report(predicted, SiteSpec("north", [], folder, test=gold))
+    spec = SiteSpec("north", [], folder, test=gold)
+    keep(spec, entity_report(gold, predicted), task="ner")
     for how in ("strict", "relaxed"):
         known = sentence_counts(gold, predicted, matching=how)
         found = json.loads((folder / "sentences.json").read_text())[how]
@@ -281,7 +283,8 @@ def test_the_fingerprint_is_that_of_text_and_annotation(tmp_path: Path) -> None:
         one, text = {**base, **options}["spans"], {**base, **options}["text"]
         gold = document(*one, sentences=sentences(0, 12, 16, 24))
         gold = type(gold)(gold.id, text, gold.entities, sentences=gold.sentences)
-        site_report([gold], SiteSpec("north", [], tmp_path, test=[gold]))
+        spec = SiteSpec("north", [], tmp_path, test=[gold])
+        keep(spec, entity_report([gold], [gold]), task="ner")
         return read_sentences(tmp_path / "sentences.json").fingerprint
 
     assert printed() == printed()

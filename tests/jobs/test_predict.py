@@ -195,7 +195,7 @@ def test_a_damaged_release_is_refused(model: Path, tmp_path: Path, note: Path) -
 def test_only_rows_of_words_that_can_be_named_are_released(model: Path, tmp_path: Path) -> None:
     """What other sites' words have learnt stays behind with their digests."""
     from confide.federation.messages import decode
-    from confide.runs.release import Released
+    from confide.kinds.tagger.release import Released
 
     path = release(model, out=tmp_path / "released", site="site-1") / "model.safetensors"
     message = decode(Released, path.read_bytes())

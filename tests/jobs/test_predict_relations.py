@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -268,6 +268,7 @@ def test_other_chains_are_refused(ner: Path, re: Path, note: Path, pieces: str, 
 class Linker:
     """Relates every two entities that its rules allow, surely if they are neighbours."""
 
+    finds: ClassVar[str] = "relations"
     types: tuple[str, ...] = ("CHEMICAL", "GENE")
     rules: Rules = Rules(types=frozenset({("CHEMICAL", "GENE")}))  # noqa: RUF009
     relations: tuple[str, ...] = ("no-relation", "binds")

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
-from confide.jobs.comparison import compare, read_sentences
 from confide.data.batches.relations import Rules
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import new_key
+from confide.jobs.comparison import compare, read_sentences
 from confide.kinds.entities import EntityExtractor
-from confide.methods import METHODS
+from confide.kinds.entity_report import entity_report
+from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.relations.report import relation_report
+from confide.kinds.trained import WORST, Report
 from confide.report.mistakes import errors_view
+from confide.runs.sitereport import Home, keep, site_reports
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
-from confide.runs.sitereport import WORST, Home, relation_report, site_report, site_reports
 from confide.text.document import Document, Entity, Relation
 from confide.text.pairs import NO_RELATION, pair_attributes
 
@@ -54,6 +57,13 @@ SEEN = [
 ]
 
 
+def related(predicted: Sequence[Document], spec: SiteSpec, rules: Rules) -> Any:
+    """Keep the report of a relation model, and give its counts."""
+    report = relation_report(spec.test, predicted, rules)
+    keep(spec, report, task="re")
+    return report.counts
+
+
 def kept(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     files = ("errors.json", "sentences.json")
     errors, counted = (json.loads((folder / name).read_text()) for name in files)
@@ -61,7 +71,7 @@ def kept(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_relations_are_counted_by_document(tmp_path: Path) -> None:
-    counts = relation_report(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
+    counts = related(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
     assert counts == RelationCounts(
         {
             ("causes", NO_RELATION): 1, ("causes", "treats"): 1, (NO_RELATION, "causes"): 1,
@@ -82,7 +92,7 @@ def test_relations_are_counted_by_document(tmp_path: Path) -> None:
 
 
 def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_path: Path) -> None:
-    relation_report(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
+    related(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
     errors, _ = kept(tmp_path)
     told = [(case["where"], case["gold"], case["predicted"], case["confidence"])
             for case in errors["worst"]]  # fmt: skip
@@ -102,7 +112,7 @@ def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_p
 def test_both_kinds_of_mistake_have_room(tmp_path: Path, found: int, unseen: int) -> None:
     gold = [note("n")] * found + [note("n", ("treats", "T1", "T2"))] * unseen
     seen = [note("n", ("treats", "T1", "T2"), sure=0.5)] * found + [note("n")] * unseen
-    relation_report(seen, SiteSpec("north", [], tmp_path, test=gold), RULES)
+    related(seen, SiteSpec("north", [], tmp_path, test=gold), RULES)
     predicted = [case["predicted"] for case in kept(tmp_path)[0]["worst"]]
     assert len(predicted) == min(WORST, found + unseen)
     for label, count, other in (("treats", found, unseen), (NO_RELATION, unseen, found)):
@@ -111,7 +121,7 @@ def test_both_kinds_of_mistake_have_room(tmp_path: Path, found: int, unseen: int
 
 def test_the_fingerprint_is_of_relations_and_stated_pairs_too(tmp_path: Path) -> None:
     def printed(document: Document) -> str:
-        relation_report([document], SiteSpec("north", [], tmp_path, test=[document]), RULES)
+        related([document], SiteSpec("north", [], tmp_path, test=[document]), RULES)
         return str(kept(tmp_path)[1]["fingerprint"])
 
     first, *_ = GOLD
@@ -130,7 +140,7 @@ def test_the_fingerprint_is_of_relations_and_stated_pairs_too(tmp_path: Path) ->
 def test_sites_compare_their_relations(tmp_path: Path) -> None:
     gold = GOLD * 20
     for name, seen in (("a", SEEN), ("b", GOLD)):
-        relation_report(seen * 20, SiteSpec("north", [], tmp_path / name, test=gold), RULES)
+        related(seen * 20, SiteSpec("north", [], tmp_path / name, test=gold), RULES)
     found = compare(tmp_path / "a", tmp_path / "b", samples=200)
     assert (found.matching, found.unit, found.overall.sentences) == ("micro", "documents", 60)
     assert (found.overall.first.f1, found.overall.verdict) == (2 / 7, "better")
@@ -142,14 +152,14 @@ def test_sites_compare_their_relations(tmp_path: Path) -> None:
 def test_other_rules_are_compared_by_the_same_gold(tmp_path: Path) -> None:
     """What one does not look at counts as gold for both."""
     for name, rules in (("a", RULES), ("b", Rules(max_sentences=None))):
-        relation_report(SEEN, SiteSpec("north", [], tmp_path / name, test=GOLD), rules)
+        related(SEEN, SiteSpec("north", [], tmp_path / name, test=GOLD), rules)
     found = compare(tmp_path / "a", tmp_path / "b", samples=100)
     assert found.overall.difference == 0
 
 
 def test_entities_and_relations_are_not_compared(tmp_path: Path) -> None:
-    relation_report(SEEN, SiteSpec("north", [], tmp_path / "re", test=GOLD), RULES)
-    site_report(SEEN, SiteSpec("north", [], tmp_path / "ner", test=GOLD))
+    related(SEEN, SiteSpec("north", [], tmp_path / "re", test=GOLD), RULES)
+    keep(SiteSpec("north", [], tmp_path / "ner", test=GOLD), entity_report(GOLD, SEEN), task="ner")
     with pytest.raises(RunError, match=r"ner \(ner\) and .*re \(re\): one run finds"):
         compare(tmp_path / "ner", tmp_path / "re")
 
@@ -157,14 +167,16 @@ def test_entities_and_relations_are_not_compared(tmp_path: Path) -> None:
 # --- methods ------------------------------------------------------------------------------
 
 
+@dataclass
 class Reader:
-    """An extractor that knows the answers, or `finds` what it is told."""
+    """An extractor that knows the answers."""
 
-    rules = RULES
-    finds: Sequence[Document] = ()
+    task: str
 
-    def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        return list(self.finds or documents)
+    def report(self, documents: Sequence[Document], looked_for: Any) -> Report:
+        if self.task == "re":
+            return relation_report(documents, documents, RULES)
+        return entity_report(documents, documents)
 
 
 @dataclass
@@ -176,12 +188,14 @@ class Toy:
     personal: bool = False
     apart: bool = False
     made: int = 0
-    Memory: Any = METHODS["fedavg-tagger"].Memory
 
     def extractor(self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None) -> Any:
         assert (key is not None) == self.keyed
         self.made += 1
-        return Reader()
+        return Reader(self.task)
+
+    def sentence_weights(self, latest: Any) -> None:
+        return None
 
 
 def homes(folder: Path, *, key: Path | None = None) -> list[Home]:
@@ -222,7 +236,6 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     extractor = EntityExtractor(modeller, model)
     method: Any = Toy(task="ner", apart=True)
     method.extractor = lambda *_, **__: extractor
-    method.Memory = METHODS["pseudo-complete-tagger"].Memory
     drugs = [
         replace(one, entities=tuple(e for e in one.entities if e.type == "Drug")) for one in GOLD
     ]
@@ -242,10 +255,13 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     assert sums["d"].tolist() == [12, 12, 12]
 
 
-def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(tmp_path: Path) -> None:
+def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RelationExtractor, "__call__", lambda _, documents: SEEN)
+    nothing: Any = None
+    reader = RelationExtractor(nothing, nothing, RULES, ())
     method: Any = Toy(task="re", apart=True)
-    reader = Reader()
-    reader.finds = SEEN
     method.extractor = lambda *_, **__: reader
     causes = [
         replace(one, relations=tuple(r for r in one.relations if r.type == "causes"))

@@ -136,14 +136,6 @@ def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 def say_released(folder: Path) -> None:
     """Say on stderr what can be read from a release."""
-    from confide.runs.release import RELATIONS
+    from confide.runs.release import release_tells
 
-    if (folder / "config.json").is_file():
-        screen.say(
-            f"{folder}: a BART; whoever has it can make it write, and it may have memorised the"
-            " sites' sentences"
-        )
-    elif (folder / RELATIONS).is_file():
-        screen.say(f"{folder}: names and weights; it needs its encoder's files but no key")
-    else:
-        screen.say(f"{folder}: anyone who has this folder can read its word list")
+    screen.say(f"{folder}: {release_tells(folder)}")

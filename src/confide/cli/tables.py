@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from confide.report.words import CALLED, count, points, size
+from confide.report.words import count, points, size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -135,9 +135,11 @@ def _written(values: Mapping[str, Any], title: str) -> Table:
 
 def sites(result: Mapping[str, Any]) -> Table:
     """A run's scores on test text, per site and over all, with what a site sent and received."""
+    from confide.tasks import TASKS, USUAL
+
     overall = result["scores"]["overall"]
     kinds, unit = _kinds(overall), _unit(overall)
-    called = CALLED[result.get("task", "ner")]
+    called = TASKS[result.get("task", USUAL)].words
     table = _table(f"{result['method']}: {called.score or 'scores'} on test text, in percent")
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
@@ -358,15 +360,15 @@ def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The kinds of scores that these are."""
-    from confide.scoring import scoring_of
+    from confide.tasks import task_of_scores
 
-    return scoring_of(values).kinds
+    return task_of_scores(values).kinds
 
 
 def _unit(values: Mapping[str, Any]) -> str:
-    from confide.scoring import scoring_of
+    from confide.tasks import task_of_scores
 
-    return scoring_of(values).unit
+    return task_of_scores(values).unit
 
 
 def _overlooked(values: Mapping[str, Any]) -> str:
@@ -377,7 +379,7 @@ def _overlooked(values: Mapping[str, Any]) -> str:
 
 def _each_f1(values: Mapping[str, Any]) -> list[str]:
     """The number of each kind, and how much was scored."""
-    from confide.scoring import scoring_of
+    from confide.tasks import task_of_scores
 
-    each = [points(scoring_of(values).value(values, kind)) for kind in _kinds(values)]
+    each = [points(task_of_scores(values).value(values, kind)) for kind in _kinds(values)]
     return [*each, str(values.get(_unit(values), ""))]

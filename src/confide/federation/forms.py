@@ -52,6 +52,7 @@ def carries(
     most: int = 0,
     start: Callable[[], Any] | None = None,
     was: str = "",
+    before: int = 0,
 ) -> Any:
     """A message field, with the words that the wire table prints for it.
 
@@ -59,9 +60,9 @@ def carries(
     `most`: of an array, how long an axis with a letter can be; of a text, list or table, how many
     bytes it can be as JSON. `start` makes the value of a field that is not given. A message that is
     decoded has all its fields, whether they have a `start` or not. `was`: how the field was called
-    in format 2.
+    in format 2; `before`: what a number is in a file of that format that does not have it.
     """
-    metadata = {"what": what, "legend": legend, "most": most, "was": was}
+    metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -84,7 +85,8 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """What a field declares. `axes` is None, and `dtypes` empty, where it leaves them open.
 
-    `what` are the words of `carries`, `hint` is the annotation, `was` the name in format 2.
+    `what` are the words of `carries`, `hint` is the annotation, `was` the name in format 2,
+    `before` the number where a file of that format does not have the field.
     """
 
     kind: str
@@ -94,6 +96,7 @@ class Form:
     what: str
     hint: Any
     was: str
+    before: int
 
 
 def class_of(kind: Any) -> type:
@@ -179,13 +182,14 @@ def _form(field: dataclasses.Field[Any], hint: Any) -> Form:
         str(field.metadata.get("what", "")),
         str(field.metadata.get("was", "") or field.name),
     )
+    before = int(field.metadata.get("before", 0))
     if kind not in ("array", "arrays"):
-        return Form(kind, frozenset(), None, most, what, hint, was)
+        return Form(kind, frozenset(), None, most, what, hint, was, before)
     named = _LEGEND.search(field.name) if kind == "array" else None
     legend = field.metadata.get("legend") or (named[1] if named else "")
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
-    return Form(kind, _dtypes(array), axes, most, what, hint, was)
+    return Form(kind, _dtypes(array), axes, most, what, hint, was, before)
 
 
 def _kind(hint: Any) -> str:

@@ -105,7 +105,8 @@ def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
 def decode_file(kind: type[M], data: bytes) -> M:
     """The same of a file that this place wrote, perhaps with the version before: format 2.
 
-    There, messages did not nest, and had other names. What a message did not have then is empty.
+    There, messages did not nest, and had other names. What a message did not have then is empty,
+    or what its field says.
     """
     header = _opened(data, OWN, formats=(FORMAT, BEFORE))
     if header.format == FORMAT:
@@ -117,7 +118,7 @@ def decode_file(kind: type[M], data: bytes) -> M:
 def _renamed(kind: Any, before: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
     """Plain fields and arrays of format 2, as they are called now."""
     plain, named = dict[str, Any](), dict[str, np.ndarray]()
-    empty: dict[str, Any] = {"list": [], "table": {}, "text": "", "number": 0}
+    empty: dict[str, Any] = {"list": [], "table": {}, "text": ""}
     for name, form in forms_of(kind).items():
         was, _, key = form.was.partition("/")
         if form.kind == "arrays":
@@ -129,7 +130,7 @@ def _renamed(kind: Any, before: dict[str, Any], arrays: Arrays) -> tuple[dict[st
         elif form.kind == "array" and was in arrays:
             named[name] = arrays[was]
         elif form.kind != "array":
-            plain[name] = before.get(was, empty[form.kind])
+            plain[name] = before.get(was, empty.get(form.kind, form.before))
     return plain, named
 
 

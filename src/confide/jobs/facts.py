@@ -14,7 +14,6 @@ from typing import Any
 from confide.data.batches.relations import candidates
 from confide.errors import RunError
 from confide.jobs.predict import check_options, common_names, documents_of
-from confide.kinds.bags.extractor import BagExtractor
 from confide.runs.opening import Runs, opened
 from confide.text.retag import retag
 
@@ -91,7 +90,7 @@ def facts(
     """
     models = opened(run, site=site, key=key)
     extract = models.relations
-    if not isinstance(extract, BagExtractor):
+    if extract is None or extract.finds != "facts":
         raise RunError(
             "this run finds no facts: it does not take all sentences of a pair together",
             where=str(run),

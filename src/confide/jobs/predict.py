@@ -16,13 +16,11 @@ from confide.data.batches.entity_types import alike, as_known
 from confide.data.batches.relations import Candidates, candidates, predicted_labels
 from confide.data.corpus.corpora import locate
 from confide.errors import DataError, SettingsError
-from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.entities import among
-from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.trained import Extractor, FindsFacts
 from confide.runs.opening import Models, Runs, opened, types_of
 from confide.scoring import (
     bag_scores,
-    count_bags,
     count_entities,
     count_relations,
     relation_scores,
@@ -117,8 +115,9 @@ def evaluate(
         return scores(count_entities(gold, _looked_for(models, gold), mode=mode))
     _must_hold(gold, "relation")
     names = common_names(models, gold, types)
-    if isinstance(models.relations, BagExtractor):
-        return {**_bags_scored(models, gold, names), "unknown": _unknown(names, types)}
+    if models.relations.finds == "facts":
+        scored = _bags_scored(models, models.relations, gold, names=names)
+        return {**scored, "unknown": _unknown(names, types)}
     predicted = _related(models.relations, _looked_for(models, gold), names)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in names.items()}
@@ -196,7 +195,7 @@ def _unknown(names: Mapping[str, str], types: Mapping[str, str] | None) -> list[
 
 
 def _related(
-    extract: RelationExtractor | BagExtractor,
+    extract: Extractor,
     documents: Sequence[Document],
     names: Mapping[str, str],
 ) -> list[Document]:
@@ -215,7 +214,7 @@ def _sure(document: Document, threshold: float) -> Document:
 
 
 def _bags_scored(
-    models: Models, gold: Sequence[Document], names: Mapping[str, str]
+    models: Models, extract: FindsFacts, gold: Sequence[Document], *, names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Scores of the bags of annotated documents. Raises SettingsError behind a recogniser."""
     if models.entities is not None:
@@ -223,9 +222,7 @@ def _bags_scored(
             "bags are scored between annotated entities",
             fix="score the recogniser and the run over bags one by one",
         )
-    assert isinstance(models.relations, BagExtractor)
-    bags, scores_GR = models.relations.scores(retag(gold, names)[0])
-    return bag_scores(count_bags(scores_GR, models.relations.relations, bags.facts))
+    return bag_scores(extract.counts(retag(gold, names)[0]))
 
 
 def _end_to_end(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,17 @@ from confide.data.batches.completing import completed
 from confide.data.batches.examples import Example, Span
 from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.messages import Arrays
+from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
 from confide.kinds import evaluation
 from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
+from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, check_scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
+from confide.kinds.releases import Holders, shape_of, write_release
+from confide.kinds.trained import Report
 from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
@@ -37,7 +41,7 @@ from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
 from confide.scoring import EntityCounts, f1, micro
 from confide.settings import Settings as RunSettings
-from confide.settings import Task
+from confide.tasks import TaskName
 from confide.text.document import Document
 
 Modeller = EntityModeller[Any, Any]
@@ -274,6 +278,8 @@ class EntityExtractor:
     learnt from annotated different types, so that nobody need have looked for all in a text.
     """
 
+    finds: ClassVar[Literal["entities"]] = "entities"
+
     modeller: Modeller
     model: nn.Module
     encoder: FrozenEncoder | None = None
@@ -291,6 +297,19 @@ class EntityExtractor:
             text = with_cached(found.text, found.examples, self.encoder, keep=False)
             found = replace(found, text=text)
         return annotate_with(self.modeller, self.model, found)
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What it gets right and wrong; nothing of types that nobody looked for."""
+        predicted = self(documents)
+        if looked_for is not None:
+            predicted = among(predicted, documents, looked_for)
+        return entity_report(documents, predicted)
+
+    def weighted(
+        self, documents: Sequence[Document], weights_S: NDArray[np.float32]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """How much each sentence counts in training, those that help the others first."""
+        return weighted_sentences(self.modeller, documents, weights_S)
 
 
 def extractor_with(
@@ -312,13 +331,24 @@ def other_files(place: str) -> FederationError:
 
 
 class EntityKind:
-    """What kinds that find entities have in common; one without a key unless it says so."""
+    """What kinds that find entities have in common; one without a key unless it says so.
 
-    task: ClassVar[Task] = "ner"
+    `Released` is the message of a release: the form, its weights, and `apart`.
+    """
+
+    task: ClassVar[TaskName] = "ner"
     keyed: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
     Scored: ClassVar[type] = Scored
+    Form: ClassVar[type]
+    Released: ClassVar[type]
+    released_as: ClassVar[str]
+    release_tells: ClassVar[str]
     drawn: ClassVar[Mapping[str, str]] = {}
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """The file of word vectors that all sites start from."""
+        return run.model.vectors
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError where an adversary is asked for, which is LightNER's alone."""
@@ -328,6 +358,18 @@ class EntityKind:
                 expected='model.kind = "lightner", or lightner.adversary = "none"',
                 got=f"model.kind = {run.model.kind!r}",
             )
+
+    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the model with its weights: one of public files needs no key."""
+        shape = shape_of(form, self.Form)
+        message = self.Released(**shape, weights=dict(weights), apart=holders.apart)
+        write_release(out / self.released_as, message)
+
+    def released(self, file: Path) -> EntityExtractor:
+        """The model of such a file. Raises MessageError."""
+        found: Any = decode_file(self.Released, file.read_bytes())
+        extract: EntityExtractor = found.extractor(found.weights, key=None)
+        return replace(extract, apart=bool(found.apart))
 
     def check_scored(self, ask: object, reply: evaluation.Scored) -> None:
         """Raise GuardError where counts contradict themselves."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from confide.errors import FederationError, GuardError, SettingsError
@@ -25,9 +26,10 @@ from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.how import How
-from confide.scoring import Counts
+from confide.kinds.releases import Holders
+from confide.kinds.trained import Trained
 from confide.settings import Settings as RunSettings
-from confide.settings import Task
+from confide.tasks import Counts, TaskName
 from confide.text.document import Document
 
 HELD_OUT = ("dev", "test")
@@ -140,17 +142,24 @@ class Kind(Protocol):
 
     `steps` describe the sites' text before there is a form. `weighs` is whether sites weigh their
     examples in a mean, where the settings leave it open. `drawn` names the random choices of a
-    method's step, where they are not called like the step.
+    method's step, where they are not called like the step. `released_as` is the file by which a
+    release is known, `release_tells` what it tells who has it.
     """
 
     name: ClassVar[str]
-    task: ClassVar[Task]
+    task: ClassVar[TaskName]
     keyed: ClassVar[bool]
     weighs: ClassVar[bool]
     Form: ClassVar[type]
     Scored: ClassVar[type]
     steps: ClassVar[tuple[Step, ...]]
     drawn: ClassVar[Mapping[str, str]]
+    released_as: ClassVar[str]
+    release_tells: ClassVar[str]
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """The file of word vectors that all sites start from, as the settings name it."""
+        ...
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError where this kind cannot be trained as the settings say."""
@@ -168,6 +177,14 @@ class Kind(Protocol):
 
     def counts(self, reply: Any) -> Counts:
         """The counts in a reply to `score`."""
+        ...
+
+    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write a copy of a trained model that needs no key. Raises KeyFileError, DataError."""
+        ...
+
+    def released(self, file: Path) -> Trained:
+        """The model of such a copy, whose file is called `released_as`. Raises MessageError."""
         ...
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.combining import NEEDED, ORDERED
@@ -20,9 +23,9 @@ from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
 from confide.methods.pseudo_complete import PseudoComplete
-from confide.scoring import Counts
-from confide.settings import OLD_NAMES, REFERENCES, Task, nearest
+from confide.settings import OLD_NAMES, REFERENCES, nearest
 from confide.settings import Settings as RunSettings
+from confide.tasks import TASKS, Counts, TaskName
 from confide.text.document import Document
 
 
@@ -32,7 +35,8 @@ class Method(Protocol):
     `apart`: it is for sites of which each annotates some of the types. `personal`: every site ends
     with a model of its own, part of which is in its memory only. `keyed`: who has no key of the
     sites cannot use the model. `public`: it gives all sites text that they and the server may read,
-    which it is made with.
+    which it is made with. `wants_public`: a model of the kind can learn from such text, so that
+    settings may name some; a method that makes no use of it leaves it out.
     """
 
     name: ClassVar[str]
@@ -42,11 +46,12 @@ class Method(Protocol):
     Settings: ClassVar[type]
     State: ClassVar[Any]
     Memory: ClassVar[Any]
-    task: ClassVar[Task]
+    task: ClassVar[TaskName]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
     apart: ClassVar[bool]
     public: ClassVar[bool]
+    wants_public: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
@@ -74,9 +79,17 @@ class Method(Protocol):
         """The thing that reads a document and returns it annotated."""
         ...
 
+    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+        """How much each of a site's training sentences counts, by `latest`, what it remembers.
+
+        The round that they are of, and the weights, row by row; None where all count the same, or
+        there are none.
+        """
+        ...
+
 
 _EVERY = tuple(KINDS)
-_ENTITIES = ("tagger", "encoder", "lightner")
+_ENTITIES = tuple(name for name, kind in KINDS.items() if TASKS[kind.task].learns == "entities")
 
 CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAvg: _EVERY,
@@ -132,6 +145,7 @@ def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
         "Memory": _with(method.Memory, types),
         "task": kind.task,
         "keyed": kind.keyed,
+        "wants_public": hasattr(ON_PUBLIC[kind.name], "Public"),
         "__doc__": f"{method.method} of the kind {kind.name}.",
         "__module__": __name__,
     }
@@ -225,7 +239,11 @@ def check_enough(settings: RunSettings, sites: int) -> None:
 
 def methods_of(task: str) -> list[str]:
     """The names of the methods that train models of a task."""
-    return list(dict.fromkeys(one.method for one in METHODS.values() if one.task == task))
+    found: dict[str, list[str]] = {}
+    for one in METHODS.values():
+        if one.method not in found.setdefault(one.task, []):
+            found[one.task].append(one.method)
+    return found.get(task, [])
 
 
 def wire(method: str) -> list[WireRow]:

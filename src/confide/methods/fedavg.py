@@ -32,7 +32,7 @@ Where we differ from the papers or decide what they leave open:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
@@ -63,10 +63,10 @@ from confide.kinds.protocol import (
     settle,
 )
 from confide.learning.server_steps import Server, ServerStep, stepped
-from confide.scoring import Counts
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
+from confide.tasks import Counts
 from confide.text.document import Document
 
 Weighting = Literal["equal", "examples", "sentences"]
@@ -295,6 +295,10 @@ class FedAvg:
     ) -> Any:
         """What the trained model is for who has it, and holds the key where there is one."""
         return state.form.extractor(state.weights, key=key, encoder=encoder)
+
+    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+        """All sentences of a site count the same."""
+        return None
 
     @property
     def _rows(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
-from confide.scoring import SCORING, Scoring
+from confide.tasks import TASKS, USUAL, Task
 
 SCHEMA = 1
 
@@ -53,12 +53,12 @@ class RunFolder:
     @property
     def task(self) -> str:
         """What the model finds: "ner" entities, "re" relations, "bags" facts."""
-        return str(self.result.get("task", "ner"))
+        return str(self.result.get("task", USUAL))
 
     @property
-    def scoring(self) -> Scoring:
+    def scoring(self) -> Task:
         """The kinds of its scores."""
-        return SCORING[self.task]
+        return TASKS[self.task]
 
     @property
     def personal(self) -> bool:
@@ -154,7 +154,7 @@ def task_of(runs: Iterable[RunFolder]) -> str:
             expected="runs of one `task`",
             fix="make a page for each task",
         )
-    return next(iter(of_task), "ner")
+    return next(iter(of_task), USUAL)
 
 
 def load_run(path: Path, *, text: bool = True) -> RunFolder:
@@ -225,10 +225,10 @@ def _result(path: Path) -> dict[str, Any]:
             where=str(file),
             fix="upgrade confide",
         )
-    if result.get("task", "ner") not in SCORING:
+    if result.get("task", USUAL) not in TASKS:
         raise RunError(
             "the run has a task that this confide does not know",
-            expected=" or ".join(SCORING),
+            expected=" or ".join(TASKS),
             got=repr(result["task"]),
             where=str(file),
             fix="upgrade confide",

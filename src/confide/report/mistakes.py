@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from confide.report.words import CALLED
+from confide.tasks import TASKS, USUAL
 from confide.text.pairs import NO_RELATION
+
+_Table = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +110,27 @@ class ErrorsView:
 
 def errors_view(found: dict[str, Any]) -> ErrorsView:
     """What the page shows of one errors.json."""
-    table: dict[str, dict[str, int]] = found["confusion"]
-    site = str(found["site"])
-    if found.get("task") == "re":
-        pairs = tuple(_wrong_pair(case) for case in found["worst"])
-        return ErrorsView(site, _labels(table), pairs=pairs)
-    if found.get("task") == "bags":
-        bags = tuple(_wrong_bag(case) for case in found["worst"])
-        return ErrorsView(site, _labels(table), bags=bags)
+    view = _VIEWS.get(found.get("task", USUAL), _entities_view)
+    return view(str(found["site"]), found["confusion"], found["worst"])
+
+
+def _entities_view(site: str, table: _Table, worst: Sequence[Any]) -> ErrorsView:
     seen = {*table, *(name for row in table.values() for name in row)}
     types = (*sorted(seen - {""}), "")
-    view = _confusion(table, types, types, nothing=CALLED["ner"].nothing)
-    return ErrorsView(site, view, worst=tuple(_mistake(case) for case in found["worst"]))
+    view = _confusion(table, types, types, nothing=TASKS["ner"].words.nothing)
+    return ErrorsView(site, view, worst=tuple(_mistake(case) for case in worst))
+
+
+def _relations_view(site: str, table: _Table, worst: Sequence[Any]) -> ErrorsView:
+    return ErrorsView(site, _labels(table), pairs=tuple(_wrong_pair(case) for case in worst))
+
+
+def _bags_view(site: str, table: _Table, worst: Sequence[Any]) -> ErrorsView:
+    return ErrorsView(site, _labels(table), bags=tuple(_wrong_bag(case) for case in worst))
+
+
+_VIEWS = {"ner": _entities_view, "re": _relations_view, "bags": _bags_view}
+"""By task, what makes a view of a site's name, its confusion and its worst cases."""
 
 
 def relation_confusion(scores: Mapping[str, Any]) -> ConfusionView:
@@ -135,7 +146,7 @@ def _labels(table: Mapping[str, Mapping[str, int]]) -> ConfusionView:
     seen = {*table, *(name for row in table.values() for name in row)}
     labels = sorted(seen - {"", NO_RELATION}) + [NO_RELATION] * (NO_RELATION in seen)
     columns = labels + [""] * ("" in seen)
-    return _confusion(table, labels, columns, nothing=CALLED["re"].nothing)
+    return _confusion(table, labels, columns, nothing=TASKS["re"].words.nothing)
 
 
 def _confusion(

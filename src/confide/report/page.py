@@ -17,7 +17,7 @@ from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
 from confide.report.sections import by_site, by_type, learning_curves, reached
 from confide.report.views import REFERENCES, RunView, view_of
-from confide.scoring import SCORING
+from confide.tasks import TASKS
 
 
 def write_page(
@@ -56,8 +56,8 @@ def render(runs: Sequence[RunFolder]) -> str:
         notices=_notices(runs),
         views=views,
         task=task,
-        kinds=SCORING[task].kinds,
-        called=words.CALLED[task],
+        kinds=TASKS[task].kinds,
+        called=TASKS[task].words,
         curves=learning_curves(views),
         reached=reached(views),
         by_site=by_site(views),
@@ -77,15 +77,15 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     """One sentence for who reads no further."""
     sites = len({site for run in runs for site in run.sites})
     what = f"{sites} sites" if sites != 1 else "one site"
-    kind = SCORING[task_of(runs)].kinds[0]
+    task = TASKS[task_of(runs)]
+    kind = task.kinds[0]
     f1 = {run.method: run.score(kind) for run in runs}
-    called = words.CALLED[task_of(runs)]
     federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
     if len(federated) != 1 or not _same_data(runs):
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
     own = "a model for each" if federated[0].personal else "one model"
     told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
-    told += f": {words.points(f1[federated[0].method])} {called.score or called.kind(kind)}"
+    told += f": {words.points(f1[federated[0].method])} {task.words.score or task.words.kind(kind)}"
     if f1.get("alone") is not None:
         told += f"; each site by itself reaches {words.points(f1['alone'])}"
     if f1.get("public-only") is not None:

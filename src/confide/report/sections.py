@@ -13,7 +13,7 @@ from confide.report import words
 from confide.report.folder import RunFolder, task_of
 from confide.report.plots import Line, curves, dots
 from confide.report.views import RunView
-from confide.scoring import SCORING
+from confide.tasks import TASKS, Task, Words
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Scores of development text for which the page says when they were reached."""
@@ -92,14 +92,14 @@ def by_site(views: Sequence[RunView]) -> ScoreSection | None:
 
 def by_type(views: Sequence[RunView]) -> ScoreSection | None:
     """F1 of every type of entity, of both kinds; of a relation F1, precision and recall."""
-    kinds = _kinds(views)
-    first = SCORING[task_of(view.run for view in views)].rates
+    typed = _task(views).typed
+    first = typed[0]
 
     def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
         return dict(run.overall.get(kind, {}).get("types", {}).get(name) or {})
 
-    columns, title = tuple(Column(kind, kind) for kind in kinds), f"F1, {first}"
-    if task_of(view.run for view in views) != "ner":
+    columns, title = tuple(Column(kind, kind) for kind in typed), f"F1, {first}"
+    if len(typed) == 1:
         columns = (
             Column("F1", first),
             Column("precision", first, "precision"),
@@ -113,11 +113,15 @@ def by_type(views: Sequence[RunView]) -> ScoreSection | None:
 
 
 def _kinds(views: Sequence[RunView]) -> tuple[str, ...]:
-    return SCORING[task_of(view.run for view in views)].kinds
+    return _task(views).kinds
 
 
-def _called(views: Sequence[RunView]) -> words.Called:
-    return words.CALLED[task_of(view.run for view in views)]
+def _called(views: Sequence[RunView]) -> Words:
+    return _task(views).words
+
+
+def _task(views: Sequence[RunView]) -> Task:
+    return TASKS[task_of(view.run for view in views)]
 
 
 def _spoken(views: Sequence[RunView], kind: str) -> str:

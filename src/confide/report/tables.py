@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from confide.report.folder import RunFolder, task_of, totals
-from confide.report.words import CALLED, points, size
-from confide.scoring import SCORING
+from confide.report.words import points, size
+from confide.tasks import TASKS
 
 
 def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
@@ -20,9 +20,9 @@ def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
     AUC, and the mean of P@100, 200 and 300); the best first number of a row is bold. Raises
     RunError where runs are of several tasks.
     """
-    task = task_of(runs.values())
-    kinds = CALLED[task].shown or SCORING[task].kinds
-    one, other = (CALLED[task].kinds.get(kind) or f"{kind} F1" for kind in kinds)
+    task = TASKS[task_of(runs.values())]
+    kinds = task.words.shown or task.kinds
+    one, other = (task.words.kinds.get(kind) or f"{kind} F1" for kind in kinds)
     table = _table(title, caption=f"{one}, and {other} in brackets; on test text")
     table.add_column("site")
     for name in runs:

@@ -1,72 +1,8 @@
-"""Numbers as people read them: F1 in points of 100, bytes, durations, counts.
-
-And what the things of a task are called.
-"""
+"""Numbers as people read them: F1 in points of 100, bytes, durations, counts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-
 NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What things are called on a page of one task.
-
-    `found` is what a model finds, `type` one kind of it, `unit` what it looks at one by one,
-    `nothing` what the empty name stands for in a confusion; `score` is what its scores are called,
-    where they are of one sort, `kinds` how each kind is called beside it, and `shown` the two that
-    stand where there is no room for all.
-    """
-
-    found: str
-    type: str
-    each_type: str
-    unit: str
-    nothing: str
-    score: str = "F1"
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    shown: tuple[str, ...] = ()
-
-    def kind(self, name: str) -> str:
-        """A kind of score as a column is titled."""
-        return self.kinds.get(name, name)
-
-    def full(self, name: str) -> str:
-        """A kind of score as an axis is titled."""
-        return f"{self.score}, {name}" if self.score else self.kind(name)
-
-
-CALLED: Mapping[str, Called] = MappingProxyType(
-    {
-        "ner": Called("entities", "type", "Each type of entity", "sentences", "nothing"),
-        "re": Called("relations", "relation", "Each relation", "examples", "not looked at"),
-        "bags": Called(
-            "relations",
-            "relation",
-            "Each relation",
-            "sentences",
-            "nothing",
-            score="",
-            kinds={"auc": "AUC", "auc_2000": "AUC, first 2,000", "precision_at": "mean P@N"},
-            shown=("auc", "precision_at"),
-        ),
-        "text": Called(
-            "pieces",
-            "text",
-            "Each text",
-            "sentences",
-            "nothing",
-            score="",
-            kinds={"likelihood": "likelihood", "right": "right", "hidden": "hidden right"},
-            shown=("likelihood", "hidden"),
-        ),
-    }
-)
-"""By task."""
 
 
 def points(fraction: float | None) -> str:

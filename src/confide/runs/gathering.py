@@ -31,8 +31,11 @@ from confide.data.corpus.partitions import deal_pairs, group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
+from confide.kinds import KINDS
+from confide.methods import METHODS, method_of
 from confide.seeds import derive_seed
 from confide.settings import PublicTable, Settings, SiteTable, SplitTable
+from confide.tasks import TASKS, USUAL
 from confide.text.document import Document, Problem
 from confide.text.formats import read
 from confide.text.pairs import stated_pairs
@@ -40,11 +43,6 @@ from confide.text.retag import check_types, retag
 
 PARTS = ("train", "dev", "test")
 Parts = dict[str, list[Document]]
-PUBLIC: dict[str, dict[str, Any]] = {
-    "ner": {"entities": (), "relations": ()},
-    "re": {"relations": ()},
-}
-"""The tasks that may have a public set, and what its documents are without what is annotated."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Gathered:
     specs: tuple[SiteSpec, ...]
     problems: dict[str, list[Problem]]
     fingerprint: str
-    task: str = "ner"
+    task: str = USUAL
     public: tuple[Document, ...] = ()
     labelled: bool = True
     public_problems: list[Problem] = field(default_factory=list)
@@ -69,23 +67,24 @@ class Gathered:
 
     def facts(self) -> dict[str, Any]:
         """Counts per site and of the public set, for result.json. No text."""
+        task = TASKS[self.task]
         facts: dict[str, Any] = {
             "fingerprint": self.fingerprint,
             "sites": {
                 spec.name: part_facts(
                     {part: getattr(spec, part) for part in PARTS},
                     self.problems[spec.name],
-                    relations=self.task != "ner",
-                    bags=self.same if self.task == "bags" else None,
+                    relations=task.pairs,
+                    bags=self.same if task.bags else None,
                 )
                 for spec in self.specs
             },
         }
         if self.public:
-            found = count_entities if self.task == "ner" else count_relations
+            count = count_entities if task.learns == "entities" else count_relations
             facts["public"] = {
                 "documents": len(self.public),
-                "entities" if self.task == "ner" else "relations": found(self.public),
+                task.learns: count(self.public),
                 "problems": kinds_of(self.public_problems),
             }
         if self.apart:
@@ -117,14 +116,15 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     for name in sorted(held):
         parts = {**held[name], "train": trained[name]}
         specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
-    if settings.task in ("re", "bags"):
-        _check_relations(specs, settings.task)
+    task = TASKS[settings.task]
+    if task.learns == "relations":
+        _check_relations(specs, task.name)
     texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
     texts += [("", "public", public)] if public else []
     return Gathered(
         tuple(specs),
         {spec.name: problems.get(spec.name, []) for spec in specs},
-        fingerprint(texts, relations=settings.task != "ner"),
+        fingerprint(texts, relations=task.pairs),
         task=settings.task,
         public=tuple(public),
         labelled=settings.public.labelled,
@@ -141,11 +141,12 @@ def public_set(settings: Settings, problems: list[Problem] | None = None) -> tup
     What did not fit is added to `problems`. Raises SettingsError, MissingDataError, FormatError,
     DataError.
     """
-    if settings.task not in PUBLIC and (settings.public.files or settings.public.share):
+    named = settings.public.files or settings.public.share
+    if named and not method_of(settings).wants_public:
         raise SettingsError(
             "nothing uses a public set here",
-            expected=" or ".join(f'task = "{task}"' for task in PUBLIC),
-            got=f'"{settings.task}"',
+            expected=" or ".join(one.name for one in METHODS.values() if one.wants_public),
+            got=settings.trained_by,
         )
     if not settings.public.files:
         return ()
@@ -164,8 +165,7 @@ def _spec(
             fix="check its `train` files with `confide data check`",
         )
     own = next((site for site in settings.site if site.name == name), None)
-    common = settings.pcnn.vectors if settings.task == "bags" else settings.model.vectors
-    vectors = (own.vectors if own else None) or common
+    vectors = (own.vectors if own else None) or KINDS[settings.kind].vectors(settings)
     return SiteSpec(
         name=name,
         train=parts["train"],
@@ -190,14 +190,14 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
     for site in settings.site:
         found: list[Problem] = []
         parts = _held_out(_read(site, settings, found), settings, site.name)
-        sites[site.name] = _annotated(parts, site) if settings.task == "ner" else parts
+        sites[site.name] = _annotated(parts, site, settings)
         problems[site.name] = found
     return sites
 
 
-def _annotated(parts: Parts, site: SiteTable) -> Parts:
+def _annotated(parts: Parts, site: SiteTable, settings: Settings) -> Parts:
     """The documents with the types alone that the site annotates, where it says which these are."""
-    if not site.knows:
+    if not site.knows or TASKS[settings.task].learns != "entities":
         return parts
     types = dict.fromkeys(parts, frozenset(site.knows))
     types["test"] |= frozenset(site.test_knows)
@@ -242,7 +242,8 @@ def _dealt_part(
     split, same = settings.split, settings.bags.same
     assert split is not None
     everybody = part == "train"
-    if split.by == "pair" or (settings.task == "bags" and not everybody):
+    task = TASKS[settings.task]
+    if split.by == "pair" or (task.bags and not everybody):
         return deal_pairs(documents, split.sites, seed=split.seed, same=same, everybody=everybody)
     return partition(
         documents,
@@ -250,7 +251,7 @@ def _dealt_part(
         by=split.by,
         seed=split.seed,
         alpha=split.alpha,
-        classes="entities" if settings.task == "ner" else "relations",
+        classes="relations" if task.pairs else "entities",
         everybody=everybody,
     )
 
@@ -303,7 +304,7 @@ def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[st
     if not wanted:
         return parts
     train = parts["train"]
-    bags = settings.task == "bags"
+    bags = TASKS[settings.task].bags
     units = grouped(train, settings.bags.same) if bags else [[document] for document in train]
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
     shuffled = [units[place] for place in order.permutation(len(units))]
@@ -335,8 +336,10 @@ def _public(documents: Sequence[Document], settings: Settings) -> list[Document]
     """
     if settings.public.labelled:
         return list(documents)
-    hidden: dict[str, Any] = PUBLIC[settings.task]
-    return [replace(document, **hidden) for document in documents]
+    plain = [replace(document, relations=()) for document in documents]
+    if TASKS[settings.task].learns == "entities":
+        plain = [replace(document, entities=()) for document in plain]
+    return plain
 
 
 def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
@@ -349,7 +352,7 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
         return
     there = {group_of(document, split.by) for document in whole["train"]}
     drawn = [part for part in PARTS if not whole[part] and corpus[part]]
-    for part in ("train", *([] if settings.task == "bags" else drawn)):
+    for part in ("train", *([] if TASKS[settings.task].bags else drawn)):
         missing = there - {group_of(document, split.by) for document in corpus[part]}
         if missing:
             raise DataError(

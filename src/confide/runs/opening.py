@@ -12,13 +12,12 @@ from typing import Any
 
 from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
-from confide.kinds.bags.extractor import BagExtractor
-from confide.kinds.entities import EntityExtractor
-from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
-from confide.runs.release import release_task, released
 from confide.runs.folder import RunFolder
+from confide.runs.release import release_task, released
 from confide.settings import Settings, SiteTable, SplitTable
+from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.text.pairs import PAIR
 
@@ -27,8 +26,6 @@ Runs = Path | str | Sequence[Path | str]
 
 The two are a list, or one path with a + in between; a folder whose name has a + is that folder.
 """
-_FOUND_BY = {"ner": "recognise entities", "re": "find relations", "bags": "find facts"}
-"""By task, in the order in which models are used."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,8 @@ class Models:
     whoever annotates looks for all types.
     """
 
-    entities: EntityExtractor | None
-    relations: RelationExtractor | BagExtractor | None
+    entities: FindsEntities | None
+    relations: FindsRelations | FindsFacts | None
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
     annotated: frozenset[str] | None = None
@@ -65,18 +62,19 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
     models: dict[str, Any] = {}
     annotated: dict[str, frozenset[str] | None] = {}
     tables: list[SiteTable | SplitTable] = []
-    for task in (task for task in _FOUND_BY if task in paths):
+    for task in filter(paths.__contains__, TASKS):
         others = [path for other, path in paths.items() if other != task]
-        models[task], table, annotated[task] = _opened(
+        learns = TASKS[task].learns
+        models[learns], table, annotated[learns] = _opened(
             paths[task], site=site, key=key, others=others
         )
         tables += [] if table is None else [table]
     return Models(
-        models.get("ner"),
-        models.get("re") or models.get("bags"),
+        models.get("entities"),
+        models.get("relations"),
         tags=tables[0].tags if tables else {},
         relation_names=tables[-1].relations if tables else {},
-        annotated=annotated.get("ner"),
+        annotated=annotated.get("entities"),
     )
 
 
@@ -104,25 +102,26 @@ def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
     """Each model's folder by what it does. Raises RunError where two do the same."""
     found: dict[str, Path] = {}
     for path in paths:
-        task = release_task(path) or RunFolder(path).settings().task
-        if task == "text":
+        task = TASKS[release_task(path) or RunFolder(path).settings().task]
+        if not task.learns:
             raise RunError(
                 "this run pretrained a BART, which annotates nothing by itself",
                 where=str(path),
                 fix="write it as a folder with `confide release`, and name that as lightner.bart",
             )
-        if task in found:
+        if task.name in found:
             raise RunError(
-                f"two models {_FOUND_BY[task]}",
-                where=f"{found[task]} and {path}",
+                f"two models {task.words.does}",
+                where=f"{found[task.name]} and {path}",
                 expected="one run, or NER_RUN+RE_RUN: one that recognises entities, one for"
                 " the relations between them",
             )
-        found[task] = path
-    if {"re", "bags"} <= found.keys():
+        found[task.name] = path
+    related = [found[n] for n in TASKS if n in found and TASKS[n].learns == "relations"]
+    if len(related) > 1:
         raise RunError(
             "one model finds relations and another finds facts: use one of them at a time",
-            where=f"{found['re']} and {found['bags']}",
+            where=" and ".join(map(str, related)),
         )
     if not found:
         raise RunError("there is no run to use", expected="the folder of a run or of a release")
@@ -138,7 +137,7 @@ def _opened(
     """
     if release_task(path):
         model = released(path)
-        return model, None, frozenset() if getattr(model, "apart", False) else None
+        return model, None, frozenset() if model.finds == "entities" and model.apart else None
     folder = RunFolder(path)
     settings = folder.settings()
     method = method_of(settings)

@@ -22,8 +22,8 @@ from confide.federation.ledger import Ledger
 from confide.methods import Method, check_enough, method_named
 from confide.runs.folder import SCHEMA, RunFolder, decisive
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
-from confide.scoring import SCORING, Counts
 from confide.settings import REFERENCES, Settings
+from confide.tasks import TASKS, Counts
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def result_of(
     done = sum(round.get("sentences", 0) for one in progress for round in one.history)
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
-    usage, scoring = resource.getrusage, SCORING[settings.task]
+    usage, scoring = resource.getrusage, TASKS[settings.task]
     return {
         "schema": SCHEMA,
         "confide": __version__,

@@ -17,9 +17,8 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from confide.methods import Method
-from confide.report.words import CALLED
-from confide.scoring import SCORING, Counts
 from confide.settings import Settings
+from confide.tasks import TASKS, Counts
 
 
 @dataclass
@@ -162,14 +161,14 @@ class Rounds:
     def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:
         """Score development text and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
-        scoring, by = SCORING[self._settings.task], self._settings.select.by
-        overall = scoring.scores(scoring.sum(counts.values()))
-        record["dev"] = scoring.values(overall)
-        first = scoring.kinds[0]
+        task, by = TASKS[self._settings.task], self._settings.select.by
+        overall = task.scores(task.sum(counts.values()))
+        record["dev"] = task.values(overall)
+        first = task.kinds[0]
         record["dev_sites"] = {
-            site: scoring.value(scoring.scores(count), first) for site, count in counts.items()
+            site: task.value(task.scores(count), first) for site, count in counts.items()
         }
-        has_text = overall[scoring.unit] > 0
+        has_text = overall[task.unit] > 0
         later = -1 / number  # grows from round to round, and is under every score
         value = later if by == "last" or not has_text else record["dev"][by]
         if value > progress.best_score:
@@ -179,8 +178,7 @@ class Rounds:
     def _tell(self, progress: Progress, record: dict[str, Any]) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
         left = self._settings.rounds - record["round"]
-        task = self._settings.task
-        called = CALLED[task]
+        task = TASKS[self._settings.task]
         self._watch(
             Event(
                 "round",
@@ -193,7 +191,7 @@ class Rounds:
                 bytes_down=sum(self._ledger.totals["down"].values()),
                 seconds=record["seconds"],
                 seconds_left=left * sum(done) / len(done),
-                score=called.score or called.kind(SCORING[task].kinds[0]),
+                score=task.words.score or task.words.kind(task.kinds[0]),
             )
         )
 

@@ -19,14 +19,14 @@ from confide.federation.files import for_the_owner
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
-from confide.runs.gathering import Gathered, gather
 from confide.methods import Method, method_of
-from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
 from confide.recipes import settings_file
-from confide.runs.references import pooled, public_only
 from confide.runs.folder import RunFolder, environment, memory_of
-from confide.settings import Settings, anchored, load
+from confide.runs.gathering import Gathered, gather
+from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
+from confide.runs.references import pooled, public_only
 from confide.runs.sitereport import Home, site_reports
+from confide.settings import Settings, anchored, load
 
 __all__ = ["Event", "RunResult", "run"]
 

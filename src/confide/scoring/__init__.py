@@ -28,21 +28,17 @@ from confide.scoring.relations import (
     sum_relation_counts,
 )
 from confide.scoring.scores import f1, micro, precision, recall, scores
-from confide.scoring.tasks import SCORING, Counts, Scoring, scoring_of
 from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
 __all__ = [
-    "SCORING",
     "BagCounts",
     "Comparison",
     "Confusion",
     "Count",
-    "Counts",
     "EntityCounts",
     "ErrorCase",
     "Interval",
     "RelationCounts",
-    "Scoring",
     "TextCounts",
     "bag_scores",
     "bootstrap_interval",
@@ -59,7 +55,6 @@ __all__ = [
     "relation_scores",
     "relation_table",
     "scores",
-    "scoring_of",
     "sentence_counts",
     "sum_bag_counts",
     "sum_counts",

@@ -1,6 +1,6 @@
 """Settings: one short TOML file, read into typed tables."""
 
-from confide.settings.base import Table, Task
+from confide.settings.base import Table
 from confide.settings.reading import (
     anchored,
     dump,
@@ -14,7 +14,6 @@ from confide.settings.reading import (
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
 from confide.settings.tables import (
     OLD_NAMES,
-    RATES,
     REFERENCES,
     SCHEMA,
     SIMULATED,
@@ -26,7 +25,6 @@ from confide.settings.tables import (
 
 __all__ = [
     "OLD_NAMES",
-    "RATES",
     "REFERENCES",
     "SCHEMA",
     "SIMULATED",
@@ -38,7 +36,6 @@ __all__ = [
     "SiteTable",
     "SplitTable",
     "Table",
-    "Task",
     "anchored",
     "dump",
     "dump_site",

@@ -44,7 +44,6 @@ Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Norm = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_none_if_inf)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
 TagScheme = Literal["iobes", "iob2"]
-Task = Literal["ner", "re", "bags", "text"]
 
 
 class Table(BaseModel):

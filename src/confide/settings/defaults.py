@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from confide.settings.tables import RATES
+from confide.tasks import TASKS
 
 _ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
     "optimiser": "adamw",
@@ -83,7 +83,7 @@ OF_KINDS: dict[str, dict[str, Any]] = {
 """What settings are where they differ from the tables' own defaults: a pair's go before a method's,
 and these before a kind's."""
 OF_TASKS: dict[str, dict[str, Any]] = {
-    task: {"select": {"by": rates[0]}} for task, rates in RATES.items()
+    name: {"select": {"by": task.kinds[0]}} for name, task in TASKS.items()
 }
 """What settings are for a task, whatever the method."""
 

@@ -17,7 +17,6 @@ from confide.settings.base import (
     Share,
     Table,
     TagScheme,
-    Task,
 )
 from confide.settings.models import (
     BagsTable,
@@ -27,6 +26,7 @@ from confide.settings.models import (
     ModelTable,
     PcnnTable,
 )
+from confide.tasks import TASKS, TaskName
 
 SCHEMA = 1
 SIMULATED = "simulated"
@@ -225,7 +225,7 @@ class Settings(Table):
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     name: str = ""
-    task: Task = "ner"
+    task: TaskName = "ner"
     method: str = "fedavg"
     base: str = "fedavg"
     seed: int = 1
@@ -264,7 +264,7 @@ class Settings(Table):
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise ValueError(f"two sites are called {sorted(twice)[0]!r}")
-        rates = RATES[self.task]
+        rates = TASKS[self.task].kinds
         if self.select.by not in (*rates, "last"):
             raise ValueError(
                 f"select.by of task {self.task!r} is {', '.join(rates)} or last,"
@@ -287,22 +287,9 @@ class Settings(Table):
         return kind_of(self.task, self.model.kind)
 
 
-RATES = {
-    "ner": ("strict", "relaxed"),
-    "re": ("micro", "macro"),
-    "bags": ("auc", "auc_2000", "precision_at"),
-    "text": ("likelihood", "right", "hidden"),
-}
-"""The kinds of scores of each task; the first is the one that is meant where none is named."""
-
-
-_KINDS = {"re": "relations", "bags": "bags", "text": "text"}
-"""The kind of model of each task that has one alone."""
-
-
 def kind_of(task: str, model: str) -> str:
     """The kind of model that these settings train; `model` is `model.kind`."""
-    return _KINDS.get(task, model)
+    return (TASKS[task].kind if task in TASKS else "") or model
 
 
 def trained_by(task: str, method: str, base: str, *, kind: str = "") -> str:

@@ -46,9 +46,9 @@ from confide.methods import method_named
 from confide.runs.folder import SCHEMA, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
 from confide.runs.sitereport import Home, site_reports
-from confide.scoring import SCORING
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.settings.tomlfile import parse_toml
+from confide.tasks import TASKS
 from confide.userfiles import MOST_JSON, bytes_of, text_of
 
 RUNS = "runs"
@@ -343,7 +343,7 @@ def _table(file: SiteFile) -> SiteTable:
 def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]:
     """What result.json says at a site: its own scores, and where its model is."""
     settings, facts = run.settings, run.gathered.facts()
-    mine = {site: SCORING[settings.task].scores(count) for site, count in counts.items()}
+    mine = {site: TASKS[settings.task].scores(count) for site, count in counts.items()}
     return {
         "schema": SCHEMA,
         "confide": __version__,

@@ -29,15 +29,14 @@ from confide.jobs.comparison.runs import (
     run_of,
     task_of,
 )
-from confide.runs.sitereport import COUNTED
 from confide.scoring import Comparison, Count, f1, paired_bootstrap
 from confide.scoring.bootstrap import Table
+from confide.tasks import TASKS, USUAL, Task
 
 __all__ = ["Compared", "Matching", "RunComparison", "SideScore", "compare", "read_sentences"]
 
 Verdict = Literal["better", "worse", "no clear difference"]
 FEWEST_SAMPLES = 100
-_UNITS = {"ner": "sentences", "re": "documents", "bags": "bags", "text": "pieces"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class RunComparison:
     seed: int
     overall: Compared
     sites: dict[str, Compared]
-    unit: str = _UNITS["ner"]
+    unit: str = TASKS[USUAL].drawn
 
 
 def compare(
@@ -130,7 +129,7 @@ def compare(
         SettingsError: a level, number of samples or matching that makes no sense.
     """
     sides = paths_of(first), paths_of(second)
-    task = task_of([*sides[0], *sides[1]])
+    task = TASKS[task_of([*sides[0], *sides[1]])]
     chosen = _checked(matching, task)
     _check_options(level, samples)
     resample = partial(paired_bootstrap, level=level, samples=samples, seed=seed)
@@ -148,24 +147,24 @@ def compare(
         seed=seed,
         overall=_compared(one, two, names, resample),
         sites={name: _compared(one, two, [name], resample) for name in names},
-        unit=_UNITS[task],
+        unit=task.drawn,
     )
 
 
-def _checked(matching: str | None, task: str) -> Matching:
+def _checked(matching: str | None, task: Task) -> Matching:
     """The given way to match, or the usual one of the task. Raises SettingsError."""
-    known: tuple[Matching, ...] = COUNTED[task]
+    known: tuple[Matching, ...] = task.counted
     if not known:
         raise RunError(
-            f"runs of task {task!r} have no counts of sentences that could be compared",
-            expected=" or ".join(one for one, kinds in COUNTED.items() if kinds),
+            f"runs of task {task.name!r} have no counts of sentences that could be compared",
+            expected=" or ".join(one.name for one in TASKS.values() if one.counted),
             fix="look at the scores of both: `confide report`",
         )
     for kind in known:
         if matching in (None, kind):
             return kind
     raise SettingsError(
-        f"no such way to match {'entities' if task == 'ner' else 'relations'}",
+        f"no such way to match {task.learns}",
         expected=" or ".join(known),
         got=repr(matching),
     )

@@ -12,9 +12,9 @@ import numpy as np
 
 from confide.errors import RunError
 from confide.runs.folder import RunFolder, decisive
-from confide.runs.sitereport import COUNTED, SENTENCES, SENTENCES_SCHEMA, Counted
-from confide.scoring import SCORING
+from confide.runs.sitereport import SENTENCES, SENTENCES_SCHEMA
 from confide.scoring.bootstrap import Table
+from confide.tasks import TASKS, USUAL, Counted
 
 Matching = Counted
 
@@ -88,7 +88,7 @@ def task_of(paths: Sequence[Path]) -> str:
             where=" and ".join(f"{path} ({task})" for path, task in tasks.items()),
             expected="runs of one `task`",
         )
-    return next(iter(tasks.values()), "ner")
+    return next(iter(tasks.values()), USUAL)
 
 
 def _own_task(path: Path) -> str:
@@ -100,7 +100,8 @@ def _own_task(path: Path) -> str:
         except (OSError, ValueError):
             found = None  # it is refused where its counts are read
         keys = found if isinstance(found, dict) else {}
-        return next((task for task, kinds in COUNTED.items() if set(kinds[:1]) & set(keys)), "ner")
+        known = (task.name for task in TASKS.values() if set(task.counted[:1]) & set(keys))
+        return next(known, USUAL)
     return RunFolder(path).settings().task
 
 
@@ -112,7 +113,7 @@ def run_of(path: Path, matching: Matching) -> Run:
     folder = RunFolder(path)
     settings, result = decisive(folder.settings()), folder.result()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] not in _MAY_DIFFER}
-    unit = SCORING[folder.settings().task].unit
+    unit = TASKS[folder.settings().task].unit
     scored = [site for site, found in result["scores"]["sites"].items() if found[unit]]
     if not scored:
         raise RunError(

@@ -37,7 +37,7 @@ def draft(sites: Sequence[SiteFiles], out: Path) -> str:
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
     if len(sites) == 1:
-        public = _PUBLIC if sites[0].about_relations and 'task = "bags"' not in head else []
+        public = _PUBLIC if sites[0].about_relations and not _of_bags(sites) else []
         return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
     tables: list[str] = []
     for site in sites:
@@ -74,7 +74,7 @@ def _task(sites: Sequence[SiteFiles]) -> list[str]:
         if _annotated_apart(sites):
             method = 'method = "pseudo-complete"  # one model of all types; "fedner": each its own'
         return [*([task] if linked else []), method]
-    if all(report.format in OF_BAGS for site in sites for report in site.reports):
+    if _of_bags(sites):
         others = '"chain"; references: "pooled", "alone"'
         return ['task = "bags"', f'method = "lazy-mil"  # or "fedavg", {others}']
     others = 'references: "pooled", "alone", "public-only"'
@@ -82,6 +82,12 @@ def _task(sites: Sequence[SiteFiles]) -> list[str]:
         return ['task = "re"', f'method = "feded"     # or "fedavg", "fedatt"; {others}']
     others = f'or "fedatt"; "feded" with [public] files; {others}'
     return ['task = "re"', f'method = "fedavg"    # {others}']
+
+
+def _of_bags(sites: Sequence[SiteFiles]) -> bool:
+    """Whether the files are of corpora whose relations hold of bags."""
+    formats = (report.format for site in sites for report in site.reports)
+    return all(site.about_relations for site in sites) and OF_BAGS.issuperset(formats)
 
 
 def _pairs(sites: Sequence[SiteFiles]) -> list[str]:

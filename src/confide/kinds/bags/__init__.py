@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from confide.federation.federation import Federation
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
+from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.bags.form import COUNT_BAGS, BagForm, agree_on_bags
+from confide.kinds.bags.release import in_clear, released
 from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_scored
 from confide.kinds.protocol import Agreed
+from confide.kinds.releases import Holders, write_release
 from confide.kinds.vocabulary import CHECK_KEY
 from confide.scoring.bags import BagCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Task
+from confide.tasks import TaskName
 from confide.text.document import Document
 
 
@@ -21,13 +26,19 @@ class BagKind:
     """The kind: its triples are keyed, and so are its words where a PCNN reads."""
 
     name: ClassVar[str] = "bags"
-    task: ClassVar[Task] = "bags"
+    task: ClassVar[TaskName] = "bags"
     keyed: ClassVar[bool] = True
+    released_as: ClassVar[str] = "bags.safetensors"
+    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = BagForm
     Scored: ClassVar[type] = BagsScored
     steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """The file of word vectors that all sites start from, where a PCNN reads."""
+        return run.pcnn.vectors
 
     def check(self, run: RunSettings) -> None:
         """Every setting can be trained with."""
@@ -46,3 +57,11 @@ class BagKind:
     def counts(self, reply: BagsScored) -> BagCounts:
         """The counts in a reply."""
         return bag_counts_of(reply)
+
+    def release(self, form: BagForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the model, with the words of these sites in the clear where it reads words."""
+        write_release(out / self.released_as, in_clear(form, weights, holders))
+
+    def released(self, file: Path) -> BagExtractor:
+        """The bag model of such a file. Raises MessageError."""
+        return released(file)

@@ -5,9 +5,10 @@ Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,15 @@ from confide.data.batches.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.kinds.bags.form import PCNN, BagForm, bag_form_of, words_of
+from confide.kinds.bags.report import bag_report
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.form import rules_of
+from confide.kinds.trained import Report
 from confide.learning.bags import BagModeller, bag_scores, sentence_probabilities
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
 from confide.models.bags import BagModel, Denoise
+from confide.scoring import BagCounts, count_bags
 from confide.text.document import Document, Relation
 
 
@@ -74,6 +78,8 @@ class _Read:
 @dataclass(frozen=True)
 class BagExtractor:
     """A trained bag model, which pairs it looks at, and what makes two mentions one entity."""
+
+    finds: ClassVar[Literal["facts"]] = "facts"
 
     modeller: BagModeller
     model: BagModel
@@ -130,6 +136,15 @@ class BagExtractor:
         bags = held_out_bags(examples, documents, same=self.same)
         encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
+
+    def counts(self, documents: Sequence[Document]) -> BagCounts:
+        """What it gets right of the bags of annotated documents."""
+        bags, scores_GR = self.scores(documents)
+        return count_bags(scores_GR, self.relations, bags.facts)
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What it gets right and wrong on annotated documents."""
+        return bag_report(self, documents)
 
     def _read(self, documents: Sequence[Document]) -> _Read:
         plain = [replace(one, relations=()) for one in documents]

@@ -122,6 +122,15 @@ class EncoderForm:
         )
 
 
+@dataclass(frozen=True)
+class ReleasedTokens(EncoderForm):
+    """An encoder that tags words; it needs no key, and its files for what it is made of."""
+
+    weights: Arrays = carries("weights of encoder and linear layer")
+    # before format 3, only pseudo-complete trained such models
+    apart: int = carries("number of its sites that annotated some of the types only", before=1)
+
+
 def describe_types_and_encoder(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
@@ -137,6 +146,9 @@ class EncoderKind(EntityKind):
 
     name: ClassVar[str] = "encoder"
     Form: ClassVar[type] = EncoderForm
+    Released: ClassVar[type] = ReleasedTokens
+    released_as: ClassVar[str] = "tokens.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     Public: ClassVar[type] = PublicSentences

@@ -138,6 +138,15 @@ class LightnerForm:
         return AdversarialModeller(made, kind, sites=len(self.told_apart))
 
 
+@dataclass(frozen=True)
+class ReleasedBart(LightnerForm):
+    """A LightNER; it needs the BART that it was made of."""
+
+    weights: Arrays = carries("weights of what is trained")
+    # before format 3, only pseudo-complete trained such models
+    apart: int = carries("number of its sites that annotated some of the types only", before=1)
+
+
 class LightnerDesk(EntityDesk[LightnerForm]):
     """The same at a site: an adversary is told which site it is."""
 
@@ -187,6 +196,9 @@ class LightnerKind(EntityKind):
 
     name: ClassVar[str] = "lightner"
     Form: ClassVar[type] = LightnerForm
+    Released: ClassVar[type] = ReleasedBart
+    released_as: ClassVar[str] = "lightner.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its BART's files but no key"
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     def check(self, run: RunSettings) -> None:

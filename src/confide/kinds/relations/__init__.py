@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from confide.federation.federation import Federation
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.evaluation import (
     RelationsScored,
@@ -13,11 +15,14 @@ from confide.kinds.evaluation import (
     relation_counts_of,
 )
 from confide.kinds.protocol import Agreed
+from confide.kinds.relations.extractor import RelationExtractor
 from confide.kinds.relations.form import DESCRIBE_RELATIONS, RelationForm, agree_on_relations
 from confide.kinds.relations.public import PublicExamples, RelationStudent, public_of
+from confide.kinds.relations.release import copied, released
+from confide.kinds.releases import Holders, write_release
 from confide.scoring import RelationCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Task
+from confide.tasks import TaskName
 from confide.text.document import Document
 
 
@@ -25,8 +30,10 @@ class RelationKind:
     """The kind: it reads the pieces of a public encoder, so there is no key."""
 
     name: ClassVar[str] = "relations"
-    task: ClassVar[Task] = "re"
+    task: ClassVar[TaskName] = "re"
     keyed: ClassVar[bool] = False
+    released_as: ClassVar[str] = "relations.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = RelationForm
     Scored: ClassVar[type] = RelationsScored
@@ -48,6 +55,10 @@ class RelationKind:
         """The server's own classifier, that learns from the sites' predictions."""
         return RelationStudent()
 
+    def vectors(self, run: RunSettings) -> str | None:
+        """There is no table of words."""
+        return None
+
     def check(self, run: RunSettings) -> None:
         """Every setting can be trained with."""
 
@@ -65,3 +76,11 @@ class RelationKind:
     def counts(self, reply: RelationsScored) -> RelationCounts:
         """The counts in a reply."""
         return relation_counts_of(reply)
+
+    def release(self, form: RelationForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the classifier with its weights."""
+        write_release(out / self.released_as, copied(form, weights))
+
+    def released(self, file: Path) -> RelationExtractor:
+        """The classifier of such a file. Raises MessageError."""
+        return released(file)

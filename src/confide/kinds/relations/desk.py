@@ -46,7 +46,8 @@ from confide.learning.relations import (
 from confide.learning.weights import arrays, load
 from confide.models import relation
 from confide.models.relation import RelationClassifier, loss_among
-from confide.scoring import SCORING, count_relations
+from confide.scoring import count_relations
+from confide.tasks import TASKS
 
 
 @dataclass
@@ -223,8 +224,8 @@ class RelationDesk:
     def worth(self, counted: RelationsScored, by: str) -> float | None:
         """By how much a model is better than another; None where nothing was scored."""
         counts = relation_counts_of(counted)
-        scoring = SCORING["re"]
-        return scoring.value(scoring.scores(counts), by) if counts.confusion else None
+        task = TASKS["re"]
+        return task.value(task.scores(counts), by) if counts.confusion else None
 
     def known_classes(self) -> list[bool]:
         """For each class whether the site annotates it."""

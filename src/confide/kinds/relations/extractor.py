@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.data.batches.relations import (
     RelationExample,
@@ -15,7 +19,10 @@ from confide.data.batches.relations import (
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.kinds.context import find_encoder
+from confide.kinds.relations.completing import among
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.report import relation_report, weighted_pair
+from confide.kinds.trained import Report
 from confide.learning.relations import RelationModeller, probabilities, relation_logits
 from confide.learning.weights import load
 from confide.models.relation import RelationClassifier
@@ -25,6 +32,8 @@ from confide.text.document import Document
 @dataclass(frozen=True)
 class RelationExtractor:
     """A trained relation classifier, and which pairs it looks at."""
+
+    finds: ClassVar[Literal["relations"]] = "relations"
 
     modeller: RelationModeller
     model: RelationClassifier
@@ -43,6 +52,26 @@ class RelationExtractor:
         """
         found = candidates([replace(one, relations=()) for one in documents], self.rules)
         return with_relations(documents, found.examples, self.probabilities(found.examples))
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What it gets right and wrong; nothing of relations that nobody looked for."""
+        predicted = self(documents)
+        if looked_for is not None:
+            predicted = among(predicted, documents, looked_for)
+        return relation_report(documents, predicted, self.rules)
+
+    def weighted(
+        self, documents: Sequence[Document], weights_S: NDArray[np.float32]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """How much each of the `pairs` counts in training, those that help the others first."""
+        found = candidates(documents, self.rules).examples
+        order = np.argsort(-weights_S, kind="stable").tolist()
+        return {
+            "pairs": [
+                weighted_pair(documents[one.document].id, one, float(weights_S[row]))
+                for row, one in ((row, found[row]) for row in order)
+            ]
+        }
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """Of each example, the probability of every class."""

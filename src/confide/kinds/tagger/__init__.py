@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from confide.federation.federation import Federation
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.context import DESCRIBE_ENCODER, agree_on_encoder
-from confide.kinds.entities import EntityKind
+from confide.kinds.entities import EntityExtractor, EntityKind
 from confide.kinds.protocol import Agreed
+from confide.kinds.releases import Holders, write_release
 from confide.kinds.tagger.form import TaggerForm, form_of
+from confide.kinds.tagger.release import RELEASED_AS, in_clear, released
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types
 from confide.kinds.vocabulary import CHECK_KEY, COUNT_VOCABULARY, agree
 from confide.settings import Settings as RunSettings
@@ -22,6 +26,8 @@ class TaggerKind(EntityKind):
 
     name: ClassVar[str] = "tagger"
     keyed: ClassVar[bool] = True
+    released_as: ClassVar[str] = RELEASED_AS
+    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
     Form: ClassVar[type] = TaggerForm
     steps: ClassVar[tuple[Step, ...]] = (
         DESCRIBE_TYPES,
@@ -45,3 +51,11 @@ class TaggerKind(EntityKind):
         dim = agree_on_encoder(federation, run.model.context)
         form = form_of(run, types, agreed, dim=dim)
         return Agreed(form, sorted(agreed.sentences), agreed.sentences, agreed.types_by_site)
+
+    def release(self, form: TaggerForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the tagger with the words of these sites in the clear. Raises KeyFileError."""
+        write_release(out / self.released_as, in_clear(form, weights, holders))
+
+    def released(self, file: Path) -> EntityExtractor:
+        """The tagger of such a file. Raises MessageError."""
+        return released(file)

@@ -24,6 +24,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 from confide.data.batches.encoding import Encoded
@@ -62,6 +63,7 @@ from confide.kinds.tagger.form import (
     tag_set,
     tagger_sizes,
 )
+from confide.kinds.tagger.release import RELEASED_AS, Released, released
 from confide.kinds.types import agree_on_types
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.weights import initial, trained
@@ -150,6 +152,13 @@ class PublicTaggerKind(EntityKind):
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     Public: ClassVar[type] = PublicSentences
+    Released: ClassVar[type] = Released
+    released_as: ClassVar[str] = RELEASED_AS
+    release_tells: ClassVar[str] = "names, weights and the words of the public set; it needs no key"
+
+    def released(self, file: Path) -> EntityExtractor:
+        """The tagger of such a file. Raises MessageError."""
+        return released(file)
 
     def public(
         self, form: PublicTaggerForm, documents: Sequence[Document]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
-from confide.errors import SettingsError
+from confide.errors import RunError, SettingsError
 from confide.federation.federation import Federation
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.context import with_encoder
 from confide.kinds.protocol import Agreed
-from confide.kinds.text.desk import TextScored, check_text_scored, text_counts_of
+from confide.kinds.releases import Holders
+from confide.kinds.text.desk import TextModel, TextScored, check_text_scored, text_counts_of
 from confide.kinds.text.form import DESCRIBE_BASE, DescribeBase, TextForm, find_base
 from confide.scoring.texts import TextCounts
 from confide.settings import Settings as RunSettings
-from confide.settings import Task
+from confide.tasks import TaskName
 from confide.text.document import Document
 
 
@@ -22,13 +25,21 @@ class TextKind:
     """The kind: text only, no annotation; it reads the pieces of a public encoder."""
 
     name: ClassVar[str] = "text"
-    task: ClassVar[Task] = "text"
+    task: ClassVar[TaskName] = "text"
     keyed: ClassVar[bool] = False
+    released_as: ClassVar[str] = "config.json"
+    release_tells: ClassVar[str] = (
+        "a BART; whoever has it can make it write, and it may have memorised the sites' sentences"
+    )
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = TextForm
     Scored: ClassVar[type] = TextScored
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_BASE,)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_text"}
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """There is no table of words."""
+        return None
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError where another optimiser is asked for."""
@@ -57,3 +68,15 @@ class TextKind:
     def counts(self, reply: TextScored) -> TextCounts:
         """The counts in a reply."""
         return text_counts_of(reply)
+
+    def release(self, form: TextForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the BART as transformers reads it. Raises DataError where the disk takes none."""
+        form.extractor(weights, key=None).write(out)
+
+    def released(self, file: Path) -> TextModel:
+        """Not by this way: who has the folder reads it as any BART. Raises RunError."""
+        raise RunError(
+            "a BART annotates nothing by itself",
+            where=str(file.parent),
+            fix="name its folder as lightner.bart",
+        )

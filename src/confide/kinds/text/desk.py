@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from confide.federation.site import Site
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.text.form import TextForm
+from confide.kinds.trained import Report
 from confide.learning.bart_making import write_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.texts import MadeBart, Reading, fit_texts
@@ -147,6 +148,10 @@ class TextModel:
         """What it writes again of these documents."""
         denoiser = Denoiser(self.made.model, Denoising(train=self.form.part))
         return denoiser.counted(batches_of(self.form, self.made, documents))
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What it writes again; there is no list of what it does not."""
+        return Report(self.counts(documents))
 
     def write(self, folder: Path) -> None:
         """A BART's folder as transformers reads it. Raises DataError where the disk takes none."""

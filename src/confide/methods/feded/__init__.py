@@ -68,10 +68,10 @@ from confide.methods.feded.steps import (
     TrainAndPredict,
 )
 from confide.models.distillation import softened
-from confide.scoring import Counts
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
+from confide.tasks import Counts
 from confide.text.document import Document
 
 

@@ -65,10 +65,10 @@ from confide.methods.fedner.steps import (
     is_of,
     lifted,
 )
-from confide.scoring import Counts
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
+from confide.tasks import Counts
 from confide.text.document import Document
 
 

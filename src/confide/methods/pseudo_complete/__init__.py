@@ -34,10 +34,12 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from confide.federation.federation import Federation
@@ -99,6 +101,13 @@ class PseudoComplete(FedAvg):
         size = state.form.parameters(state.weights)
         found: CompleteState[Any] = replace(state, parameters=size)
         return found
+
+    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+        """The instance weights of a site, where there are some, and of which round they are."""
+        kept: Counting[Any] | None = latest()
+        if kept is None or not len(kept.instance_weights_S):
+            return None
+        return kept.weighed, kept.instance_weights_S
 
     def round(
         self, state: CompleteState[Any], federation: Federation, n: int

@@ -1,0 +1,82 @@
+"""What a site can see of a model that finds entities: what it gets wrong, by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from numpy.typing import NDArray
+
+from confide.data.batches.examples import examples_from
+from confide.kinds.trained import WORST, Report, fingerprint
+from confide.scoring import Confusion, ErrorCase, confusion, count_entities, micro, worst_errors
+from confide.scoring.counts import match_documents
+from confide.scoring.units import by_sentence
+from confide.text.document import Document
+
+
+def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
+    """Confusion, the worst sentences, and the counts of each."""
+    matches = list(match_documents(*by_sentence(gold, predicted)))
+    return Report(
+        counts=count_entities(gold, predicted),
+        errors={
+            "confusion": _rows(confusion(gold, predicted)),
+            "worst": [_case(case) for case in worst_errors(gold, predicted, WORST)],
+        },
+        sentences={
+            "fingerprint": fingerprint(gold),
+            "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
+            "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+        },
+    )
+
+
+def weighted_sentences(
+    modeller: Any, documents: Sequence[Document], weights_S: NDArray[Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """How much each of the `sentences` counts in training, those that help the others first.
+
+    A sentence of several windows counts what their mean does.
+    """
+    examples, _ = examples_from(documents)
+    weights: dict[int, list[float]] = {}
+    windows = modeller.prepared(examples).windows
+    for window, weight in zip(windows, weights_S.tolist(), strict=True):
+        weights.setdefault(window.example, []).append(weight)
+    mean = {row: fmean(values) for row, values in weights.items()}
+    rows = [
+        {
+            "where": documents[examples[row].document].id,
+            "text": " ".join(examples[row].tokens),
+            "entities": [list(span) for span in examples[row].spans],
+            "weight": mean[row],
+        }
+        for row in sorted(mean, key=lambda row: -mean[row])
+    ]
+    return {"sentences": rows}
+
+
+def _rows(found: Confusion) -> dict[str, dict[str, int]]:
+    """Gold type -> predicted type -> how often; "" stands for no entity on that side."""
+    rows: dict[str, dict[str, int]] = {}
+    for (gold, predicted), count in found.pairs.items():
+        rows.setdefault(gold, {})[predicted] = count
+    for gold, count in found.missed.items():
+        rows.setdefault(gold, {})[""] = count
+    if found.spurious:
+        rows[""] = dict(found.spurious)
+    return rows
+
+
+def _case(case: ErrorCase) -> dict[str, Any]:
+    return {
+        "where": case.document,
+        "text": case.text,
+        "gold": [[mark.fragments[0][0], mark.fragments[-1][1], mark.type] for mark in case.gold],
+        "predicted": [
+            [mark.fragments[0][0], mark.fragments[-1][1], mark.type, mark.confidence]
+            for mark in case.predicted
+        ],
+    }

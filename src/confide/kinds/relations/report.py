@@ -1,0 +1,93 @@
+"""What a site can see of a relation classifier: what it gets wrong, by document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from confide.data.batches.relations import (
+    NO_RELATION,
+    RelationExample,
+    Rules,
+    candidates,
+    predicted_labels,
+)
+from confide.kinds.trained import Report, as_many_of_both, fingerprint
+from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
+from confide.text.document import Document
+
+
+def relation_report(
+    gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
+) -> Report:
+    """Confusion, the worst pairs, and the counts of each document.
+
+    `rules` say which pairs the extractor looks at. What is counted by itself is a document: pairs
+    of one text are not independent of each other.
+    """
+    counts: list[RelationCounts] = []
+    wrong: list[dict[str, Any]] = []
+    for document, found in zip(gold, predicted, strict=True):
+        pairs = candidates([document], rules)
+        labels = predicted_labels(pairs, [found])
+        right = [example.relation for example in pairs.examples]
+        counts.append(count_relations(right, labels, missed=pairs.missed))
+        sure = {(one.head, one.tail): one.confidence for one in found.relations}
+        wrong += [
+            _wrong_pair(example, label, sure.get(example.pair))
+            for example, label in zip(pairs.examples, labels, strict=True)
+            if label != example.relation
+        ]
+    whole = sum_relation_counts(counts)
+    rows = whole.to_json()["confusion"]
+    for relation, count in whole.missed.items():
+        rows.setdefault(relation, {})[""] = count
+    return Report(
+        counts=whole,
+        errors={"confusion": rows, "worst": _worst(wrong)},
+        sentences={
+            "fingerprint": fingerprint(gold, relations=True),
+            "micro": [micro(one.relations) for one in counts],
+        },
+    )
+
+
+def place_of(example: RelationExample) -> dict[str, Any]:
+    """A pair of entities in its text."""
+    return {
+        "where": example.id,
+        "text": example.text,
+        "head": [*example.head],
+        "tail": [*example.tail],
+        "head_type": example.head_type,
+        "tail_type": example.tail_type,
+    }
+
+
+def _wrong_pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, Any]:
+    return {
+        **place_of(example),
+        "gold": example.relation,
+        "predicted": label,
+        "confidence": confidence,
+    }
+
+
+def _worst(wrong: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The wrong relations of which the model is surest, and relations that it did not find."""
+    found = [case for case in wrong if case["predicted"] != NO_RELATION]
+    found.sort(key=lambda case: -(case["confidence"] or 0.0))
+    unseen = [case for case in wrong if case["predicted"] == NO_RELATION]
+    return as_many_of_both(found, unseen)
+
+
+def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, Any]:
+    """A training pair of a document, and how much it counts."""
+    return {
+        "where": where,
+        "text": example.text,
+        "head": [list(span) for span in example.head],
+        "tail": [list(span) for span in example.tail],
+        "relation": example.relation,
+        "weight": weight,
+    }

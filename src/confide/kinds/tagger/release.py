@@ -1,0 +1,79 @@
+"""A tagger that needs no key: its words are in the clear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confide.data.batches.examples import examples_from
+from confide.data.batches.vocabulary import (
+    ClearVocabulary,
+    KeyedVocabulary,
+    count_characters,
+    count_words,
+)
+from confide.federation.messages import Arrays, carries, decode_file
+from confide.kinds.context import NONE, find_encoder
+from confide.kinds.entities import EntityExtractor, extractor_with
+from confide.kinds.releases import Holders, named
+from confide.kinds.tagger.form import (
+    CHARACTER_ROWS,
+    WORD_ROWS,
+    TaggerForm,
+    TaggerShape,
+    modeller_of,
+    shape_of,
+    vocabulary_for,
+)
+
+RELEASED_AS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Released(TaggerShape):
+    """A tagger that needs no key."""
+
+    words: list[str] = carries("the words, in order of ids")
+    characters: list[str] = carries("the characters, in order of ids")
+    weights: Arrays = carries("weights of the tagger")
+    apart: int = carries("number of its sites that annotated some of the types only")
+
+
+def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
+    """The tagger with the words of these sites, which hold the key, in clear."""
+    examples, _ = examples_from(holders.train)
+    known = holders.secret()
+    tokens = [token for example in examples for token in example.tokens]
+    keyed = vocabulary_for(form, known)
+    words, word_ids = named(
+        keyed["words"],
+        sorted(count_words(tokens, form.how)),  # type: ignore[arg-type]
+    )
+    characters, character_ids = named(
+        KeyedVocabulary(form.character_digests_V16, "character", known),
+        sorted(count_characters(tokens)),
+    )
+    weights = dict(weights)
+    weights[WORD_ROWS] = weights[WORD_ROWS][word_ids]
+    for name in CHARACTER_ROWS:
+        if name in weights:
+            weights[name] = weights[name][character_ids]
+    shape = shape_of(form)
+    shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
+    return Released(
+        **shape, words=words, characters=characters, weights=weights, apart=holders.apart
+    )
+
+
+def released(file: Path) -> EntityExtractor:
+    """The extractor of a release; a tagger with a frozen encoder needs that encoder here, too."""
+    model = decode_file(Released, file.read_bytes())
+    characters = ClearVocabulary(tuple(model.characters), "character")
+    vocabulary: dict[str, Any] = {
+        "words": ClearVocabulary(tuple(model.words), "word"),
+        "characters": None if model.character == NONE else characters,
+    }
+    encoder = None if model.context == NONE else find_encoder(model.context)
+    extract = extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
+    return replace(extract, apart=bool(model.apart))

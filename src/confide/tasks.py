@@ -1,0 +1,193 @@
+"""The tasks: what is asked of text, how an answer is counted, and what all of that is called.
+
+What differs by task is written here, once: no other module asks which task it is, but `settings`,
+which reads the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
+from confide.scoring.counts import EntityCounts, sum_counts
+from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
+from confide.scoring.scores import scores
+from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
+
+TaskName = Literal["ner", "re", "bags", "text"]
+Counts = EntityCounts | RelationCounts | BagCounts | TextCounts
+"""One site's counts, of whichever task."""
+Counted = Literal["strict", "relaxed", "micro", "best"]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What things are called on a page of one task.
+
+    `found` is what a model finds, `does` what it does; `type` is one kind of what it finds, `unit`
+    what it looks at one by one, `nothing` what the empty name stands for in a confusion. `score` is
+    what its scores are called, where they are of one sort, `kinds` how each kind is called beside
+    it, and `shown` the two that stand where there is no room for all.
+    """
+
+    found: str
+    does: str
+    type: str
+    each_type: str
+    unit: str
+    nothing: str
+    score: str = "F1"
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+
+    def kind(self, name: str) -> str:
+        """A kind of score as a column is titled."""
+        return self.kinds.get(name, name)
+
+    def full(self, name: str) -> str:
+        """A kind of score as an axis is titled."""
+        return f"{self.score}, {name}" if self.score else self.kind(name)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question to text.
+
+    Of the text, `learns` is the annotation that a model learns, empty where it learns from text
+    alone; with `bags`, all sentences that name one pair of entities stay together. `kind` is the
+    one kind of model that answers; empty where the settings choose.
+
+    Of the answer, `kinds` are the kinds of scores: the first is meant where none is named. Each has
+    one number that stands for it: the kind itself where that is a number, else what it has under
+    `number`. `typed` are the keys of rates with their `types`, `unit` that of how much was scored;
+    `nothing` are the counts of no text, `sum` adds counts up, and `scores` is what they come to.
+    `counted` are the kinds of counts that a site keeps of each `drawn` by itself.
+    """
+
+    name: TaskName
+    words: Words
+    learns: Literal["entities", "relations", ""]
+    kinds: tuple[str, ...]
+    unit: str
+    typed: tuple[str, ...]
+    nothing: Counts
+    sum: Callable[[Iterable[Any]], Any]
+    scores: Callable[[Any], dict[str, Any]]
+    drawn: str
+    counted: tuple[Counted, ...] = ()
+    number: str = "f1"
+    kind: str = ""
+    bags: bool = False
+
+    @property
+    def pairs(self) -> bool:
+        """Whether what a text says of pairs of entities belongs to it."""
+        return self.learns != "entities"
+
+    def value(self, found: Mapping[str, Any], kind: str) -> float | None:
+        """The number that stands for a kind of these scores; None where they lack it."""
+        scored = found.get(kind)
+        return scored.get(self.number) if isinstance(scored, Mapping) else scored
+
+    def values(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """The number of each kind. Raises KeyError where one is missing."""
+        each = {kind: found[kind] for kind in self.kinds}
+        return {kind: self.value(each, kind) or 0.0 for kind in each}
+
+
+_NER = Task(
+    name="ner",
+    words=Words(
+        "entities", "recognise entities", "type", "Each type of entity", "sentences", "nothing"
+    ),
+    learns="entities",
+    kinds=("strict", "relaxed"),
+    unit="sentences",
+    typed=("strict", "relaxed"),
+    nothing=EntityCounts({}, {}),
+    sum=sum_counts,
+    scores=scores,
+    drawn="sentences",
+    counted=("strict", "relaxed"),
+)
+_RE = Task(
+    name="re",
+    words=Words(
+        "relations", "find relations", "relation", "Each relation", "examples", "not looked at"
+    ),
+    learns="relations",
+    kinds=("micro", "macro"),
+    unit="examples",
+    typed=("micro",),
+    nothing=RelationCounts(),
+    sum=sum_relation_counts,
+    scores=relation_scores,
+    drawn="documents",
+    counted=("micro",),
+    kind="relations",
+)
+_BAGS = Task(
+    name="bags",
+    words=Words(
+        "relations",
+        "find facts",
+        "relation",
+        "Each relation",
+        "sentences",
+        "nothing",
+        score="",
+        kinds={"auc": "AUC", "auc_2000": "AUC, first 2,000", "precision_at": "mean P@N"},
+        shown=("auc", "precision_at"),
+    ),
+    learns="relations",
+    kinds=("auc", "auc_2000", "precision_at"),
+    unit="bags",
+    typed=("micro",),
+    nothing=BagCounts(),
+    sum=sum_bag_counts,
+    scores=bag_scores,
+    drawn="bags",
+    counted=("best",),
+    number="mean",
+    kind="bags",
+    bags=True,
+)
+_TEXT = Task(
+    name="text",
+    words=Words(
+        "pieces",
+        "write text again",
+        "text",
+        "Each text",
+        "sentences",
+        "nothing",
+        score="",
+        kinds={"likelihood": "likelihood", "right": "right", "hidden": "hidden right"},
+        shown=("likelihood", "hidden"),
+    ),
+    learns="",
+    kinds=("likelihood", "right", "hidden"),
+    unit="pieces",
+    typed=("micro",),
+    nothing=TextCounts(),
+    sum=sum_text_counts,
+    scores=text_scores,
+    drawn="pieces",
+    kind="text",
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {task.name: task for task in (_NER, _RE, _BAGS, _TEXT)}
+)
+"""By name, in the order in which models are used one after the other."""
+USUAL: TaskName = "ner"
+"""The task of what does not say which, as runs did not before there were several."""
+
+
+def task_of_scores(found: Mapping[str, Any]) -> Task:
+    """The task whose kinds of scores these have."""
+    known = (task for task in TASKS.values() if all(kind in found for kind in task.kinds))
+    return next(known, TASKS[USUAL])

@@ -1,0 +1,41 @@
+"""What trained models say of themselves, and what a site keeps of what they get wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.trained import WORST, Report, as_many_of_both, fingerprint
+from confide.text.document import Document, Entity, Relation
+
+
+def test_each_says_what_it_finds() -> None:
+    found = [one.finds for one in (EntityExtractor, RelationExtractor, BagExtractor)]
+    assert found == ["entities", "relations", "facts"]
+
+
+@pytest.mark.parametrize(
+    ("said", "silent", "kept"),
+    [(0, 0, (0, 0)), (30, 30, (10, 10)), (30, 3, (17, 3)), (4, 30, (4, 16)), (30, 0, (20, 0))],
+)
+def test_as_many_of_both_as_there_are(said: int, silent: int, kept: tuple[int, int]) -> None:
+    cases = as_many_of_both(["said"] * said, ["silent"] * silent)
+    assert (cases.count("said"), cases.count("silent")) == kept
+    assert len(cases) <= WORST
+
+
+def test_relations_are_in_a_fingerprint_only_where_they_are_learnt() -> None:
+    ends = (Entity("1", "Drug", ((0, 1),)), Entity("2", "Drug", ((2, 3),)))
+    plain = Document("d", "a b", ends)
+    linked = Document("d", "a b", ends, (Relation("R1", "treats", "1", "2"),))
+    assert fingerprint([plain]) == fingerprint([linked])
+    assert fingerprint([plain], relations=True) != fingerprint([linked], relations=True)
+
+
+def test_a_report_may_be_of_counts_alone() -> None:
+    from confide.scoring import TextCounts
+
+    report = Report(TextCounts())
+    assert not report.errors and not report.sentences
