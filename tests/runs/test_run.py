@@ -14,9 +14,9 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
 from confide.kinds.protocol import State
 from confide.methods import METHODS
-from confide.runs.run import RunResult, run
 from confide.runs.folder import RunFolder
 from confide.runs.rounds import Progress, Rounds
+from confide.runs.run import RunResult, run
 from confide.scoring import Count, EntityCounts, scores
 from confide.settings import dump, parse
 from contract.corpus import tiny, write_conll

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from confide.jobs.comparison import compare, read_sentences
 from confide.data.batches.relations import Rules
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import new_key
+from confide.jobs.comparison import compare, read_sentences
 from confide.kinds.entities import EntityExtractor
 from confide.methods import METHODS
 from confide.report.mistakes import errors_view
-from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
 from confide.runs.sitereport import WORST, Home, relation_report, site_report, site_reports
+from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
 from confide.text.document import Document, Entity, Relation
 from confide.text.pairs import NO_RELATION, pair_attributes
 

@@ -1,18 +1,4 @@
-"""A site's own list of errors, which holds its text, made ready to be shown; and confusions.
-
-It is read from sites/NAME/errors.json, which a run writes only where the site's text lay in the
-same process: {"site", "confusion": {gold type: {predicted type or "": n}}, "worst": [{"text",
-"gold": [[start, end, type]], "predicted": [[start, end, type, confidence]], "where"}]}. In the
-confusion the empty name stands for "no entity".
-
-Of relations ("task": "re"), the confusion is of labels, and the empty name of a prediction stands
-for a pair that was not looked at; "worst" are pairs: {"text", "head": [[start, end]], "tail",
-"head_type", "tail_type", "gold": label, "predicted": label, "confidence", "where"}.
-
-Of bags ("task": "bags"), there is no confusion, and "worst" are bags: {"head", "tail", "names",
-"gold": labels, "predicted": label, "confidence", "relation", "sentences", "more"}. Sentences are as
-pairs are, with a "score": how far each speaks for "relation".
-"""
+"""A site's own list of errors, which holds its text, made ready to be shown; and confusions."""
 
 from __future__ import annotations
 
@@ -21,6 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from confide.report.errorlists import (
+    BagCase,
+    BagErrors,
+    Errors,
+    PairCase,
+    PairText,
+    RelationErrors,
+    SentenceCase,
+    Span,
+)
 from confide.report.words import CALLED
 from confide.text.pairs import NO_RELATION
 
@@ -106,20 +102,17 @@ class ErrorsView:
     bags: tuple[WrongBag, ...] = ()
 
 
-def errors_view(found: dict[str, Any]) -> ErrorsView:
+def errors_view(found: Errors) -> ErrorsView:
     """What the page shows of one errors.json."""
-    table: dict[str, dict[str, int]] = found["confusion"]
-    site = str(found["site"])
-    if found.get("task") == "re":
-        pairs = tuple(_wrong_pair(case) for case in found["worst"])
-        return ErrorsView(site, _labels(table), pairs=pairs)
-    if found.get("task") == "bags":
-        bags = tuple(_wrong_bag(case) for case in found["worst"])
-        return ErrorsView(site, _labels(table), bags=bags)
+    table = found.confusion
+    if isinstance(found, RelationErrors):
+        return ErrorsView(found.site, _labels(table), pairs=tuple(map(_wrong_pair, found.worst)))
+    if isinstance(found, BagErrors):
+        return ErrorsView(found.site, _labels(table), bags=tuple(map(_wrong_bag, found.worst)))
     seen = {*table, *(name for row in table.values() for name in row)}
     types = (*sorted(seen - {""}), "")
     view = _confusion(table, types, types, nothing=CALLED["ner"].nothing)
-    return ErrorsView(site, view, worst=tuple(_mistake(case) for case in found["worst"]))
+    return ErrorsView(found.site, view, worst=tuple(map(_mistake, found.worst)))
 
 
 def relation_confusion(scores: Mapping[str, Any]) -> ConfusionView:
@@ -153,47 +146,33 @@ def _confusion(
     )
 
 
-def _wrong_bag(case: dict[str, Any]) -> WrongBag:
-    head, tail = case["names"]
+def _wrong_bag(case: BagCase) -> WrongBag:
     return WrongBag(
-        head=str(case["head"]),
-        tail=str(case["tail"]),
-        names=(str(head), str(tail)),
-        gold=tuple(map(str, case["gold"])),
-        predicted=str(case["predicted"]),
-        confidence=float(case["confidence"]),
-        relation=str(case["relation"]),
-        sentences=tuple(
-            BagSentence(
-                where=str(one.get("where", "")),
-                text=_text_of(one),
-                score=None if one["score"] is None else float(one["score"]),
-            )
-            for one in case["sentences"]
-        ),
-        more=int(case["more"]),
+        head=case.head,
+        tail=case.tail,
+        names=case.names,
+        gold=tuple(case.gold),
+        predicted=case.predicted,
+        confidence=case.confidence,
+        relation=case.relation,
+        sentences=tuple(BagSentence(o.where, _text_of(o), o.score) for o in case.sentences),
+        more=case.more,
     )
 
 
-def _text_of(case: dict[str, Any]) -> tuple[Piece, ...]:
+def _text_of(case: PairText) -> tuple[Piece, ...]:
     """A text with its head and tail marked."""
+    roles = (("head", case.head_type, case.head), ("tail", case.tail_type, case.tail))
     ends = [
-        (start, end, " ".join(filter(None, (role, case.get(f"{role}_type")))))
-        for role in ("head", "tail")
-        for start, end in case[role]
+        (start, end, " ".join(filter(None, (role, type))))
+        for role, type, fragments in roles
+        for start, end in fragments
     ]
-    return tuple(_marked(case["text"], ends))
+    return tuple(_marked(case.text, ends))
 
 
-def _wrong_pair(case: dict[str, Any]) -> WrongPair:
-    confidence = case.get("confidence")
-    return WrongPair(
-        where=str(case.get("where", "")),
-        text=_text_of(case),
-        gold=str(case["gold"]),
-        predicted=str(case["predicted"]),
-        confidence=None if confidence is None else float(confidence),
-    )
+def _wrong_pair(case: PairCase) -> WrongPair:
+    return WrongPair(case.where, _text_of(case), case.gold, case.predicted, case.confidence)
 
 
 def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
@@ -204,18 +183,17 @@ def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
         yield Piece(text[start:end], ", ".join(names))
 
 
-def _mistake(case: dict[str, Any]) -> Mistake:
-    gold = [tuple(span[:3]) for span in case["gold"]]
-    predicted = [tuple(span[:3]) for span in case["predicted"]]
+def _mistake(case: SentenceCase) -> Mistake:
+    gold, predicted = ([span[:3] for span in spans] for spans in (case.gold, case.predicted))
     return Mistake(
-        where=str(case.get("where", "")),
-        gold=pieces(case["text"], case["gold"], right=predicted),
-        predicted=pieces(case["text"], case["predicted"], right=gold),
+        where=case.where,
+        gold=pieces(case.text, case.gold, right=predicted),
+        predicted=pieces(case.text, case.predicted, right=gold),
     )
 
 
 def pieces(
-    text: str, spans: Sequence[Sequence[Any]], *, right: Sequence[tuple[Any, ...]]
+    text: str, spans: Sequence[Span], *, right: Sequence[tuple[int, int, str]]
 ) -> tuple[Piece, ...]:
     """The text cut at its spans [start, end, type(, confidence)]; those in `right` are right.
 
@@ -227,8 +205,8 @@ def pieces(
             continue
         if start > at:
             cut.append(Piece(text[at:start]))
-        confidence = float(rest[0]) if rest and rest[0] is not None else None
-        cut.append(Piece(text[start:end], str(type), confidence, (start, end, type) in right))
+        sure = rest[0] if rest else None
+        cut.append(Piece(text[start:end], type, sure, (start, end, type) in right))
         at = end
     if at < len(text):
         cut.append(Piece(text[at:]))

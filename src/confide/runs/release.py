@@ -31,7 +31,6 @@ from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays, carries, decode_file, encode
-from confide.runs.gathering import gather
 from confide.kinds.bags.extractor import BagExtractor, extractor_with
 from confide.kinds.bags.form import PCNN, BagForm, words_of
 from confide.kinds.bags.form import WORD_ROWS as WORDS
@@ -53,6 +52,7 @@ from confide.kinds.tagger.form import (
 )
 from confide.methods import Method, method_of
 from confide.runs.folder import RunFolder
+from confide.runs.gathering import gather
 from confide.settings import Settings, Task
 from confide.text.segment import tokens_of
 

@@ -17,9 +17,11 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from confide.methods import Method
-from confide.report.words import CALLED
 from confide.scoring import SCORING, Counts
 from confide.settings import Settings
+
+_CALLED = {"bags": "AUC", "text": "likelihood"}
+"""What the first kind of score of a task is called, where it is no F1."""
 
 
 @dataclass
@@ -179,8 +181,6 @@ class Rounds:
     def _tell(self, progress: Progress, record: dict[str, Any]) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
         left = self._settings.rounds - record["round"]
-        task = self._settings.task
-        called = CALLED[task]
         self._watch(
             Event(
                 "round",
@@ -193,7 +193,7 @@ class Rounds:
                 bytes_down=sum(self._ledger.totals["down"].values()),
                 seconds=record["seconds"],
                 seconds_left=left * sum(done) / len(done),
-                score=called.score or called.kind(SCORING[task].kinds[0]),
+                score=_CALLED.get(self._settings.task, "F1"),
             )
         )
 
