@@ -47,8 +47,8 @@ class _In:
     def __init__(self, form: type[BaseModel]) -> None:
         self._form = form
 
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        form = handler.generate_schema(self._form)
+    def __get_pydantic_core_schema__(self, _: Any, known: GetCoreSchemaHandler) -> CoreSchema:
+        form = known.generate_schema(self._form)
         return core_schema.no_info_wrap_validator_function(_as_it_stands, form)
 
 
@@ -65,8 +65,8 @@ class Part(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_order(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        made = handler(data)
+    def _in_order(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        made = check(data)
         if isinstance(data, Mapping):
             made._keys = tuple(data)
         return made
@@ -301,6 +301,10 @@ _EXPECTED = {
     "model_type": "an object",
     "dict_type": "an object",
     "list_type": "a list",
+    "too_short": "more items",
+    "too_long": "fewer items",
+    "greater_than_equal": "a larger number",
+    "less_than": "a smaller number",
 }
 """By kind of error, where pydantic speaks of Python."""
 
@@ -308,15 +312,16 @@ _EXPECTED = {
 def first_wrong(
     error: ValidationError, what: str, file: Path, *, fix: str | None = None
 ) -> RunError:
-    """An error that names the first wrong value: where it stands, what was expected, what came."""
+    """An error that names the first wrong value: what was expected, where it stands, what came."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
     came, missing = first["input"], first["type"] == "missing"
     kinds: dict[object, str] = {dict: "an object", list: "a list"}
+    wanted = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
     return RunError(
         what,
-        expected=_EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be "),
+        expected=wanted + (f" at {printable(place.removeprefix('.'))}" if place else ""),
         got="none" if missing else kinds.get(type(came)) or printable(repr(came), 40),
-        where=f"{file}: {printable(place.removeprefix('.'))}" if place else str(file),
+        where=str(file),
         fix=fix,
     )

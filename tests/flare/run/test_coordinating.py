@@ -115,7 +115,7 @@ def test_the_lead_gets_the_runs_folder_and_hears_every_round(tmp_path: Path, qui
     server = Server(tmp_path / "server", engines(files))
     result = lead(server, settings, tmp_path / "lead", on_event=told.append)
     assert [event.round for event in told if event.kind == "round"] == [1, 2]
-    assert result["scores"]["sites"].keys() == {"site-1", "site-2", "site-3"}
+    assert result.scores.sites.keys() == {"site-1", "site-2", "site-3"}
     assert (tmp_path / "lead" / "ledger.jsonl").exists()
     assert not (tmp_path / "lead" / "sites").exists()
 
@@ -153,7 +153,7 @@ def test_a_lead_that_dies_goes_on_with_the_same_run(
     monkeypatch.setattr("confide.flare.run.coordinating.time.sleep", lambda seconds: None)
     result = lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 1
-    assert result["rounds"] == 2
+    assert result.rounds == 2
 
 
 @pytest.mark.parametrize("where", ["submission", "notes"])

@@ -99,7 +99,7 @@ def read_sentences(
         raise RunError(
             _DAMAGED,
             where=str(file),
-            expected="a schema, a site, a fingerprint, and (true, predicted, gold) of each sentence",
+            expected=f"(true, predicted, gold) of each sentence, {matching}",
         )
     return Sentences(held.site, held.fingerprint, counts_N3)
 
