@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from confide.report.errorlists import errors_of
-from confide.report.mistakes import Piece, errors_view, pieces, relation_confusion
+from confide.report.errorlists import Piece, errors_of, pieces
+from confide.report.mistakes import errors_view, relation_confusion
 from confide.scoring import relation_scores
 from confide.text.pairs import NO_RELATION
 from report.folders import RELATIONS, errors, relation_counts, relation_errors
@@ -33,14 +33,14 @@ def test_the_confusion_is_a_whole_table_with_nothing_last() -> None:
     )  # fmt: skip
     assert view.confusion.nothing == "nothing"
     (mistake,) = view.worst
-    assert [piece.right for piece in mistake.gold if piece.type] == [False, True]
-    assert [piece.confidence for piece in mistake.predicted if piece.type] == [0.81, 0.99]
+    assert [piece.right for piece in mistake.marked if piece.type] == [False, True]
+    assert [piece.confidence for piece in mistake.found if piece.type] == [0.81, 0.99]
 
 
 def test_a_site_without_errors() -> None:
     view = errors_view(errors_of({"site": "ward", "confusion": {}, "worst": []}))
     assert (view.confusion.columns, view.confusion.rows) == (("",), (("", (0,)),))
-    assert (view.worst, view.pairs) == ((), ())
+    assert (list(view.worst), list(view.pairs)) == ([], [])
 
 
 def test_relations_come_first_then_none_then_what_was_not_looked_at() -> None:
@@ -53,7 +53,7 @@ def test_relations_come_first_then_none_then_what_was_not_looked_at() -> None:
     wrong, unseen = view.pairs
     assert (wrong.gold, wrong.predicted, wrong.confidence) == ("causes", "treats", 0.93)
     assert (unseen.predicted, unseen.confidence) == (NO_RELATION, None)
-    assert [(piece.text, piece.type) for piece in wrong.text] == [
+    assert [(piece.text, piece.type) for piece in wrong.pieces] == [
         ("Ramopril", "head DRUG"), (" 5 mg caused ", ""), ("dry cough", "tail ADE"), (".", ""),
     ]  # fmt: skip
 
@@ -66,8 +66,8 @@ def test_head_and_tail_may_overlap_and_have_several_fragments() -> None:
     }  # fmt: skip
     found = errors_of({"site": "s", "task": "re", "confusion": {}, "worst": [case]})
     (pair,) = errors_view(found).pairs
-    assert "".join(piece.text for piece in pair.text) == text
-    assert [(piece.text, piece.type) for piece in pair.text if piece.type] == [
+    assert "".join(piece.text for piece in pair.pieces) == text
+    assert [(piece.text, piece.type) for piece in pair.pieces if piece.type] == [
         ("left", "head"), ("right ", "tail Sign"), ("hip", "head, tail Sign"),
         (" pain", "tail Sign"),
     ]  # fmt: skip

@@ -5,6 +5,9 @@ A run writes it only where the site's text lay in the same process. docs/result.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +25,16 @@ Confusion = dict[str, dict[str, Place]]
 """By gold name and predicted name. Of entities "" is none; of relations a pair not looked at."""
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of a sentence: outside an entity (`type` empty), or one entity's."""
+
+    text: str
+    type: str = ""
+    confidence: float | None = None
+    right: bool = True
+
+
 class _List(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
@@ -34,6 +47,16 @@ class SentenceCase(_List):
     predicted: list[Span]
     where: str = ""
 
+    @property
+    def marked(self) -> tuple[Piece, ...]:
+        """As its annotators marked it; what the model found as well is right."""
+        return pieces(self.text, self.gold, right=[span[:3] for span in self.predicted])
+
+    @property
+    def found(self) -> tuple[Piece, ...]:
+        """As the model marked it."""
+        return pieces(self.text, self.predicted, right=[span[:3] for span in self.gold])
+
 
 class PairText(_List):
     """A text with the fragments of head and tail; `score`: how far it speaks for a relation."""
@@ -45,6 +68,17 @@ class PairText(_List):
     tail_type: str | None = None
     where: str = ""
     score: float | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The text with its head and tail marked."""
+        roles = (("head", self.head_type, self.head), ("tail", self.tail_type, self.tail))
+        ends = [
+            (start, end, " ".join(filter(None, (role, type))))
+            for role, type, fragments in roles
+            for start, end in fragments
+        ]
+        return tuple(_marked(self.text, ends))
 
 
 class PairCase(PairText):
@@ -69,27 +103,26 @@ class BagCase(_List):
     more: Place
 
 
-class EntityErrors(_List):
-    """Errors of a site that finds entities."""
-
+class _Errors(_List):
     site: str
     confusion: Confusion = {}
+
+
+class EntityErrors(_Errors):
+    """Errors of a site that finds entities."""
+
     worst: list[SentenceCase] = []
 
 
-class RelationErrors(_List):
+class RelationErrors(_Errors):
     """Errors of a site that finds relations."""
 
-    site: str
-    confusion: Confusion = {}
     worst: list[PairCase] = []
 
 
-class BagErrors(_List):
+class BagErrors(_Errors):
     """Errors of a site that finds facts of bags."""
 
-    site: str
-    confusion: Confusion = {}
     worst: list[BagCase] = []
 
 
@@ -125,6 +158,35 @@ def errors_of(tree: object, *, site: str = "") -> Errors:
     Raises ValidationError.
     """
     return _ERRORS.validate_python({"site": site, **tree} if isinstance(tree, dict) else tree)
+
+
+def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
+    """The text cut at every border of its ends; where head and tail overlap, a piece is of both."""
+    borders = {min(max(place, 0), len(text)) for start, end, _ in ends for place in (start, end)}
+    for start, end in pairwise(sorted({0, *borders, len(text)})):
+        names = [name for low, high, name in ends if low <= start and end <= high]
+        yield Piece(text[start:end], ", ".join(names))
+
+
+def pieces(
+    text: str, spans: Sequence[Span], *, right: Sequence[tuple[int, int, str]]
+) -> tuple[Piece, ...]:
+    """The text cut at its spans [start, end, type(, confidence)]; those in `right` are right.
+
+    Of spans that overlap, the first and longest is shown.
+    """
+    cut, at = list[Piece](), 0
+    for start, end, type, *rest in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start < at or end > len(text) or start >= end:
+            continue
+        if start > at:
+            cut.append(Piece(text[at:start]))
+        sure = rest[0] if rest else None
+        cut.append(Piece(text[start:end], type, sure, (start, end, type) in right))
+        at = end
+    if at < len(text):
+        cut.append(Piece(text[at:]))
+    return tuple(cut)
 
 
 _WHAT = "an errors.json of a site is damaged"
