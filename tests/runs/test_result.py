@@ -245,3 +245,9 @@ def test_it_needs_nothing_heavy() -> None:
         "import confide.runs.folder; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_of_several_wrong_values_the_first_is_named(tmp_path: Path) -> None:
+    tree = {**with_value(("history", 0, "round"), "x"), "parameters": "many"}
+    with pytest.raises(RunError, match=r"integer at history\[0\]\.round; got 'x'"):
+        Result.read(written(tmp_path, tree))
