@@ -228,7 +228,7 @@ def test_a_run_within_goes_well_for_the_lead_and_the_sites_that_were_agreed_to(
     settings = tiny(tmp_path)
     sites = {"sites": ["site-1", "site-2", "site-3"], "others": False}
     files = agreed(tmp_path, settings, rounds=2, batch_size=6, lead=["bob", "ada"], **sites)
-    assert conduct_as(tmp_path / "server", settings, HomesEngine(files))["rounds"] == 2
+    assert conduct_as(tmp_path / "server", settings, HomesEngine(files)).rounds == 2
     with pytest.raises(QuorumError, match=r"\(lead\)"):
         conduct_as(tmp_path / "server", settings, HomesEngine(files), run="other", lead="eve")
 
