@@ -69,9 +69,9 @@ def test_offsets_beyond_the_text_are_counted_and_the_run_goes_on(tmp_path: Path)
     path.write_text("\n".join(map(json.dumps, lines * 3)))
     tables[1] = {"name": "site-2", "train": str(path), "test": str(path), "format": "jsonl"}
     found = run(tiny(tmp_path, "rounds=1", site=tables), out=tmp_path / "run").result
-    facts = found["data"]["sites"]["site-2"]
-    assert facts["entities"]["Drug"] == found["scores"]["sites"]["site-2"]["strict"]["support"]
-    assert sum(facts["problems"].values()) == 6  # train and test
+    facts = found.data.sites["site-2"]
+    assert facts.entities["Drug"] == found.scores.sites["site-2"]["strict"]["support"]
+    assert sum(facts.problems.values()) == 6  # train and test
 
 
 def test_a_tag_outside_the_declared_set_is_refused(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_line_of_50000_tokens_is_trained_on_and_scored(tmp_path: Path) -> None
     settings = tiny(tmp_path, "rounds=1", "training.batch_size=32", site=tables)
     found = run(settings, out=tmp_path / "run").result
     gold = sum(tag.startswith("B-") for _, tag in long)
-    assert found["scores"]["sites"]["site-1"]["strict"]["support"] == gold
-    assert found["data"]["sites"]["site-1"]["train"] == 1
+    assert found.scores.sites["site-1"]["strict"]["support"] == gold
+    assert found.data.sites["site-1"].train == 1
 
 
 def test_a_site_with_no_entity_takes_part(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_a_site_with_no_entity_takes_part(tmp_path: Path) -> None:
                                   text.split("\n")))  # fmt: skip
 
     found = run(spoiled(tmp_path, bare, "data.scheme=iob2"), out=tmp_path / "run").result
-    assert found["data"]["sites"]["site-2"]["entities"] == {}
-    assert found["history"][-1]["failed"] == {}
-    assert sorted(found["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
+    assert found.data.sites["site-2"].entities == {}
+    assert found.history[-1].failed == {}
+    assert sorted(found.scores.sites) == ["site-1", "site-2", "site-3"]
 
 
 def test_a_site_with_a_single_sentence_takes_part(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_a_site_with_a_single_sentence_takes_part(tmp_path: Path) -> None:
     lonely = write_conll(tmp_path / "one.conll", sentences("site-1", "train", 1))
     tables[1] = {"name": "site-2", "train": str(lonely)}
     found = run(tiny(tmp_path, site=tables), out=tmp_path / "run").result
-    facts = found["data"]["sites"]["site-2"]
-    assert (facts["train"], facts["dev"], facts["test"]) == (1, 0, 0)
-    assert found["scores"]["sites"]["site-2"]["sentences"] == 0
-    assert found["scores"]["overall"]["sentences"] == 6
+    facts = found.data.sites["site-2"]
+    assert (facts.train, facts.dev, facts.test) == (1, 0, 0)
+    assert found.scores.sites["site-2"]["sentences"] == 0
+    assert found.scores.overall["sentences"] == 6
 
 
 def test_a_site_may_refuse_by_its_own_guards(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from lying import LIES, TEXTS, dealt, engine_with, read_conll, written
 
 import confide.runs.run
 from confide.errors import ConfideError
+from confide.runs.result import Result
 from confide.settings import parse
 
 SITES, EACH, LIAR = 5, 300, "site-5"
@@ -146,20 +147,20 @@ def settings_of(given: argparse.Namespace, attack: str, combine: str) -> Any:
 PLAIN = True
 
 
-def f1_of_honest(result: dict[str, Any]) -> float:
+def f1_of_honest(result: Result) -> float:
     """Strict, of the counts of the honest sites together."""
-    sites = [of["strict"] for name, of in result["scores"]["sites"].items() if name != LIAR]
+    sites = [of["strict"] for name, of in result.scores.sites.items() if name != LIAR]
     true, predicted, support = (
         sum(site[key] for site in sites) for key in ("true", "predicted", "support")
     )
     return 2 * true / max(predicted + support, 1)
 
 
-def refused_in(result: dict[str, Any]) -> dict[str, int]:
+def refused_in(result: Result) -> dict[str, int]:
     """In how many rounds each site was refused or failed."""
     rounds: dict[str, int] = {}
-    for turn in result["history"]:
-        for site in turn["failed"]:
+    for turn in result.history:
+        for site in turn.failed:
             rounds[site] = rounds.get(site, 0) + 1
     return rounds
 

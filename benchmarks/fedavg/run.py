@@ -40,7 +40,7 @@ def once(folder: Path, recipe: str, method: str, seed: int, more: list[str]) -> 
     start = time.time()
     overrides = [f"method={method}", f"seed={seed}", *more]
     result = run(recipe, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
-    f1 = 100 * result.result["scores"]["overall"]["strict"]["f1"]
+    f1 = 100 * result.result.scores.overall["strict"]["f1"]
     print(f"{folder}: strict F1 {f1:.2f}, {time.time() - start:.0f} s", flush=True)
 
 

@@ -61,7 +61,7 @@ def child(options: dict[str, Any]) -> dict[str, float]:
     return {
         "libraries": libraries,
         "peak": peak(),
-        "parameters_mb": result["parameters"] * 4 / 2**20,
+        "parameters_mb": result.parameters * 4 / 2**20,
         "remembered_mb": remembered / 2**20,
     }
 

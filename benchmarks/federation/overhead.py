@@ -116,7 +116,7 @@ def federated(settings: Settings, out: Path) -> Side:
     side = Side()
     with side.whole.running(), timed_fit(side.steps):
         result = run(settings, out=out, on_event=TrainingWatch(side.training)).result
-    side.test_f1 = result["scores"]["overall"]["strict"]["f1"]
+    side.test_f1 = result.scores.overall["strict"]["f1"]
     state = decode(
         FedAvgState, CheckpointStore(out / "checkpoints").load(settings.rounds).state.tobytes()
     )

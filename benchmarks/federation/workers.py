@@ -30,11 +30,11 @@ def measure(settings: Settings, workers: int, out: Path) -> tuple[dict[str, floa
     started, used = time.perf_counter(), _cpu()
     result = run(settings.model_copy(update={"workers": workers}), out=out).result
     seconds = time.perf_counter() - started
-    rounds = sum(one["seconds"] for one in result["history"])
+    rounds = sum(one.seconds for one in result.history)
     times = {"whole": seconds, "rounds": rounds, "cpu": _cpu() - used}
     state = CheckpointStore(out / "checkpoints").load(settings.rounds).state.tobytes()
-    losses = [one["loss"] for one in result["history"]]
-    return times, (state, losses, result["scores"], result["dev"], result["bytes"])
+    losses = [one.loss for one in result.history]
+    return times, (state, losses, result.scores, result.dev, result.bytes)
 
 
 def _cpu() -> float:

@@ -92,7 +92,7 @@ def once(folder: Path, recipe: str, overrides: list[str]) -> None:
         return
     start = time.time()
     result = run(recipe, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
-    sites = result.result["scores"]["sites"]
+    sites = result.result.scores.sites
     shown = "  ".join(f"{site} {100 * found['strict']['f1']:.2f}" for site, found in sites.items())
     print(f"{folder}: {shown}  {time.time() - start:.0f} s", flush=True)
 

@@ -31,6 +31,7 @@ from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
 from confide.flare.nvidia.lead import coordinate
 from confide.flare.run.sitekit import agree, setup
+from confide.runs.result import Result
 from confide.text.formats import read, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
@@ -134,7 +135,7 @@ def started_in(kit: Any) -> float:
     return time.perf_counter() - start
 
 
-def conduct(out: Path, settings: str, lead: Path) -> dict[str, Any]:
+def conduct(out: Path, settings: str, lead: Path) -> Result:
     """A run over the three sites."""
     file = out.with_suffix(".toml")
     file.write_text(settings)
@@ -144,24 +145,24 @@ def conduct(out: Path, settings: str, lead: Path) -> dict[str, Any]:
     return result
 
 
-def asked(result: dict[str, Any]) -> dict[str, Any]:
+def asked(result: Result) -> dict[str, Any]:
     """Seconds of an ask: a round's, less those of the site that worked longest."""
-    waits = [one["train_seconds"] - one["slowest_seconds"] for one in result["history"][1:-1]]
+    waits = [one.train_seconds - one.slowest_seconds for one in result.history[1:-1]]
     return {
         "ask_median_s": statistics.median(waits),
         "ask_90_s": sorted(waits)[len(waits) * 9 // 10],
     }
 
 
-def trained(result: dict[str, Any]) -> dict[str, Any]:
+def trained(result: Result) -> dict[str, Any]:
     """A round against the site that worked longest in it; two asks a round: train and score."""
-    rounds = result["history"][1:]
-    up = max(one["bytes"]["up"] for one in rounds) / len(SITES) / 1e6
+    rounds = result.history[1:]
+    up = max(one.bytes.up for one in rounds) / len(SITES) / 1e6
     return {
-        "round_s": statistics.median(one["seconds"] for one in rounds),
-        "slowest_site_s": statistics.median(one["slowest_seconds"] for one in rounds),
+        "round_s": statistics.median(one.seconds for one in rounds),
+        "slowest_site_s": statistics.median(one.slowest_seconds for one in rounds),
         "round_over_goal": statistics.median(
-            one["seconds"] / (1.15 * one["slowest_seconds"] + 2 * 0.5) for one in rounds
+            one.seconds / (1.15 * one.slowest_seconds + 2 * 0.5) for one in rounds
         ),
         "up_mb_per_site": up,
     }

@@ -114,13 +114,13 @@ def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
         assert "a state that no site could train from" in str(error)
         assert LIAR in str(error)
         return
-    blamed = [fault for turn in done["history"] for fault in turn["faults"]]
-    assert {fault["site"] for fault in blamed} <= {LIAR}
+    blamed = [fault for turn in done.history for fault in turn.faults]
+    assert {fault.site for fault in blamed} <= {LIAR}
     if METHODS[method].method != "chain" or lie == "1e30":
-        codes = {turn["failed"].get(LIAR) for turn in done["history"]}
+        codes = {turn.failed.get(LIAR) for turn in done.history}
         small = method == "fedner-lightner" and lie != "1e30"  # times -1000 is not absurd yet
         assert codes <= {"refused", "too-far", *([None] if small else [])}
-        assert all("the server refused the site's reply" in fault["why"] for fault in blamed)
+        assert all("the server refused the site's reply" in fault.why for fault in blamed)
     for data in states(tmp_path / "run").values():
         assert odd_part(decode(METHODS[method].State, data)) is None
 
@@ -221,7 +221,7 @@ def test_the_largest_number_is_one_that_sites_can_train_from(
     let_lie(monkeypatch, "fedavg-tagger", lambda _, after: np.full_like(after, LARGEST))
     settings = tiny(tmp_path, "method=fedavg-tagger", "rounds=3", sites=2)
     done = run(settings, out=tmp_path / "run").result
-    assert [turn["faults"] for turn in done["history"]] == [[], [], []]
+    assert [turn.faults for turn in done.history] == [[], [], []]
 
 
 # --- what a site keeps to itself ------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_a_method_that_shares_other_parts_alone_may_train(kind: str, tmp_path: P
         tmp_path, f"method=fedner-{kind}", f'guards.private=["{PARTS[kind][0]}"]', "rounds=1"
     )
     done = run(settings, out=tmp_path / "run").result
-    assert done["history"][0]["failed"] == {}
+    assert done.history[0].failed == {}
 
 
 @pytest.mark.parametrize("kind", ["encoder", "relations"])

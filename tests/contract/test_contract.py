@@ -211,12 +211,12 @@ def test_a_site_that_fails_is_skipped_if_enough_are_left(
     assert {event.site for event in failed} == {"site-2"}
     assert step in {event.step for event in failed}
     assert not any(SECRET in str(event) for event in events)
-    assert [set(round["failed"]) for round in done.result["history"]] in (
+    assert [set(round.failed) for round in done.result.history] in (
         [{"site-2"}, {"site-2"}],
         [{"site-2"}, set()],  # of a step that only the first round asks
         [set(), set()],
     )
-    assert {"site-1", "site-3"} <= done.result["scores"]["sites"].keys()
+    assert {"site-1", "site-3"} <= done.result.scores.sites.keys()
 
 
 @every_step
@@ -316,7 +316,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
             assert all(np.isfinite(array).all() for array in attrgetter(name)(state).values())
-    assert done.result["scores"]["overall"][TASKS[settings.task].unit] > 0
+    assert done.result.scores.overall[TASKS[settings.task].unit] > 0
 
 
 # --- what it is for ----------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
 
 def first_score(task: str, done: Any) -> float:
     scoring = TASKS[task]
-    found = scoring.value(done["scores"]["overall"], scoring.kinds[0])
+    found = scoring.value(done.scores.overall, scoring.kinds[0])
     assert found is not None
     return found
 
@@ -336,8 +336,8 @@ def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: P
     settings = tiny(tmp_path, f"method={method}", *entry.learning, sites=sites)
     done = run(settings, out=tmp_path / "run").result
     assert first_score(settings.task, done) >= entry.reaches
-    assert len(done["scores"]["sites"]) == sites
-    assert done["history"][-1]["loss"] < done["history"][0]["loss"]
+    assert len(done.scores.sites) == sites
+    assert done.history[-1].loss < done.history[0].loss
 
 
 @pytest.mark.parametrize(
@@ -353,19 +353,19 @@ def test_its_references_learn_too(method: str, reference: str, tmp_path: Path) -
     entry = ENTRIES[method]
     settings = tiny(tmp_path, f"method={reference}", f"base={method}", *entry.learning)
     done = run(settings, out=tmp_path / "run").result
-    assert done["method"] == reference
+    assert done.method == reference
     assert first_score(settings.task, done) >= min(0.8, entry.reaches)
-    assert sorted(done["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
+    assert sorted(done.scores.sites) == ["site-1", "site-2", "site-3"]
 
 
 @every_method
 def test_a_fraction_of_the_sites_takes_part_in_a_round(method: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, f"method={method}", "federation.fraction=0.5", "rounds=4", sites=4)
     done = run(settings, out=tmp_path / "run").result
-    drawn = [tuple(round["sites"]) for round in done["history"]]
+    drawn = [tuple(round.sites) for round in done.history]
     assert {len(sites) for sites in drawn} == {2}
     assert len(set(drawn)) > 1
-    assert len(done["scores"]["sites"]) == 4
+    assert len(done.scores.sites) == 4
 
 
 @every_method

@@ -107,8 +107,8 @@ def test_processes_of_a_real_run_open_nothing_either(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "rounds=2", "guards.max_norm=0.5", sites=2)
     with running(tmp_path, settings) as real:
         done = real.run("bounded")
-        assert sorted(done.result["scores"]["sites"]) == ["site-1", "site-2"]
-        assert done.result["left_out"] == {}
+        assert sorted(done.result.scores.sites) == ["site-1", "site-2"]
+        assert done.result.left_out == {}
         for site in ("site-1", "site-2"):
             assert next(real.memory(site).rglob("errors.json"))
             assert open_in(real.memory(site)) == {}
@@ -116,4 +116,4 @@ def test_processes_of_a_real_run_open_nothing_either(tmp_path: Path) -> None:
             found = open_in(kit.path)
             assert not found, f"{kit.name}: {found}"
     run(settings, out=tmp_path / "one")
-    assert done.result["scores"] == numbers(tmp_path / "one")["scores"]
+    assert done.result.scores.model_dump() == numbers(tmp_path / "one")["scores"]

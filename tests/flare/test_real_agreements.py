@@ -51,7 +51,7 @@ def test_a_run_within_is_run_and_counted_and_what_is_outside_is_refused(real: Re
     kit = real.kit("site-2")
     assert {guard.source for guard in guards(kit)} == {"default"}
     assert {guard.name: guard.value for guard in guards(kit)}["min_sites"] == 3
-    assert real.run("within").result["left_out"] == {}
+    assert real.run("within").result.left_out == {}
     assert [
         (one.used, one.runs, one.lead) for one in standings(kit) if one.method == "fedavg-tagger"
     ] == [(1, 2, ("lead",))]
@@ -77,6 +77,6 @@ def test_the_lead_is_who_the_server_says_it_is(real: Real) -> None:
     assert "site site-2, step join" in str(raised.value)
     assert f"{CODES['outside-consent']} (lead)" in str(raised.value)
     assert "somebody-else" not in str(raised.value)
-    assert real.run("led", resume=True).result["left_out"] == {}
+    assert real.run("led", resume=True).result.left_out == {}
     count = site_file(kit).with_name(COUNT_FILE).read_text()
     assert len([line for line in count.splitlines() if "led-" in line]) == 1

@@ -63,7 +63,7 @@ def test_a_killed_job_is_submitted_again(real: Real, whole: Path, who: str) -> N
     done = real.run(f"job-of-{who}", watch=watch)
     assert LOST in told
     same(whole, done.folder)
-    for site in done.result["data"]["sites"]:
+    for site in done.result.data.sites:
         kept = real.memory(site).glob(f"**/job-of-{who}-*/ledger.jsonl")
         found = compare_ledgers(done.folder, next(kept))
         assert found.agree and found.verified > 0, found

@@ -355,10 +355,10 @@ def test_two_runs_from_end_to_end(two: tuple[Path, Path]) -> None:
     for how in ("strict", "relaxed"):
         found = compare(*two, matching=how, samples=200)
         assert (found.first, found.second) == ("alone", "fedavg")
-        scores = [RunFolder(path).result()["scores"] for path in two]
+        scores = [RunFolder(path).result().scores for path in two]
         for name, row in {"": found.overall, **found.sites}.items():
             for side, body in zip((row.first, row.second), scores, strict=True):
-                known = body["sites"][name] if name else body["overall"]
+                known = body.sites[name] if name else body.overall
                 assert side.f1 == pytest.approx(known[how]["f1"])
             assert row.low <= row.difference <= row.high
         assert list(found.sites) == ["site-1", "site-2", "site-3"]

@@ -40,7 +40,7 @@ def files(done: RunResult) -> list[str]:
 def test_files_are_scored_as_the_site_was(done: RunResult, files: list[str]) -> None:
     found = evaluate(done.folder, files)
     assert found.pop("unknown") == []
-    assert found == done.result["scores"]["sites"]["site-1"]
+    assert found == done.result.scores.sites["site-1"]
     assert found["auc"] > 0.6
 
 
@@ -120,7 +120,7 @@ def test_entities_may_be_those_that_a_recogniser_finds(
 
 
 def test_a_site_keeps_its_worst_bags_and_what_each_counted(done: RunResult) -> None:
-    for site, found in done.result["scores"]["sites"].items():
+    for site, found in done.result.scores.sites.items():
         own = done.folder / "sites" / site
         errors = json.loads((own / "errors.json").read_text())
         assert (errors["site"], errors["task"]) == (site, "bags")

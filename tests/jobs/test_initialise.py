@@ -250,7 +250,7 @@ def test_the_settings_run(in_tmp, missing):
     report = init(["north", "south"])
     small = ["rounds=1", "model.word_dim=8", "model.bilstm_hidden=8", "training.local_epochs=1"]
     result = run(report.path, overrides=small, out=Path("out")).result
-    assert set(result["scores"]["sites"]) == {"north", "south"}
+    assert set(result.scores.sites) == {"north", "south"}
 
 
 @pytest.mark.data

@@ -73,7 +73,7 @@ def test_the_same_file_twice_gets_two_names(model: Path, note: Path) -> None:
 def test_evaluation_is_that_of_the_run(model: Path) -> None:
     site = model.parent / "data" / "site-2"
     scored = evaluate(model, [site / "test.conll"], site="site-2")
-    assert scored["strict"] == RunFolder(model).result()["scores"]["sites"]["site-2"]["strict"]
+    assert scored["strict"] == RunFolder(model).result().scores.sites["site-2"]["strict"]
     assert scored["strict"]["f1"] > 0.8
     with pytest.raises(DataError, match="nothing to score against"):
         (model.parent / "bare.txt").write_text("nothing here .")
@@ -129,7 +129,7 @@ def test_alone_has_a_model_for_each_site(alone: Path, note: Path, tmp_path: Path
         release(alone, out=tmp_path / "out")
     for site in ("site-1", "site-2"):
         scored = evaluate(alone, [alone.parent / "data" / site / "test.conll"], site=site)
-        assert scored["strict"] == RunFolder(alone).result()["scores"]["sites"][site]["strict"]
+        assert scored["strict"] == RunFolder(alone).result().scores.sites[site]["strict"]
 
 
 # --- releases ----------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_a_relation_run_keeps_entities_and_replaces_relations(re: Path, tmp_path
 
 def test_evaluation_of_a_relation_run_is_that_of_the_run(re: Path) -> None:
     found = evaluate(re, [re.parent / "site-2-test.jsonl"])
-    own = RunFolder(re).result()["scores"]["sites"]["site-2"]
+    own = RunFolder(re).result().scores.sites["site-2"]
     assert {key: value for key, value in found.items() if key != "unknown"} == own
     assert found["micro"]["f1"] > 0.9 and found["unknown"] == []
 
@@ -184,7 +184,7 @@ def test_alone_has_a_relation_model_for_each_site(ner: Path, note: Path, tmp_pat
         predict([ner, alone], [note])
     for site in ("site-1", "site-2"):
         found = evaluate(alone, [tmp_path / f"{site}-test.jsonl"], site=site)
-        assert found["micro"] == RunFolder(alone).result()["scores"]["sites"][site]["micro"]
+        assert found["micro"] == RunFolder(alone).result().scores.sites[site]["micro"]
     one, two = (predict([ner, alone], [note], site=site)[0] for site in ("site-1", "site-2"))
     assert one.entities == two.entities and one.relations != two.relations
 

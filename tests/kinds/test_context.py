@@ -42,7 +42,7 @@ def test_a_run_with_features_learns_predicts_and_is_released(
     rounds = ("rounds=60", "select.every=20") if method == "fedner-tagger" else ("rounds=12",)
     settings = tiny(tmp_path, *overrides, *rounds, "training.learning_rate=0.03")
     done = run(settings, out=tmp_path / "run")
-    assert done.result["scores"]["overall"]["strict"]["f1"] > 0.5
+    assert done.result.scores.overall["strict"]["f1"] > 0.5
     held = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     assert sum(path.is_file() for path in held) >= 9  # three sites, three parts
     again = run(settings, out=tmp_path / "again")

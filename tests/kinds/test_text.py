@@ -149,7 +149,7 @@ def test_a_site_without_text_of_its_own_is_not_asked_to_train(tmp_path: Path) ->
     done = run(settings, out=tmp_path / "run").result
     state = decode(FedAvgState[TextForm], states(tmp_path / "run").popitem()[1])
     assert state.idle == [table.name]
-    assert done["history"][0]["failed"] == {}
+    assert done.history[0].failed == {}
     for name in ("site-1", "site-2"):
         file = tmp_path / "data" / name / "train.txt"
         file.write_text((tmp_path / "data" / name / "test.txt").read_text())

@@ -420,7 +420,7 @@ def test_each_site_alone_may_have_other_relations(tmp_path: Path) -> None:
     settings = with_train(tmp_path, "feded-relations", sites, "public.labelled=false", "rounds=1")
     alone = settings.model_copy(update={"method": "alone", "base": "feded"})
     done = run(alone, out=tmp_path / "run")
-    assert sorted(done.result["scores"]["sites"]) == ["site-1", "site-2"]
+    assert sorted(done.result.scores.sites) == ["site-1", "site-2"]
     only = settings.model_copy(update={"site": settings.site[1:]})
     one = run(only, out=tmp_path / "one").result
-    assert one["scores"]["sites"]["site-2"] == done.result["scores"]["sites"]["site-2"]
+    assert one.scores.sites["site-2"] == done.result.scores.sites["site-2"]

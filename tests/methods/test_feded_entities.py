@@ -310,5 +310,5 @@ def test_references_of_a_public_set_run(pair: str, tmp_path: Path) -> None:
     for reference in ("public-only", "pooled", "alone"):
         settings = tiny(tmp_path, f"method={reference}", f"base={pair}", "rounds=1", sites=2)
         done = run(settings, out=tmp_path / reference).result
-        assert done["scores"]["overall"]["strict"]["support"] > 0
-        assert done["data"]["public"]["entities"]["Drug"] == 24
+        assert done.scores.overall["strict"]["support"] > 0
+        assert done.data.public.entities["Drug"] == 24

@@ -180,7 +180,7 @@ def test_every_site_keeps_its_own_tags(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="model of its own") as refused:
         predict(tmp_path / "run", [text])
     assert "site-1, site-2, site-3" in str(refused.value)
-    assert set(done.result["scores"]["overall"]["strict"]["types"]) == {
+    assert set(done.result.scores.overall["strict"]["types"]) == {
         "Chemical", "Drug", "Effect", "Medication",
     }  # fmt: skip
 
@@ -262,7 +262,7 @@ def test_a_site_that_was_away_for_ten_rounds_comes_back_with_its_own_parts(
     use_engine(monkeypatch, Away)
     settings = fedner(tmp_path, "rounds=18", "federation.at_least=2")
     result = run(settings, out=tmp_path / "run").result
-    away = [entry["round"] for entry in result["history"] if entry["failed"]]
+    away = [entry.round for entry in result.history if entry.failed]
     assert away == list(range(5, 15))
     assert sorted(seen) == [1, 2, 3, 4, 15, 16, 17, 18]
     before, after = (np.frombuffer(seen[n], np.float32) for n in (4, 15))
@@ -362,7 +362,7 @@ def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:
             tmp_path, f"method={method}", "base=fedner-tagger", "rounds=2", "select.every=1"
         )
         result = run(settings, out=tmp_path / method).result
-        assert set(result["scores"]["sites"]) == {"site-1", "site-2", "site-3"}
+        assert set(result.scores.sites) == {"site-1", "site-2", "site-3"}
     text = tmp_path / "note.conll"
     write_conll(text, sentences("site-1", "test", 2))
     assert len(predict(tmp_path / "alone", [text], site="site-3")) == 2
@@ -373,4 +373,4 @@ def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:
 
 def test_a_tagger_without_a_part_that_is_private_by_itself_trains(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=fedner-tagger", "model.bilstm_layers=0", "rounds=1")
-    assert run(settings, out=tmp_path / "run").result["rounds"] == 1
+    assert run(settings, out=tmp_path / "run").result.rounds == 1

@@ -19,8 +19,8 @@ from contract.corpus import tiny
 for kind in ("tagger", "relations"):
     folder = pathlib.Path(sys.argv[1]) / kind
     result = run(tiny(folder, f"method=by-loss-{kind}", "rounds=2"), out=folder / "run").result
-    first, second = (entry["loss"] for entry in result["history"])
-    assert result["method"] == "by-loss" and 0 < second < first, (kind, first, second)
+    first, second = (entry.loss for entry in result.history)
+    assert result.method == "by-loss" and 0 < second < first, (kind, first, second)
     assert {"train_by_loss"} <= {row.step for row in wire(f"by-loss-{kind}")}
 print(sorted(name for name in METHODS if name.startswith("by-loss")))
 """

@@ -298,7 +298,7 @@ def test_files_in_which_nobody_looked_for_a_type_are_scored_without_it(tmp_path:
         assert scored["strict"]["types"].keys() == scored["relaxed"]["types"].keys() == {"Drug"}
     looked_for = evaluate(done.folder, [drugs], site="site-1")["strict"]["types"]
     assert looked_for["Effect"]["predicted"] > looked_for["Effect"]["support"] == 0
-    of_run = done.result["scores"]["sites"]["site-1"]["strict"]
+    of_run = done.result.scores.sites["site-1"]["strict"]
     assert evaluate(done.folder, [file], site="site-1")["strict"] == of_run
 
 
@@ -355,10 +355,10 @@ def test_relations_that_a_site_lacks_are_learnt_from_the_other_sites(tmp_path: P
     assert [one["pseudo"] for one in rounds[:2]] == [0, 0]
     assert all(one["pseudo"] for one in rounds[3:])
     assert len({one["own"] for one in rounds}) == 1
-    scores = done.result["scores"]
-    assert scores["overall"]["micro"]["f1"] > 0.75
+    scores = done.result.scores
+    assert scores.overall["micro"]["f1"] > 0.75
     for site, lacked in (("site-1", "causes"), ("site-2", "eases")):
-        assert scores["sites"][site]["micro"]["types"][lacked]["recall"] > 0.9
+        assert scores.sites[site]["micro"]["types"][lacked]["recall"] > 0.9
 
 
 def test_pairs_and_what_they_count_are_readable_at_the_site(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_site_without_an_entity_takes_part(tmp_path: Path) -> None:
     bare = [[(word, "O") for word, _ in one] for one in sentences("site-3", "train", 9)]
     write_conll(tmp_path / "data" / "site-3" / "train.conll", bare)
     result = run(settings, out=tmp_path / "run").result
-    assert all("site-3" in one["sites"] for one in result["history"])
+    assert all("site-3" in one.sites for one in result.history)
 
 
 def test_rows_of_a_file_of_word_vectors_are_filled_in(tmp_path: Path) -> None:

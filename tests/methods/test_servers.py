@@ -17,10 +17,10 @@ PAIRS = [(f"fedavg-{kind}",) for kind in CROSSED[FedAvg]]
 PAIRS += [("fedavg-bags", "bags.reader=encoder")]
 
 
-def losses(folder: Path, *overrides: str) -> list[float]:
+def losses(folder: Path, *overrides: str) -> list[float | None]:
     return [
-        entry["loss"]
-        for entry in run(tiny(folder, "rounds=2", *overrides), out=folder / "run").result["history"]
+        entry.loss
+        for entry in run(tiny(folder, "rounds=2", *overrides), out=folder / "run").result.history
     ]
 
 

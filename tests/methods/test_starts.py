@@ -139,9 +139,9 @@ def test_one_site_that_differs_is_left_out(
             tmp_path, f"method={method}", "federation.at_least=2", "rounds=1", "bags.reader=encoder"
         )
     done = run(settings, out=tmp_path / "run").result
-    assert done["left_out"] == {"site-2": DIFFERS}
-    assert sorted(done["scores"]["sites"]) == ["site-1", "site-3"]
-    assert done["history"][0]["failed"] == {}  # it was asked nothing more
+    assert done.left_out == {"site-2": DIFFERS}
+    assert sorted(done.scores.sites) == ["site-1", "site-3"]
+    assert done.history[0].failed == {}  # it was asked nothing more
     if method in ("fedavg-tagger", "fedavg-text") and step != "check_key":
         strict = tiny(tmp_path, f"method={method}", "rounds=1")
         with pytest.raises(FederationError, match="site-2 has another one"):
@@ -182,7 +182,7 @@ def test_a_type_that_was_not_declared_is_left_out_with_its_site(
     use_engine(monkeypatch, Forging, change=staticmethod(change))
     usual = (f"method={method}", 'data.types=["Drug","Effect"]', "rounds=1")
     done = run(tiny(tmp_path, *usual, "federation.at_least=2"), out=tmp_path / "run").result
-    assert done["left_out"] == {"site-2": DIFFERS}
+    assert done.left_out == {"site-2": DIFFERS}
     with pytest.raises(DataError, match="a site annotates 'Dose'"):
         run(tiny(tmp_path, *usual), out=tmp_path / "strict")
 

@@ -69,7 +69,7 @@ def test_labels_tell_runs_apart(tmp_path: Path) -> None:
 
 def test_text_is_left_unread(tmp_path: Path) -> None:
     folder = write_run(tmp_path, result("fedavg", 0.8), errors=[errors("oncology")])
-    assert [found["site"] for found in load_run(folder).errors] == ["oncology"]
+    assert [found.site for found in load_run(folder).errors] == ["oncology"]
     (folder / "sites/oncology/errors.json").write_text("not even JSON")
     assert load_run(folder, text=False).errors == ()
 
@@ -80,7 +80,7 @@ def test_text_is_left_unread(tmp_path: Path) -> None:
         ("result.json", None, "not finished"),
         ("result.json", "{", "cannot be read as JSON"),
         ("result.json", "[1]", "does not hold a JSON object"),
-        ("result.json", "{}", "not a run's result"),
+        ("result.json", "{}", "not the result of a run"),
         ("result.json", '{"schema": 1, "task": "qa"}', "bags or text; got 'qa'.*upgrade"),
         ("result.json", '{"schema": 2}', "newer confide.*schema 1.*schema 2.*upgrade"),
         ("ledger.jsonl", '{"round": 1}\n', r"ledger\.jsonl:1: a damaged line"),

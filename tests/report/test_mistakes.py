@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from confide.report.mistakes import Piece, errors_view, pieces, relation_confusion
+from confide.report.errorlists import Piece, errors_of, pieces
+from confide.report.mistakes import errors_view, relation_confusion
 from confide.scoring import relation_scores
 from confide.text.pairs import NO_RELATION
 from report.folders import RELATIONS, errors, relation_counts, relation_errors
@@ -24,7 +25,7 @@ def test_no_character_is_lost_or_doubled_where_spans_overlap() -> None:
 
 
 def test_the_confusion_is_a_whole_table_with_nothing_last() -> None:
-    view = errors_view(errors("ward"))
+    view = errors_view(errors_of(errors("ward")))
     assert view.confusion.columns == ("ADE", "DRUG", "REASON", "")
     assert view.confusion.rows == (
         ("ADE", (30, 0, 4, 6)), ("DRUG", (0, 88, 0, 2)), ("REASON", (3, 0, 20, 0)),
@@ -32,18 +33,18 @@ def test_the_confusion_is_a_whole_table_with_nothing_last() -> None:
     )  # fmt: skip
     assert view.confusion.nothing == "nothing"
     (mistake,) = view.worst
-    assert [piece.right for piece in mistake.gold if piece.type] == [False, True]
-    assert [piece.confidence for piece in mistake.predicted if piece.type] == [0.81, 0.99]
+    assert [piece.right for piece in mistake.marked if piece.type] == [False, True]
+    assert [piece.confidence for piece in mistake.found if piece.type] == [0.81, 0.99]
 
 
 def test_a_site_without_errors() -> None:
-    view = errors_view({"site": "ward", "confusion": {}, "worst": []})
+    view = errors_view(errors_of({"site": "ward", "confusion": {}, "worst": []}))
     assert (view.confusion.columns, view.confusion.rows) == (("",), (("", (0,)),))
-    assert (view.worst, view.pairs) == ((), ())
+    assert (list(view.worst), list(view.pairs)) == ([], [])
 
 
 def test_relations_come_first_then_none_then_what_was_not_looked_at() -> None:
-    view = errors_view(relation_errors("ward"))
+    view = errors_view(errors_of(relation_errors("ward")))
     assert view.confusion.columns == ("causes", "treats", NO_RELATION, "")
     assert view.confusion.rows == (
         ("causes", (9, 1, 2, 3)), ("treats", (0, 5, 0, 0)), (NO_RELATION, (0, 1, 40, 0)),
@@ -52,7 +53,7 @@ def test_relations_come_first_then_none_then_what_was_not_looked_at() -> None:
     wrong, unseen = view.pairs
     assert (wrong.gold, wrong.predicted, wrong.confidence) == ("causes", "treats", 0.93)
     assert (unseen.predicted, unseen.confidence) == (NO_RELATION, None)
-    assert [(piece.text, piece.type) for piece in wrong.text] == [
+    assert [(piece.text, piece.type) for piece in wrong.pieces] == [
         ("Ramopril", "head DRUG"), (" 5 mg caused ", ""), ("dry cough", "tail ADE"), (".", ""),
     ]  # fmt: skip
 
@@ -63,9 +64,10 @@ def test_head_and_tail_may_overlap_and_have_several_fragments() -> None:
         "text": text, "head": [[0, 4], [15, 18]], "tail": [[9, 99]], "head_type": "",
         "tail_type": "Sign", "gold": "a", "predicted": "b",
     }  # fmt: skip
-    (pair,) = errors_view({"site": "s", "task": "re", "confusion": {}, "worst": [case]}).pairs
-    assert "".join(piece.text for piece in pair.text) == text
-    assert [(piece.text, piece.type) for piece in pair.text if piece.type] == [
+    found = errors_of({"site": "s", "task": "re", "confusion": {}, "worst": [case]})
+    (pair,) = errors_view(found).pairs
+    assert "".join(piece.text for piece in pair.pieces) == text
+    assert [(piece.text, piece.type) for piece in pair.pieces if piece.type] == [
         ("left", "head"), ("right ", "tail Sign"), ("hip", "head, tail Sign"),
         (" pain", "tail Sign"),
     ]  # fmt: skip

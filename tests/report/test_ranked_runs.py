@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
+from confide.report.errorlists import errors_of
 from confide.report.folder import load_runs
 from confide.report.mistakes import errors_view
 from confide.report.page import write_page
@@ -73,13 +74,13 @@ def test_the_page_shows_bags_and_keeps_their_text_out_when_asked(tmp_path: Path)
 
 
 def test_a_wrong_bag_has_its_sentences_marked() -> None:
-    wrong, spurious, silent = errors_view(bag_errors("practice")).bags
-    assert (wrong.predicted, wrong.gold, wrong.more) == ("treats", ("causes",), 12)
+    wrong, spurious, silent = errors_view(errors_of(bag_errors("practice"))).bags
+    assert (wrong.predicted, wrong.gold, wrong.more) == ("treats", ["causes"], 12)
     assert [s.score for s in wrong.sentences] == [0.91, 0.42]
-    assert {p.type: p.text for p in wrong.sentences[0].text if p.type} == {
+    assert {p.type: p.text for p in wrong.sentences[0].pieces if p.type} == {
         "head DRUG": "Ramopril", "tail ADE": "dry cough"
     }  # fmt: skip
-    assert spurious.gold == () and silent.sentences[0].score is None
+    assert spurious.gold == [] and silent.sentences[0].score is None
 
 
 def test_the_terminal_has_areas(tmp_path: Path) -> None:

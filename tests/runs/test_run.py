@@ -41,35 +41,35 @@ def test_the_folder_holds_what_is_promised(done: tuple[RunResult, Any]) -> None:
     assert not [name for name in names if name.endswith(".tmp")]
     environment = json.loads((found.folder / "environment.json").read_text())
     assert {"confide", "python", "packages", "machine", "seed", "data"} <= environment.keys()
-    assert json.loads((found.folder / "result.json").read_text()) == found.result
+    assert json.loads((found.folder / "result.json").read_text()) == found.result.model_dump()
     assert RunFolder(found.folder).settings().rounds == 3
 
 
 def test_the_promised_paths_stand_in_the_result(done: tuple[RunResult, Any]) -> None:
     body = done[0].result
-    assert body["schema"] == 1
-    assert body["method"] == "fedavg"
+    assert body.schema_ == 1
+    assert body.method == "fedavg"
     for site in ("site-1", "site-2", "site-3"):
-        assert 0 <= body["scores"]["sites"][site]["strict"]["f1"] <= 1
-        assert body["bytes"]["up"][site] > 0 < body["bytes"]["down"][site]
+        assert 0 <= body.scores.sites[site]["strict"]["f1"] <= 1
+        assert body.bytes.up[site] > 0 < body.bytes.down[site]
     for kind in ("strict", "relaxed"):
-        assert 0 <= body["scores"]["overall"][kind]["f1"] <= 1
-    assert [record["round"] for record in body["history"]] == [1, 2, 3]
-    assert all(record["seconds"] > 0 for record in body["history"])
-    assert body["seconds"] >= sum(record["train_seconds"] for record in body["history"])
-    assert body["sentences_per_second"] > 0
+        assert 0 <= body.scores.overall[kind]["f1"] <= 1
+    assert [turn.round for turn in body.history] == [1, 2, 3]
+    assert all(turn.seconds > 0 for turn in body.history)
+    assert body.seconds >= sum(turn.train_seconds for turn in body.history)
+    assert body.sentences_per_second > 0
 
 
 def test_every_key_of_the_result_is_documented(done: tuple[RunResult, Any], root: Path) -> None:
     page = (root / "docs" / "result.md").read_text(encoding="utf-8")
     body = done[0].result
     named = [
-        *body,
-        *body["history"][0],
-        *body["scores"]["overall"],
-        *body["scores"]["overall"]["strict"],
+        *body.model_dump(),
+        *body.history[0].model_dump(),
+        *body.scores.overall,
+        *body.scores.overall["strict"],
     ]
-    named += [*body["data"], *body["data"]["sites"]["site-1"]]
+    named += [*body.data.model_dump(), *body.data.sites["site-1"].model_dump()]
     assert not [key for key in named if f"`{key}" not in page and f".{key}" not in page]
     line = json.loads((done[0].folder / "ledger.jsonl").read_text().splitlines()[0])
     assert not [key for key in line if f"`{key}`" not in page]
@@ -85,13 +85,13 @@ def test_every_code_of_a_failure_is_documented(root: Path) -> None:
 
 
 def test_scores_of_all_are_the_sum_of_the_sites(done: tuple[RunResult, Any]) -> None:
-    body = done[0].result["scores"]
+    body = done[0].result.scores
     for kind in ("strict", "relaxed"):
         for field in ("true", "predicted", "support"):
-            assert body["overall"][kind][field] == sum(
-                site[kind][field] for site in body["sites"].values()
+            assert body.overall[kind][field] == sum(
+                site[kind][field] for site in body.sites.values()
             )
-    assert body["overall"]["sentences"] == 18
+    assert body.overall["sentences"] == 18
 
 
 def test_bytes_are_those_of_the_ledger(done: tuple[RunResult, Any]) -> None:
@@ -101,7 +101,7 @@ def test_bytes_are_those_of_the_ledger(done: tuple[RunResult, Any]) -> None:
         totals[entry.direction][entry.site] = (
             totals[entry.direction].get(entry.site, 0) + entry.bytes
         )
-    assert found.result["bytes"] == totals
+    assert found.result.bytes.model_dump() == totals
     weights = decode(METHODS["fedavg-tagger"].State, states(found.folder).popitem()[1]).weights
     rows = [e for e in read_ledger(found.folder / "ledger.jsonl") if e.field == "weights"]
     up = [entry for entry in rows if entry.direction == "up"]
@@ -111,7 +111,7 @@ def test_bytes_are_those_of_the_ledger(done: tuple[RunResult, Any]) -> None:
     assert {e.bytes for e in rows if e.direction == "down" and e.step == "train"} == {whole}
     assert {entry.step for entry in up} == {"train"}
     assert len(up) == 9
-    assert found.result["parameters"] == sum(array.size for array in weights.values())
+    assert found.result.parameters == sum(array.size for array in weights.values())
 
 
 def test_events_tell_the_story(done: tuple[RunResult, Any]) -> None:
@@ -161,8 +161,8 @@ def test_settings_from_a_file_and_their_relative_paths(
     monkeypatch.chdir(tmp_path)
     found = run("three.toml", overrides=["rounds=1"])
     assert found.folder == Path("runs/three-fedavg-1")
-    assert found.result["name"] == "three"
-    assert found.result["rounds"] == 1
+    assert found.result.name == "three"
+    assert found.result.rounds == 1
     import tomllib
 
     unanchored = parse(tomllib.loads(text))
@@ -241,9 +241,9 @@ def test_alone_is_one_federation_for_each_site(tmp_path: Path) -> None:
     ]  # fmt: skip
     single = tiny(tmp_path / "one", "method=alone", sites=2)
     only = run(single.model_copy(update={"site": single.site[1:]}), out=tmp_path / "only")
-    assert only.result["scores"]["sites"]["site-2"] == together.result["scores"]["sites"]["site-2"]
-    assert together.result["best_rounds"].keys() == {"site-1", "site-2", "site-3"}
-    assert together.result["history"][0]["sites"] == ["site-1", "site-2", "site-3"]
+    assert only.result.scores.sites["site-2"] == together.result.scores.sites["site-2"]
+    assert together.result.best_rounds.keys() == {"site-1", "site-2", "site-3"}
+    assert together.result.history[0].sites == ["site-1", "site-2", "site-3"]
 
 
 def test_alone_with_workers_is_the_same(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_alone_with_workers_is_the_same(tmp_path: Path) -> None:
 
 def test_pooled_scores_each_site_on_its_own_text(tmp_path: Path) -> None:
     found = run(tiny(tmp_path, "method=pooled"), out=tmp_path / "pooled").result
-    assert sorted(found["scores"]["sites"]) == ["site-1", "site-2", "site-3"]
-    supports = [site["strict"]["support"] for site in found["scores"]["sites"].values()]
-    assert found["scores"]["overall"]["strict"]["support"] == sum(supports)
-    assert list(found["bytes"]["up"]) == ["pooled"]
+    assert sorted(found.scores.sites) == ["site-1", "site-2", "site-3"]
+    supports = [site["strict"]["support"] for site in found.scores.sites.values()]
+    assert found.scores.overall["strict"]["support"] == sum(supports)
+    assert list(found.bytes.up) == ["pooled"]
 
 
 # --- which round is kept --------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_progress_travels_as_json() -> None:
 def test_a_site_without_a_key_is_left_out_to_the_end(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "federation.at_least=2", "site.1.key=/nowhere/own.key")
     found = run(settings, out=tmp_path / "run")
-    assert found.result["left_out"] == {"site-2": "no-key"}
-    assert [set(record["failed"]) for record in found.result["history"]] == [{"site-2"}] * 2
-    assert sorted(found.result["scores"]["sites"]) == ["site-1", "site-3"]
+    assert found.result.left_out == {"site-2": "no-key"}
+    assert [set(turn.failed) for turn in found.result.history] == [{"site-2"}] * 2
+    assert sorted(found.result.scores.sites) == ["site-1", "site-3"]
     assert not (found.folder / "sites" / "site-2" / "errors.json").exists()

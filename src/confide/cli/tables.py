@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confide.federation.ledger import LedgerRow
     from confide.federation.wire import WireRow
     from confide.jobs.comparison import Compared, RunComparison, SideScore
+    from confide.runs.result import Result
     from confide.text.checking import CheckReport
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
@@ -133,24 +134,24 @@ def _written(values: Mapping[str, Any], title: str) -> Table:
     return table
 
 
-def sites(result: Mapping[str, Any]) -> Table:
+def sites(result: Result) -> Table:
     """A run's scores on test text, per site and over all, with what a site sent and received."""
-    from confide.tasks import TASKS, USUAL
+    from confide.tasks import TASKS
 
-    overall = result["scores"]["overall"]
+    overall = result.scores.overall
     kinds, unit = _kinds(overall), _unit(overall)
-    called = TASKS[result.get("task", USUAL)].words
-    table = _table(f"{result['method']}: {called.score or 'scores'} on test text, in percent")
+    called = TASKS[result.task].words
+    table = _table(f"{result.method}: {called.score or 'scores'} on test text, in percent")
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
-    traffic = result.get("bytes", {})
-    for site, values in result["scores"]["sites"].items():
-        moved = [traffic.get(way, {}).get(site) for way in ("up", "down")]
+    ways = (result.bytes.up, result.bytes.down) if result.bytes else ({}, {})
+    for site, values in result.scores.sites.items():
+        moved = [sums.get(site) for sums in ways]
         table.add_row(site, *_each_f1(values), *("–" if n is None else size(n) for n in moved))
     table.add_section()
-    total = [sum(traffic.get(way, {}).values()) for way in ("up", "down")]
-    table.add_row("all", *_each_f1(overall), *(size(n) for n in total), style="bold")
+    total = (size(sum(sums.values())) for sums in ways)
+    table.add_row("all", *_each_f1(overall), *total, style="bold")
     return table
 
 

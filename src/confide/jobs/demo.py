@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.data.corpus.synthetic import HABITS, TYPES, Habit, documents, write_corpus
 from confide.errors import DataError
 from confide.federation.events import Watcher
 from confide.jobs.predict import predict
 from confide.report import report
+from confide.runs.result import AllScores, Traffic
 from confide.runs.run import run
 from confide.text.document import Document, Sentence
 from confide.text.formats import read
@@ -101,16 +101,16 @@ def demo(
         folder=out,
         settings=settings,
         runs=folders,
-        f1={name: _f1(result["scores"]) for name, result in results.items()},
-        left=dict(results["federated"]["bytes"]["up"]),
+        f1={name: _f1(result.scores) for name, result in results.items()},
+        left=(results["federated"].bytes or Traffic()).up,
         examples=tuple(_example(habit, out, seed=seed) for habit in HABITS),
         report=report(list(folders.values()), out=out / "report.html"),
         seconds=time.perf_counter() - started,
     )
 
 
-def _f1(scores: dict[str, Any]) -> dict[str, float]:
-    parts = {**scores["sites"], "all": scores["overall"]}
+def _f1(scores: AllScores) -> dict[str, float]:
+    parts = {**scores.sites, "all": scores.overall}
     return {name: part["strict"]["f1"] for name, part in parts.items()}
 
 

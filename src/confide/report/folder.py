@@ -1,23 +1,24 @@
-"""A run folder as the report sees it: what result.json, the ledger and the sites' files say.
+"""A finished run as the report sees it: its result, its ledger, and what its sites left.
 
-Only files are read; nothing here knows how a run is made. Parts that a run need not have (a
-ledger, development scores, errors of the sites) may be missing.
+Only files are read, and never a model. Parts that a run need not have (a ledger, development
+scores, errors of the sites) may be missing.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
+from confide.report.errorlists import Errors, read_errors
+from confide.runs.folder import RunFolder
+from confide.runs.result import Result, Scores, Traffic, Turn
 from confide.tasks import TASKS, USUAL, Task
-
-SCHEMA = 1
 
 Key = TypeVar("Key")
 
@@ -33,27 +34,32 @@ class Refused:
     whys: dict[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A finished run on disk. `label` tells it from the other runs of the same report."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run. `label` tells it from the other runs of the same report."""
 
     path: Path
     label: str
-    result: dict[str, Any]
+    result: Result
     ledger: tuple[Entry, ...]
     settings: str
     environment: dict[str, Any]
-    errors: tuple[dict[str, Any], ...]
+    errors: tuple[Errors, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name, or that of its folder."""
+        return self.result.name or self.path.resolve().name
 
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(self.result.get("method", "?"))
+        return self.result.method
 
     @property
     def task(self) -> str:
         """What the model finds: "ner" entities, "re" relations, "bags" facts."""
-        return str(self.result.get("task", USUAL))
+        return self.result.task
 
     @property
     def scoring(self) -> Task:
@@ -61,56 +67,61 @@ class RunFolder:
         return TASKS[self.task]
 
     @property
-    def personal(self) -> bool:
-        """Whether every site ended with a model of its own."""
-        return bool(self.result.get("personal"))
-
-    @property
     def sites(self) -> list[str]:
         """The sites that were scored or sent something, by name."""
-        names = set(self.result.get("scores", {}).get("sites", {}))
-        return sorted(names | set(self.result.get("data", {}).get("sites", {})))
+        return sorted({*self.result.scores.sites, *self.result.data.sites})
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Turn]:
         """The rounds, first to last."""
-        return list(self.result.get("history") or [])
+        return self.result.history
 
     @property
-    def overall(self) -> dict[str, Any]:
+    def overall(self) -> Scores:
         """Scores of all sites together on held-out text; empty where nothing was scored."""
-        return dict(self.result.get("scores", {}).get("overall") or {})
+        return self.result.scores.overall
 
-    def site_scores(self, site: str) -> dict[str, Any]:
+    def site_scores(self, site: str) -> Scores:
         """Scores of one site on its held-out text; empty where it was not scored."""
-        return dict(self.result.get("scores", {}).get("sites", {}).get(site) or {})
+        return self.result.scores.sites.get(site, {})
 
     def score(self, kind: str, site: str | None = None) -> float | None:
         """The number of one kind of scores, of a site or of all; None where there is none."""
         return self.scoring.value(self.overall if site is None else self.site_scores(site), kind)
 
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Bytes by direction and site: the result's, or the ledger's where that does not say."""
+        if self.result.bytes is not None:
+            return self.result.bytes
+        sums: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+        by_way = totals(self.ledger, lambda line: (line.direction, line.site))
+        for (way, site), bytes in by_way.items():
+            sums[way][site] = bytes
+        return Traffic(up=sums["up"], down=sums["down"])
+
     @property
     def senders(self) -> list[str]:
         """Who sent or received something: the sites, or the one place that holds all text."""
-        by_way = self.result.get("bytes", {})
-        return sorted({*by_way.get("up", {}), *by_way.get("down", {})})
+        return sorted({*self.traffic.up, *self.traffic.down})
 
     def bytes(self, direction: str, site: str | None = None) -> int:
         """Bytes of one direction, of one site or of all."""
-        by_site: dict[str, int] = self.result.get("bytes", {}).get(direction) or {}
+        by_site = self.traffic.up if direction == "up" else self.traffic.down
         return sum(by_site.values()) if site is None else by_site.get(site, 0)
 
     def bytes_per_round(self, direction: str) -> float | None:
         """Mean bytes of a round over all its sites; None where the history does not say."""
-        moved = [turn["bytes"][direction] for turn in self.history if "bytes" in turn]
-        return sum(moved) / len(moved) if moved else None
+        moved = [turn.bytes for turn in self.history if turn.bytes is not None]
+        each = [one.up if direction == "up" else one.down for one in moved]
+        return sum(each) / len(each) if each else None
 
     @property
     def failed(self) -> dict[str, int]:
         """Sites that failed in some rounds, and in how many."""
         failures: dict[str, int] = {}
         for turn in self.history:
-            for site in turn.get("failed") or {}:
+            for site in turn.failed:
                 failures[site] = failures.get(site, 0) + 1
         return failures
 
@@ -122,16 +133,16 @@ class RunFolder:
         """
         found: dict[str, dict[str, Refused]] = {}
         for turn in self.history:
-            for fault in turn.get("faults") or []:
-                if fault["code"] in ("refused", "too-far"):
-                    step, why = fault["step"], fault["why"]
-                    whys = found.setdefault(fault["site"], {})
-                    one = whys.setdefault(_NUMBER.sub("#", f"{step} {why}"), Refused(step, {}))
-                    one.whys.setdefault(turn["round"], why)
+            for fault in turn.faults:
+                if fault.code in ("refused", "too-far"):
+                    whys = found.setdefault(fault.site, {})
+                    alike = _NUMBER.sub("#", f"{fault.step} {fault.why}")
+                    one = whys.setdefault(alike, Refused(fault.step, {}))
+                    one.whys.setdefault(turn.round, fault.why)
         return {site: list(whys.values()) for site, whys in found.items()}
 
 
-def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
+def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[FinishedRun]:
     """The runs in the order given, each with a label of its own.
 
     `text=False` leaves every file unread that holds a site's text. Raises RunError where a folder
@@ -144,7 +155,7 @@ def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[RunFolder]:
     return _told_apart(runs)
 
 
-def task_of(runs: Iterable[RunFolder]) -> str:
+def task_of(runs: Iterable[FinishedRun]) -> str:
     """What all these runs find; "ner" where there is none. Raises RunError: not the same."""
     of_task = {run.task: run for run in runs}
     if len(of_task) > 1:
@@ -157,21 +168,22 @@ def task_of(runs: Iterable[RunFolder]) -> str:
     return next(iter(of_task), USUAL)
 
 
-def load_run(path: Path, *, text: bool = True) -> RunFolder:
+def load_run(path: Path, *, text: bool = True) -> FinishedRun:
     """One run. Raises RunError as `load_runs` does."""
-    result = _result(path)
-    name, method = result.get("name") or path.resolve().name, result.get("method", "?")
-    ledger = tuple(entry for file in ledger_files(path) for entry in read_ledger(file))
-    result.setdefault("bytes", _weighed(ledger))  # a real site's result does not say
-    return RunFolder(
+    if not path.is_dir():
+        raise RunError("there is no such run folder", where=str(path))
+    folder = RunFolder(path)
+    run = FinishedRun(
         path=path,
-        label=str(name) if name == method else f"{name}: {method}",
-        result=result,
-        ledger=ledger,
-        settings=_text(path / "settings.toml"),
-        environment=_object(path / "environment.json", default={}),
-        errors=tuple(_errors(path)) if text else (),
+        label="",
+        result=Result.read(path),
+        ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
+        settings=folder.settings_text(),
+        environment=folder.environment(),
+        errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
     )
+    label = run.name if run.name == run.method else f"{run.name}: {run.method}"
+    return replace(run, label=label)
 
 
 def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int]:
@@ -182,17 +194,9 @@ def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int
     return sums
 
 
-def _weighed(ledger: Iterable[Entry]) -> dict[str, dict[str, int]]:
-    """Bytes by direction and site."""
-    by_way: dict[str, dict[str, int]] = {"up": {}, "down": {}}
-    for (way, site), bytes in totals(ledger, lambda line: (line.direction, line.site)).items():
-        by_way[way][site] = bytes
-    return by_way
-
-
-def _told_apart(runs: list[RunFolder]) -> list[RunFolder]:
+def _told_apart(runs: list[FinishedRun]) -> list[FinishedRun]:
     labels = [run.label for run in runs]
-    if len({run.result.get("name") for run in runs}) == 1 and len(runs) > 1:
+    if len({run.result.name for run in runs}) == 1 and len(runs) > 1:
         labels = [run.method for run in runs]
     if len(set(labels)) < len(labels):
         folders = [run.path.resolve().name for run in runs]
@@ -200,62 +204,3 @@ def _told_apart(runs: list[RunFolder]) -> list[RunFolder]:
     if len(set(labels)) < len(labels):
         labels = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
-
-
-def _result(path: Path) -> dict[str, Any]:
-    file = path / "result.json"
-    if not path.is_dir():
-        raise RunError("there is no such run folder", where=str(path))
-    if not file.exists():
-        raise RunError(
-            "the run is not finished",
-            expected="a result.json, which a run writes at its end",
-            where=str(path),
-            fix="continue it with `confide run … --resume`",
-        )
-    result = _object(file)
-    schema = result.get("schema")
-    if not isinstance(schema, int):
-        raise RunError("this is not a run's result", expected='a "schema" number', where=str(file))
-    if schema > SCHEMA:
-        raise RunError(
-            "the run was written by a newer confide",
-            expected=f"schema {SCHEMA} or older",
-            got=f"schema {schema}",
-            where=str(file),
-            fix="upgrade confide",
-        )
-    if result.get("task", USUAL) not in TASKS:
-        raise RunError(
-            "the run has a task that this confide does not know",
-            expected=" or ".join(TASKS),
-            got=repr(result["task"]),
-            where=str(file),
-            fix="upgrade confide",
-        )
-    return result
-
-
-def _errors(path: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted((path / "sites").glob("*/errors.json")):
-        found = _object(file)
-        yield {"confusion": {}, "worst": [], **found, "site": found.get("site", file.parent.name)}
-
-
-def _object(file: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not file.exists():
-        return default
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError("the file cannot be read as JSON", where=str(file)) from error
-    if not isinstance(value, dict):
-        raise RunError("the file does not hold a JSON object", where=str(file))
-    return value
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8") if file.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError("the file cannot be read", where=str(file)) from error

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from confide import __version__
 from confide.errors import RunError
 from confide.report import words
-from confide.report.folder import Refused, RunFolder, load_runs, task_of
+from confide.report.folder import FinishedRun, Refused, load_runs, task_of
 from confide.report.mistakes import ConfusionView, ErrorsView, errors_view, relation_confusion
 from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
@@ -36,7 +36,7 @@ def write_page(
     return page
 
 
-def render(runs: Sequence[RunFolder]) -> str:
+def render(runs: Sequence[FinishedRun]) -> str:
     """The page as text."""
     views = [view_of(number, run) for number, run in enumerate(runs)]
     task = task_of(runs)
@@ -51,7 +51,7 @@ def render(runs: Sequence[RunFolder]) -> str:
         environment.filters[function.__name__] = function
     return environment.get_template("page.html.j2").render(
         version=__version__,
-        title=", ".join(dict.fromkeys(str(r.result.get("name") or r.path.name) for r in runs)),
+        title=", ".join(dict.fromkeys(r.result.name or r.path.name for r in runs)),
         lede=_lede(runs),
         notices=_notices(runs),
         views=views,
@@ -73,7 +73,7 @@ def render(runs: Sequence[RunFolder]) -> str:
 # --- all runs -----------------------------------------------------------------------------
 
 
-def _lede(runs: Sequence[RunFolder]) -> str:
+def _lede(runs: Sequence[FinishedRun]) -> str:
     """One sentence for who reads no further."""
     sites = len({site for run in runs for site in run.sites})
     what = f"{sites} sites" if sites != 1 else "one site"
@@ -83,7 +83,7 @@ def _lede(runs: Sequence[RunFolder]) -> str:
     federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
     if len(federated) != 1 or not _same_data(runs):
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
-    own = "a model for each" if federated[0].personal else "one model"
+    own = "a model for each" if federated[0].result.personal else "one model"
     told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
     told += f": {words.points(f1[federated[0].method])} {task.words.score or task.words.kind(kind)}"
     if f1.get("alone") is not None:
@@ -102,7 +102,7 @@ class Notice(NamedTuple):
     refused: Sequence[tuple[str, str]] = ()
 
 
-def _notices(runs: Sequence[RunFolder]) -> list[Notice]:
+def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
     """What a reader must know before comparing."""
     found = []
     if not _same_data(runs):
@@ -152,7 +152,7 @@ def _rounds(rounds: Sequence[int]) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
 
 
-def _overlooked(runs: Sequence[RunFolder]) -> list[str]:
+def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
     """Of relations: how many could not be found at all; runs of which that is alike together."""
     labels: dict[int, list[str]] = {}
     for run in runs:
@@ -165,8 +165,8 @@ def _overlooked(runs: Sequence[RunFolder]) -> list[str]:
     ]
 
 
-def _same_data(runs: Sequence[RunFolder]) -> bool:
-    return len({run.result.get("data", {}).get("fingerprint") for run in runs}) == 1
+def _same_data(runs: Sequence[FinishedRun]) -> bool:
+    return len({run.result.data.fingerprint for run in runs}) == 1
 
 
 def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]:
@@ -178,12 +178,5 @@ def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]
     ]
 
 
-def _errors(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, list[ErrorsView]]]:
-    try:
-        return [(run, [errors_view(found) for found in run.errors]) for run in runs if run.errors]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            "an errors.json of a site is damaged",
-            where=", ".join(str(run.path / "sites") for run in runs if run.errors),
-            fix="leave the sites' text out of the page, or make the run again",
-        ) from error
+def _errors(runs: Sequence[FinishedRun]) -> list[tuple[FinishedRun, list[ErrorsView]]]:
+    return [(run, [errors_view(found) for found in run.errors]) for run in runs if run.errors]

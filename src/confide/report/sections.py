@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from confide.report import words
-from confide.report.folder import RunFolder, task_of
+from confide.report.folder import FinishedRun, task_of
 from confide.report.plots import Line, curves, dots
 from confide.report.views import RunView
+from confide.runs.result import Turn
 from confide.tasks import TASKS, Task, Words
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Scores of development text for which the page says when they were reached."""
 MOST_LEVELS = 6
 
-Pick = Callable[[RunFolder, str, str], dict[str, Any]]
+Pick = Callable[[FinishedRun, str, str], dict[str, Any]]
 """The rates of one site or type: of a run, by name and kind of score; may be empty."""
 
 
@@ -80,7 +81,7 @@ class ReachedRow:
 def by_site(views: Sequence[RunView]) -> ScoreSection | None:
     """Scores of every site, of each kind."""
 
-    def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+    def pick(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
         return _rates(run, run.site_scores(name), kind)
 
     shown = _called(views).shown or _kinds(views)
@@ -95,7 +96,7 @@ def by_type(views: Sequence[RunView]) -> ScoreSection | None:
     typed = _task(views).typed
     first = typed[0]
 
-    def pick(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+    def pick(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
         return dict(run.overall.get(kind, {}).get("types", {}).get(name) or {})
 
     columns, title = tuple(Column(kind, kind) for kind in typed), f"F1, {first}"
@@ -130,7 +131,7 @@ def _spoken(views: Sequence[RunView], kind: str) -> str:
     return called.kinds.get(kind) or f"{kind.capitalize()} F1"
 
 
-def _rates(run: RunFolder, scores: dict[str, Any], kind: str) -> dict[str, Any]:
+def _rates(run: FinishedRun, scores: dict[str, Any], kind: str) -> dict[str, Any]:
     """The rates of a kind; where it has but one number, that as "f1", and how many there are."""
     found = scores.get(kind)
     if found is None or (isinstance(found, dict) and "f1" in found):
@@ -182,7 +183,7 @@ def _row(name: str, views: Sequence[RunView], columns: Sequence[Column], *, pick
 def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[ScoreRow]:
     """The row of all together; where columns show several rates of one kind, a row by kind."""
 
-    def overall(run: RunFolder, name: str, kind: str) -> dict[str, Any]:
+    def overall(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
         return _rates(run, run.overall, kind)
 
     kinds = _kinds(views)
@@ -250,30 +251,29 @@ def _reached(view: RunView, level: float) -> Reached | None:
     return None
 
 
-def _dev(run: RunFolder, turn: dict[str, Any]) -> float | None:
+def _dev(run: FinishedRun, turn: Turn) -> float | None:
     """The first kind of score on development text, where this round was scored."""
-    f1 = (turn.get("dev") or {}).get(run.scoring.kinds[0])
-    return None if f1 is None else float(f1)
+    return (turn.dev or {}).get(run.scoring.kinds[0])
 
 
-def _rounds(run: RunFolder) -> list[float]:
-    return [float(turn.get("round", n)) for n, turn in enumerate(run.history, 1)]
+def _rounds(run: FinishedRun) -> list[float]:
+    return [float(turn.round) for turn in run.history]
 
 
-def _seconds(run: RunFolder) -> list[float]:
-    spent = (float(t.get("compute_seconds", t.get("seconds")) or 0.0) for t in run.history)
-    return list(accumulate(spent))
+def _seconds(run: FinishedRun) -> list[float]:
+    spent = (t.seconds if t.compute_seconds is None else t.compute_seconds for t in run.history)
+    return list(accumulate(seconds or 0.0 for seconds in spent))
 
 
-def _sent(run: RunFolder) -> list[float]:
-    return list(accumulate(float(turn.get("bytes", {}).get("up", 0)) for turn in run.history))
+def _sent(run: FinishedRun) -> list[float]:
+    return list(accumulate(float(turn.bytes.up if turn.bytes else 0) for turn in run.history))
 
 
-def _line(view: RunView, x_of: Callable[[RunFolder], list[float]]) -> Line | None:
-    best_round, points, best = view.run.result.get("best_round"), [], None
+def _line(view: RunView, x_of: Callable[[FinishedRun], list[float]]) -> Line | None:
+    best_round, points, best = view.run.result.best_round, [], None
     for x, turn in zip(x_of(view.run), view.run.history, strict=True):
         f1 = _dev(view.run, turn)
         if f1 is not None:
             points.append((x, f1))
-            best = points[-1] if turn.get("round") == best_round else best
+            best = points[-1] if turn.round == best_round else best
     return Line(view.run.label, view.look, tuple(points), best) if points else None

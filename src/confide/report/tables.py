@@ -8,12 +8,12 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from confide.report.folder import RunFolder, task_of, totals
+from confide.report.folder import FinishedRun, task_of, totals
 from confide.report.words import points, size
 from confide.tasks import TASKS
 
 
-def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
+def results(runs: Mapping[str, FinishedRun], *, title: str = "") -> Table:
     """Scores on test text, in points of 100: a row per site, then all; a column per named run.
 
     Each cell is strict F1, and relaxed F1 behind it (of relations micro- and macro-F1; of bags the
@@ -34,7 +34,7 @@ def results(runs: Mapping[str, RunFolder], *, title: str = "") -> Table:
     return table
 
 
-def left(run: RunFolder, *, title: str = "") -> Table:
+def left(run: FinishedRun, *, title: str = "") -> Table:
     """What left the sites in a run: by step and field, with the bytes of every site."""
     table = _table(title, caption='"sum": the server\'s code sees only the sum over the sites')
     for name in ("step", "field", "kind", "seen"):
@@ -50,7 +50,7 @@ def left(run: RunFolder, *, title: str = "") -> Table:
     return table
 
 
-def _cells(runs: Collection[RunFolder], kinds: Sequence[str], site: str | None) -> list[str]:
+def _cells(runs: Collection[FinishedRun], kinds: Sequence[str], site: str | None) -> list[str]:
     first, second = kinds
     each = [run.score(first, site) for run in runs]
     best = max((f1 for f1 in each if f1 is not None), default=None)

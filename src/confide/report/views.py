@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from confide.report import words
-from confide.report.folder import RunFolder, totals
+from confide.report.folder import FinishedRun, totals
 from confide.report.plots import COLOURS, MOST_ROWS, Look, traffic
 
 REFERENCES = {
@@ -50,7 +50,7 @@ class StepRow:
 class RunView:
     """One run as the template shows it."""
 
-    run: RunFolder
+    run: FinishedRun
     look: Look
     note: str
     traffic: Markup | None
@@ -65,7 +65,7 @@ class RunView:
         return Markup(self.look.swatch)
 
 
-def view_of(number: int, run: RunFolder) -> RunView:
+def view_of(number: int, run: FinishedRun) -> RunView:
     """The run with this number among those of the page."""
     rows = tuple((site, run.bytes("up", site), run.bytes("down", site)) for site in run.senders)
     told = "; ".join(f"{s}: {words.size(u)} up, {words.size(d)} down" for s, u, d in rows)
@@ -88,7 +88,7 @@ def view_of(number: int, run: RunFolder) -> RunView:
     )
 
 
-def _steps(run: RunFolder) -> Iterator[StepRow]:
+def _steps(run: FinishedRun) -> Iterator[StepRow]:
     """The ledger by step. A message has one line for each field."""
     lines = Counter((line.step, line.direction, line.field) for line in run.ledger)
     messages: dict[tuple[str, str], int] = {}
@@ -101,7 +101,7 @@ def _steps(run: RunFolder) -> Iterator[StepRow]:
         yield StepRow(step, asked, each.get((step, "up")), each.get((step, "down")))
 
 
-def _fields(run: RunFolder, direction: str) -> Iterator[FieldRow]:
+def _fields(run: FinishedRun, direction: str) -> Iterator[FieldRow]:
     """One direction of the ledger, by field."""
     lines = [line for line in run.ledger if line.direction == direction]
     messages = Counter((x.step, x.field, x.kind, x.seen) for x in lines)

@@ -16,7 +16,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
@@ -25,11 +25,14 @@ from confide.federation.files import private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
-from confide.methods import Method
+from confide.runs.result import RESULT, Result
 from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
+from confide.userfiles import json_of, text_of
+
+if TYPE_CHECKING:
+    from confide.methods import Method
 
 CHECKPOINTS, ALONE = "checkpoints", "alone"
-SCHEMA = 1
 
 
 class RunFolder:
@@ -102,7 +105,7 @@ class RunFolder:
     def _same(self, settings: Settings) -> None:
         """Raise RunError where the run was begun with other settings, or by a newer confide."""
         before, now = decisive(self.settings(as_written=True)), decisive(settings)
-        if (self.path / "result.json").exists():
+        if (self.path / RESULT).exists():
             self.result()
         changed = sorted(
             key for key in before.keys() | now.keys() if before.get(key) != now.get(key)
@@ -138,40 +141,45 @@ class RunFolder:
         except SettingsError as error:
             raise RunError(f"its settings cannot be read: {error}", where=str(self.path)) from error
 
-    def result(self) -> dict[str, Any]:
-        """result.json. Raises RunError: not finished, damaged, or of a newer schema."""
-        path = self.path / "result.json"
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            schema = int(result["schema"])
-        except FileNotFoundError as error:
-            self.settings()
-            raise RunError(
-                "the run is not finished",
-                where=str(self.path),
-                fix="continue it with `confide run --resume`",
-            ) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError("this is not the result of a run", where=str(path)) from error
-        if schema > SCHEMA:
-            raise RunError(
-                "the run was written by a newer confide",
-                where=str(path),
-                expected=f"schema {SCHEMA} or older",
-                got=f"schema {schema}",
-                fix="read it with the version of confide that wrote it, or a later one",
-            )
-        return dict(result)
+    def settings_text(self) -> str:
+        """settings.toml as it stands; empty where there is none. Raises RunError."""
+        return self._text("settings.toml")
 
-    def part_of(self, result: dict[str, Any], site: str | None, *, personal: bool = False) -> str:
+    def environment(self) -> dict[str, Any]:
+        """environment.json; empty where there is none. Raises RunError."""
+        try:
+            found = json_of(self._text("environment.json") or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            where = str(self.path / "environment.json")
+            raise RunError("the file cannot be read as a JSON object", where=where)
+        return found
+
+    def _text(self, name: str) -> str:
+        try:
+            return text_of(self.path / name)
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            where = str(self.path / name)
+            raise RunError("the file cannot be read", where=where) from error
+
+    def result(self) -> Result:
+        """What the run came to. Raises RunError as `Result.read` does, or where there is no run."""
+        if self.path.is_dir() and not (self.path / RESULT).exists():
+            self.settings()
+        return Result.read(self.path)
+
+    def part_of(self, result: Result, site: str | None, *, personal: bool = False) -> str:
         """Which federation of the run a site's model belongs to; raises RunError.
 
         `personal`: every site of a federation has a model of its own.
         """
-        parts, known = result["best_rounds"], sorted(result["data"]["sites"])
+        parts, known = result.best_rounds, sorted(result.data.sites)
         if site is not None and site not in known:
             raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
-        if "" in parts and (not personal or site is not None or result["method"] == "pooled"):
+        if "" in parts and (not personal or site is not None or result.method == "pooled"):
             return ""
         if site is None:
             raise RunError(
@@ -187,7 +195,7 @@ class RunFolder:
         """
         result = self.result()
         part = self.part_of(result, site, personal=method.personal)
-        checkpoint = self.store(part).load(result["best_rounds"][part])
+        checkpoint = self.store(part).load(result.best_rounds[part])
         try:
             state: Any = decode_file(method.State, checkpoint.state.tobytes())
         except MessageError as error:
@@ -198,7 +206,7 @@ class RunFolder:
             ) from error
         if not method.personal:
             return state, None
-        owner = "pooled" if result["method"] == "pooled" else str(site)
+        owner = "pooled" if result.method == "pooled" else str(site)
         return state, memory_of(self.sites / owner, method.Memory)
 
     def write(self, name: str, content: str | dict[str, Any]) -> Path:

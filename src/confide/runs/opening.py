@@ -175,7 +175,8 @@ def _annotated(
     """
     if not method_of(settings).apart and not any(table.knows for table in settings.site):
         return None
-    seen = folder.result()["data"]["sites"].get(site, {}).get("entities", {})
+    there = folder.result().data.sites
+    seen = there[site].entities if site in there else {}
     return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
 
 
@@ -183,7 +184,7 @@ def _only_there(site: str, folder: RunFolder, other: Path) -> bool:
     """Whether a site is one of the other run and not of this one."""
     if release_task(other):
         return False
-    here, there = (one.result()["data"]["sites"] for one in (folder, RunFolder(other)))
+    here, there = (one.result().data.sites for one in (folder, RunFolder(other)))
     return site in there and site not in here
 
 

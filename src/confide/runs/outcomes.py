@@ -20,7 +20,8 @@ from confide.federation.events import Watcher
 from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
 from confide.methods import Method, check_enough, method_named
-from confide.runs.folder import SCHEMA, RunFolder, decisive
+from confide.runs.folder import RunFolder, decisive
+from confide.runs.result import SCHEMA, AllScores, Data, Result, Traffic, Turn
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
@@ -127,8 +128,8 @@ def result_of(
     name: str,
     data: dict[str, Any],
     counts: Mapping[str, Counts] | None = None,
-) -> dict[str, Any]:
-    """What result.json says: docs/result.md describes every key.
+) -> Result:
+    """What result.json says.
 
     `data` is what is known of the sites' text, in numbers; `counts` those of each site where they
     are not the outcomes' own.
@@ -141,36 +142,66 @@ def result_of(
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
     usage, scoring = resource.getrusage, TASKS[settings.task]
-    return {
-        "schema": SCHEMA,
-        "confide": __version__,
-        "name": name,
-        "task": settings.task,
-        "method": settings.method,
-        "seed": settings.seed,
-        "rounds": len(history),
-        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
-        "best_round": progress[0].best_round if len(outcomes) == 1 else None,
-        "best_rounds": {o.name: o.trained.progress.best_round for o in outcomes},
-        "scores": {
-            "overall": scoring.scores(scoring.sum(counts.values())),
-            "sites": {site: scoring.scores(count) for site, count in sorted(counts.items())},
-        },
-        "dev": progress[0].best_dev if len(outcomes) == 1 else None,
-        "history": history,
-        "left_out": {site: code for one in progress for site, code in one.left_out.items()},
-        "bytes": {
-            way: {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
-            for way in ("up", "down")
-        },
-        "seconds": sum(one.seconds for one in progress),
-        "compute_seconds": sum(one.compute_seconds for one in progress),
-        "sentences_per_second": done / training if training else 0.0,
-        "data": data,
-        "parameters": sum(array.size for array in weights.values()),
-        "peak_rss_mb": usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
-        "peak_rss_mb_worker": usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
-    }
+    up, down = (
+        {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
+        for way in ("up", "down")
+    )
+    return Result(
+        schema=SCHEMA,
+        confide=__version__,
+        name=name,
+        task=settings.task,
+        method=settings.method,
+        seed=settings.seed,
+        rounds=len(history),
+        personal=is_personal(settings),
+        best_round=progress[0].best_round if len(outcomes) == 1 else None,
+        best_rounds={o.name: o.trained.progress.best_round for o in outcomes},
+        scores=AllScores(
+            overall=scoring.scores(scoring.sum(counts.values())),
+            sites={site: scoring.scores(count) for site, count in sorted(counts.items())},
+        ),
+        dev=progress[0].best_dev if len(outcomes) == 1 else None,
+        history=[Turn.model_validate(turn) for turn in history],
+        left_out={site: code for one in progress for site, code in one.left_out.items()},
+        bytes=Traffic(up=up, down=down),
+        seconds=sum(one.seconds for one in progress),
+        compute_seconds=sum(one.compute_seconds for one in progress),
+        sentences_per_second=done / training if training else 0.0,
+        data=Data.model_validate(data),
+        parameters=sum(array.size for array in weights.values()),
+        peak_rss_mb=usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
+        peak_rss_mb_worker=usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
+    )
+
+
+def own_result(
+    settings: Settings, *, site: str, round: int, data: dict[str, Any], counts: Mapping[str, Counts]
+) -> Result:
+    """What result.json says at a real site: its own scores, and where its model is."""
+    scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
+    return Result(
+        schema=SCHEMA,
+        confide=__version__,
+        name=settings.name,
+        task=settings.task,
+        method=settings.method,
+        seed=settings.seed,
+        rounds=round,
+        personal=is_personal(settings),
+        best_round=round,
+        best_rounds={site if settings.method == "alone" else "": round},
+        scores=AllScores(overall=next(iter(scores.values())), sites=scores),
+        dev=None,
+        history=[],
+        left_out={},
+        data=Data.model_validate(data),
+    )
+
+
+def is_personal(settings: Settings) -> bool:
+    """Whether every site ends with a model of its own."""
+    return settings.method == "alone" or method_named(settings.trained_by).personal
 
 
 _RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner
@@ -25,6 +24,7 @@ from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
 from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
 from confide.runs.references import pooled, public_only
+from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
 from confide.settings import Settings, anchored, load
 
@@ -43,7 +43,7 @@ class RunResult:
     """A finished run: its folder, and what result.json says."""
 
     folder: Path
-    result: dict[str, Any]
+    result: Result
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def run(
         data=gathered.facts(),
         counts=by_site if chosen.method in ONE_SITE else None,
     )
-    folder.write("result.json", result)
+    result.write(folder.path)
     watch(Event("end", message=str(folder.path)))
     return RunResult(folder.path, result)
 

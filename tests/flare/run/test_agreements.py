@@ -212,7 +212,7 @@ def test_a_run_outside_is_refused_with_the_field_and_not_with_what_was_agreed(
     failure = decode(Failure, reply)
     assert (failure.code, failure.detail) == ("outside-consent", field)
     assert failure.kind == "Exception"
-    assert failure.place.startswith("flare/agreements.py:")
+    assert failure.place.startswith("flare/run/agreements.py:")
 
 
 def test_all_fields_that_are_outside_are_named(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_run_within_goes_well_for_the_lead_and_the_sites_that_were_agreed_to(
     settings = tiny(tmp_path)
     sites = {"sites": ["site-1", "site-2", "site-3"], "others": False}
     files = agreed(tmp_path, settings, rounds=2, batch_size=6, lead=["bob", "ada"], **sites)
-    assert conduct_as(tmp_path / "server", settings, HomesEngine(files))["rounds"] == 2
+    assert conduct_as(tmp_path / "server", settings, HomesEngine(files)).rounds == 2
     with pytest.raises(QuorumError, match=r"\(lead\)"):
         conduct_as(tmp_path / "server", settings, HomesEngine(files), run="other", lead="eve")
 
@@ -253,8 +253,8 @@ def test_an_agreement_ends_in_the_middle_of_a_run_without_a_restart(
     engine = Ages(files)
     engine.homes["site-2"] = SiteHome(files["site-2"], today=clock)
     done = conduct_as(tmp_path / "server", settings, engine)
-    assert done["left_out"] == {"site-2": "outside-consent"}
-    failed = [set(one["failed"]) for one in done["history"]]
+    assert done.left_out == {"site-2": "outside-consent"}
+    failed = [set(one.failed) for one in done.history]
     assert failed == [set(), *[{"site-2"} if step == "train" else set()] * 2]
     assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
     codes = [

@@ -219,8 +219,8 @@ def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
 
     engine = Withdraws(files)
     done = conduct(tmp_path / "server", settings, engine)
-    assert done["left_out"] == dict.fromkeys(who, "no-consent")
-    assert sorted(done["scores"]["sites"]) == sorted(files)
+    assert done.left_out == dict.fromkeys(who, "no-consent")
+    assert sorted(done.scores.sites) == sorted(files)
     assert [site for site, step, _ in engine.asked if step == "leave"] == sorted(files)
     for site in files:
         kept = tmp_path / "homes" / site / "memory/runs/trial"
@@ -242,8 +242,8 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
             yield from super().deliver(step, round, **asked)
 
     done = conduct(tmp_path / "server", settings, Withdraws(files))
-    assert done["left_out"] == {"site-2": "no-consent"}
-    assert [set(one["failed"]) for one in done["history"]] == [set(), {"site-2"}, {"site-2"}]
+    assert done.left_out == {"site-2": "no-consent"}
+    assert [set(one.failed) for one in done.history] == [set(), {"site-2"}, {"site-2"}]
     assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
 
 

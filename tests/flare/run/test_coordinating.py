@@ -115,7 +115,7 @@ def test_the_lead_gets_the_runs_folder_and_hears_every_round(tmp_path: Path, qui
     server = Server(tmp_path / "server", engines(files))
     result = lead(server, settings, tmp_path / "lead", on_event=told.append)
     assert [event.round for event in told if event.kind == "round"] == [1, 2]
-    assert result["scores"]["sites"].keys() == {"site-1", "site-2", "site-3"}
+    assert result.scores.sites.keys() == {"site-1", "site-2", "site-3"}
     assert (tmp_path / "lead" / "ledger.jsonl").exists()
     assert not (tmp_path / "lead" / "sites").exists()
 
@@ -138,7 +138,7 @@ def test_an_engine_that_never_gets_anywhere_is_given_up(tmp_path: Path, quick: N
         lead(server, settings, tmp_path / "lead")
     assert len(server.jobs) == ATTEMPTS
     server.engines = engines(files)
-    assert lead(server, settings, tmp_path / "lead", resume=True)["rounds"] == 2
+    assert lead(server, settings, tmp_path / "lead", resume=True).rounds == 2
 
 
 def test_a_lead_that_dies_goes_on_with_the_same_run(
@@ -153,7 +153,7 @@ def test_a_lead_that_dies_goes_on_with_the_same_run(
     monkeypatch.setattr("confide.flare.run.coordinating.time.sleep", lambda seconds: None)
     result = lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 1
-    assert result["rounds"] == 2
+    assert result.rounds == 2
 
 
 @pytest.mark.parametrize("where", ["submission", "notes"])
@@ -177,7 +177,7 @@ def test_a_lead_that_dies_while_it_submits_submits_once(
         with pytest.raises(KeyboardInterrupt):
             lead(server, settings, tmp_path / "lead")
     resume = where == "submission"
-    assert lead(server, settings, tmp_path / "lead", resume=resume)["rounds"] == 2
+    assert lead(server, settings, tmp_path / "lead", resume=resume).rounds == 2
     assert len(server.jobs) == 1
 
 
@@ -323,7 +323,7 @@ def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
         return None if len(looks) < 4 else Server.told(server, job, since)
 
     server.status, server.told = status, told  # type: ignore[method-assign]
-    assert lead(server, settings, tmp_path / "lead", resume=True)["rounds"] == 2
+    assert lead(server, settings, tmp_path / "lead", resume=True).rounds == 2
     assert len(server.jobs) == 2
 
 

@@ -414,7 +414,7 @@ def test_a_site_whose_signature_does_not_fit_costs_nobody_else_the_round(tmp_pat
     done = conduct(
         tmp_path, settings, Meddling(write_site_files(tmp_path / "h", settings), **forge)
     )
-    assert [one["failed"] for one in done["history"]] == [{}, {"site-2": "forged-reply"}]
+    assert [one.failed for one in done.history] == [{}, {"site-2": "forged-reply"}]
 
 
 # --- who is who -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.federation.events import Watcher
 from confide.flare.kits.peers import place_of
@@ -16,6 +15,7 @@ from confide.flare.run.ending import Ending, end_run
 from confide.flare.run.joining import check_suited
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
+from confide.runs.result import Result
 from confide.settings import Settings, load
 
 
@@ -24,7 +24,7 @@ class Coordinated:
     """A finished run over real sites: the lead's folder of it, and what result.json says."""
 
     folder: Path
-    result: dict[str, Any]
+    result: Result
 
 
 def coordinate(

@@ -50,6 +50,7 @@ from confide.runs.outcomes import (
     outcome_of,
     result_of,
 )
+from confide.runs.result import Result
 from confide.settings import Settings, dump, parse
 from confide.settings.tomlfile import parse_toml
 from confide.text.document import Document
@@ -88,7 +89,7 @@ class Conductor:
         self._lead = lead
 
     @for_the_owner()
-    def conduct(self, watch: Watcher) -> dict[str, Any]:
+    def conduct(self, watch: Watcher) -> Result:
         """The run, from its last checkpoint on; what result.json says.
 
         Raises FederationError (a site that fails, two versions), SettingsError, RunError.
@@ -121,7 +122,7 @@ class Conductor:
         data = {"fingerprint": digest, "sites": sites}
         name = settings.name or self._name
         result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
-        folder.write("result.json", result)
+        result.write(folder.path)
         watch(Event("end", message=self._name))
         return result
 

@@ -24,6 +24,7 @@ from confide.flare.run.notes import Notes, check_not_ended, read, unmark, write
 from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
+from confide.runs.result import Result
 from confide.settings import Settings, dump
 from confide.userfiles import opened
 
@@ -91,7 +92,7 @@ def follow(
     resume: bool = False,
     on_event: Watcher | None = None,
     place: Place | None = None,
-) -> dict[str, Any]:
+) -> Result:
     """Run `settings` over real sites; what result.json says.
 
     Args:
@@ -211,7 +212,7 @@ class _Following:
         self._round = 0
         self._waiting = False
 
-    def to_its_end(self) -> dict[str, Any]:
+    def to_its_end(self) -> Result:
         """Follow the last submission, or a new one, until the run is finished or cannot go on."""
         vain = 0
         submission = self._to_follow()

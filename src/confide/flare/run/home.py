@@ -43,12 +43,12 @@ from confide.flare.run.joining import (
     check_suited,
 )
 from confide.methods import method_named
-from confide.runs.folder import SCHEMA, RunFolder, memory_of
+from confide.runs.folder import RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
+from confide.runs.outcomes import own_result
 from confide.runs.sitereport import Home, site_reports
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.settings.tomlfile import parse_toml
-from confide.tasks import TASKS
 from confide.userfiles import MOST_JSON, bytes_of, text_of
 
 RUNS = "runs"
@@ -215,7 +215,14 @@ class SiteHome:
         spec = run.spec
         memory = memory_of(spec.folder, method.Memory) if method.personal else None
         counts = site_reports(method, [Home(spec, state, memory)])
-        run.folder.write("result.json", _own_result(run, ask.round, counts))
+        result = own_result(
+            run.settings,
+            site=spec.name,
+            round=ask.round,
+            data=run.gathered.facts(),
+            counts=counts,
+        )
+        result.write(run.folder.path)
         reply = Left(kept=True)
         check_reply(LEAVE, ask, reply)
         return reply
@@ -338,29 +345,6 @@ def _folder_of(file: SiteFile, run: str) -> RunFolder:
 def _table(file: SiteFile) -> SiteTable:
     """The site's part of its file as a run has it."""
     return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
-
-
-def _own_result(run: _Run, round: int, counts: dict[str, Any]) -> dict[str, Any]:
-    """What result.json says at a site: its own scores, and where its model is."""
-    settings, facts = run.settings, run.gathered.facts()
-    mine = {site: TASKS[settings.task].scores(count) for site, count in counts.items()}
-    return {
-        "schema": SCHEMA,
-        "confide": __version__,
-        "name": settings.name,
-        "task": settings.task,
-        "method": settings.method,
-        "seed": settings.seed,
-        "rounds": round,
-        "personal": settings.method == "alone" or method_named(settings.trained_by).personal,
-        "best_round": round,
-        "best_rounds": {run.spec.name if settings.method == "alone" else "": round},
-        "scores": {"overall": next(iter(mine.values())), "sites": mine},
-        "dev": None,
-        "history": [],
-        "left_out": {},
-        "data": facts,
-    }
 
 
 def check_home(file: SiteFile) -> Gathered:

@@ -24,6 +24,7 @@ from confide.jobs.comparison.runs import (
     Run,
     check_sides,
     check_texts,
+    opened,
     paths_of,
     read_sentences,
     run_of,
@@ -129,11 +130,12 @@ def compare(
         SettingsError: a level, number of samples or matching that makes no sense.
     """
     sides = paths_of(first), paths_of(second)
-    task = TASKS[task_of([*sides[0], *sides[1]])]
+    ones, twos = ([opened(path) for path in side] for side in sides)
+    task = TASKS[task_of([*ones, *twos])]
     chosen = _checked(matching, task)
     _check_options(level, samples)
     resample = partial(paired_bootstrap, level=level, samples=samples, seed=seed)
-    one, two = ([run_of(path, chosen) for path in side] for side in sides)
+    one, two = ([run_of(run, chosen) for run in side] for side in (ones, twos))
     check_sides(one, two)
     check_texts(one, two)
     names = sorted(one[0].sites)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from confide.errors import RunError
+from confide.errors import RunError, printable
 from confide.runs.folder import RunFolder, decisive
+from confide.runs.result import Whole, first_wrong
 from confide.runs.sitereport import SENTENCES, SENTENCES_SCHEMA
 from confide.scoring.bootstrap import Table
+from confide.settings import Settings
 from confide.tasks import TASKS, USUAL, Counted
+from confide.userfiles import MOST_JSON, json_of, text_of
 
 Matching = Counted
+Counts = Annotated[list[Whole], Field(min_length=3, max_length=3)]
+
+_DAMAGED = "this is not what a site's sentences counted"
 
 _MAY_DIFFER = {"seed", "key", "site", "split"}
 """Settings that repeats of one run need not share: the seed, and how it dealt the text."""
@@ -40,38 +46,63 @@ class Run:
     sites: dict[str, Sentences]
 
 
-def read_sentences(file: Path, matching: Matching = "strict") -> Sentences:
-    """One site's sentences.json. Raises RunError: damaged, or of a newer schema."""
+class SentencesFile(BaseModel):
+    """A site's sentences.json, as docs/result.md describes it."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    schema_: Annotated[int, Field(alias="schema", ge=1)]
+    site: str
+    fingerprint: str
+    strict: list[Counts] | None = None
+    relaxed: list[Counts] | None = None
+    micro: list[Counts] | None = None
+    best: list[Counts] | None = None
+
+    @property
+    def task(self) -> str:
+        """The task whose kinds of counts it holds."""
+        kinds = self.model_fields_set
+        known = (task.name for task in TASKS.values() if kinds & set(task.counted[:1]))
+        return next(known, USUAL)
+
+
+def sentences_file(file: Path) -> SentencesFile:
+    """A site's sentences.json. Raises RunError: damaged, or of a newer schema."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        schema, site, fingerprint = (found[key] for key in ("schema", "site", "fingerprint"))
-        counts_N3 = np.array(found[matching])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(file) from error
-    if isinstance(schema, int) and schema > SENTENCES_SCHEMA:
+        held = SentencesFile.model_validate(json_of(text_of(file, MOST_JSON)))
+    except ValidationError as error:
+        raise first_wrong(error, _DAMAGED, file) from error
+    except (OSError, ValueError) as error:
+        raise RunError(_DAMAGED, where=str(file), got=printable(error)) from error
+    if held.schema_ > SENTENCES_SCHEMA:
         raise RunError(
             "the sentences' counts were written by a newer confide",
             where=str(file),
             expected=f"schema {SENTENCES_SCHEMA} or older",
-            got=f"schema {schema}",
+            got=f"schema {held.schema_}",
             fix="read them with the version of confide that wrote them, or a later one",
         )
-    if not (schema == SENTENCES_SCHEMA and isinstance(site, str) and isinstance(fingerprint, str)):
-        raise _damaged(file)
-    if counts_N3.dtype != np.int64 or counts_N3.ndim != 2 or counts_N3.shape[1] != 3:
-        raise _damaged(file)
+    return held
+
+
+def read_sentences(
+    file: Path, matching: Matching = "strict", *, held: SentencesFile | None = None
+) -> Sentences:
+    """What one site's sentences counted; `held` is its file, if it was read before.
+
+    Raises RunError: damaged, or of a newer schema.
+    """
+    held = held or sentences_file(file)
+    counts_N3 = np.array(getattr(held, matching) or (), dtype=np.int64).reshape(-1, 3)
     true_N, predicted_N, gold_N = counts_N3.T
-    if (true_N < 0).any() or (true_N > np.minimum(predicted_N, gold_N)).any():
-        raise _damaged(file)
-    return Sentences(site, fingerprint, counts_N3)
-
-
-def _damaged(file: Path) -> RunError:
-    return RunError(
-        "this is not what a site's sentences counted",
-        where=str(file),
-        expected="a schema, a site, a fingerprint, and (true, predicted, gold) of each sentence",
-    )
+    if not len(counts_N3) or (true_N > np.minimum(predicted_N, gold_N)).any():
+        raise RunError(
+            _DAMAGED,
+            where=str(file),
+            expected=f"(true, predicted, gold) of each sentence, {matching}",
+        )
+    return Sentences(held.site, held.fingerprint, counts_N3)
 
 
 def paths_of(side: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -79,42 +110,47 @@ def paths_of(side: str | Path | Sequence[str | Path]) -> list[Path]:
     return [Path(side)] if isinstance(side, (str, Path)) else [Path(path) for path in side]
 
 
-def task_of(paths: Sequence[Path]) -> str:
+def task_of(runs: Sequence[Opened]) -> str:
     """The task of all these runs. Raises RunError: they are of several."""
-    tasks = {path: _own_task(path) for path in paths}
-    if len(set(tasks.values())) > 1:
+    if len({run.task for run in runs}) > 1:
         raise RunError(
             "one run finds entities and another relations, or facts: there is no score to compare",
-            where=" and ".join(f"{path} ({task})" for path, task in tasks.items()),
+            where=" and ".join(f"{run.path} ({run.task})" for run in runs),
             expected="runs of one `task`",
         )
-    return next(iter(tasks.values()), USUAL)
+    return next((run.task for run in runs), USUAL)
 
 
-def _own_task(path: Path) -> str:
-    """What the run's settings say, or the kinds of counts in a site's own folder of it."""
-    own = path / SENTENCES
-    if own.is_file():
-        try:
-            found = json.loads(own.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = None  # it is refused where its counts are read
-        keys = found if isinstance(found, dict) else {}
-        known = (task.name for task in TASKS.values() if set(task.counted[:1]) & set(keys))
-        return next(known, USUAL)
-    return RunFolder(path).settings().task
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A folder that is to be compared: a run's with its settings, or a site's own of one."""
+
+    path: Path
+    task: str
+    settings: Settings | None = None
+    own: SentencesFile | None = None
 
 
-def run_of(path: Path, matching: Matching) -> Run:
-    """A run with the counts of all sites that scored test text; or one site's own folder of it."""
+def opened(path: Path) -> Opened:
+    """The folder of a run, or a site's own of one. Raises RunError: neither."""
     if (path / SENTENCES).is_file():
-        own = read_sentences(path / SENTENCES, matching)
+        own = sentences_file(path / SENTENCES)
+        return Opened(path, own.task, own=own)
+    settings = RunFolder(path).settings()
+    return Opened(path, settings.task, settings)
+
+
+def run_of(one: Opened, matching: Matching) -> Run:
+    """A run with the counts of all sites that scored test text; or one site's own folder of it."""
+    path = one.path
+    if one.settings is None:
+        own = read_sentences(path / SENTENCES, matching, held=one.own)
         return Run(path, "", None, {own.site: own})
     folder = RunFolder(path)
-    settings, result = decisive(folder.settings()), folder.result()
+    settings, result = decisive(one.settings), folder.result()
     shared = {key: value for key, value in settings.items() if key.split(".")[0] not in _MAY_DIFFER}
-    unit = TASKS[folder.settings().task].unit
-    scored = [site for site, found in result["scores"]["sites"].items() if found[unit]]
+    unit = TASKS[one.task].unit
+    scored = [site for site, found in result.scores.sites.items() if found.get(unit)]
     if not scored:
         raise RunError(
             "no site of the run has test text to compare on",
@@ -122,7 +158,7 @@ def run_of(path: Path, matching: Matching) -> Run:
             fix="name `test` files in its settings",
         )
     sites = {site: _of_site(folder.sites / site, matching) for site in scored}
-    return Run(path, result["method"], shared, sites)
+    return Run(path, result.method, shared, sites)
 
 
 def _of_site(folder: Path, matching: Matching) -> Sentences:

@@ -1,0 +1,193 @@
+"""sites/NAME/errors.json: a site's own list of its errors, which holds its text.
+
+A run writes it only where the site's text lay in the same process. docs/result.md describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+
+from confide.errors import RunError, printable
+from confide.runs.result import first_wrong
+from confide.userfiles import MOST_JSON, json_of, text_of
+
+Place = Annotated[int, Field(ge=0, lt=1 << 63)]
+Fragment = tuple[Place, Place]
+Span = tuple[Place, Place, str] | tuple[Place, Place, str, float | None]
+"""Start, end and type; of what a model found also how sure it is."""
+Confusion = dict[str, dict[str, Place]]
+"""By gold name and predicted name. Of entities "" is none; of relations a pair not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of a sentence: outside an entity (`type` empty), or one entity's."""
+
+    text: str
+    type: str = ""
+    confidence: float | None = None
+    right: bool = True
+
+
+class _List(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class SentenceCase(_List):
+    """A sentence with errors."""
+
+    text: str
+    gold: list[Span]
+    predicted: list[Span]
+    where: str = ""
+
+    @property
+    def marked(self) -> tuple[Piece, ...]:
+        """As its annotators marked it; what the model found as well is right."""
+        return pieces(self.text, self.gold, right=[span[:3] for span in self.predicted])
+
+    @property
+    def found(self) -> tuple[Piece, ...]:
+        """As the model marked it."""
+        return pieces(self.text, self.predicted, right=[span[:3] for span in self.gold])
+
+
+class PairText(_List):
+    """A text with the fragments of head and tail; `score`: how far it speaks for a relation."""
+
+    text: str
+    head: list[Fragment]
+    tail: list[Fragment]
+    head_type: str | None = None
+    tail_type: str | None = None
+    where: str = ""
+    score: float | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The text with its head and tail marked."""
+        roles = (("head", self.head_type, self.head), ("tail", self.tail_type, self.tail))
+        ends = [
+            (start, end, " ".join(filter(None, (role, type))))
+            for role, type, fragments in roles
+            for start, end in fragments
+        ]
+        return tuple(_marked(self.text, ends))
+
+
+class PairCase(PairText):
+    """A pair with a wrong relation, or whose relation was not found."""
+
+    gold: str
+    predicted: str
+    confidence: float | None = None
+
+
+class BagCase(_List):
+    """A bag whose likeliest label is wrong; `relation` is what the sentences' scores are of."""
+
+    head: str
+    tail: str
+    names: tuple[str, str]
+    gold: list[str]
+    predicted: str
+    confidence: float
+    relation: str
+    sentences: list[PairText]
+    more: Place
+
+
+class _Errors(_List):
+    site: str
+    confusion: Confusion = {}
+
+
+class EntityErrors(_Errors):
+    """Errors of a site that finds entities."""
+
+    worst: list[SentenceCase] = []
+
+
+class RelationErrors(_Errors):
+    """Errors of a site that finds relations."""
+
+    worst: list[PairCase] = []
+
+
+class BagErrors(_Errors):
+    """Errors of a site that finds facts of bags."""
+
+    worst: list[BagCase] = []
+
+
+def _task(tree: Any) -> str:
+    task = tree.get("task") if isinstance(tree, dict) else None
+    return task if task in ("re", "bags") else "ner"
+
+
+Errors = EntityErrors | RelationErrors | BagErrors
+_ERRORS: TypeAdapter[Errors] = TypeAdapter(
+    Annotated[
+        Annotated[EntityErrors, Tag("ner")]
+        | Annotated[RelationErrors, Tag("re")]
+        | Annotated[BagErrors, Tag("bags")],
+        Discriminator(_task),
+    ]
+)
+
+
+def read_errors(file: Path) -> Errors:
+    """One site's errors. Raises RunError that names the first wrong value."""
+    try:
+        return errors_of(json_of(text_of(file, MOST_JSON)), site=file.parent.name)
+    except ValidationError as error:
+        raise first_wrong(error, _WHAT, file, fix=_FIX) from error
+    except (OSError, ValueError) as error:
+        raise RunError(_WHAT, where=str(file), got=printable(error), fix=_FIX) from error
+
+
+def errors_of(tree: object, *, site: str = "") -> Errors:
+    """What one errors.json holds; `site` is whose it is where it does not say.
+
+    Raises ValidationError.
+    """
+    return _ERRORS.validate_python({"site": site, **tree} if isinstance(tree, dict) else tree)
+
+
+def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
+    """The text cut at every border of its ends; where head and tail overlap, a piece is of both."""
+    borders = {min(max(place, 0), len(text)) for start, end, _ in ends for place in (start, end)}
+    for start, end in pairwise(sorted({0, *borders, len(text)})):
+        names = [name for low, high, name in ends if low <= start and end <= high]
+        yield Piece(text[start:end], ", ".join(names))
+
+
+def pieces(
+    text: str, spans: Sequence[Span], *, right: Sequence[tuple[int, int, str]]
+) -> tuple[Piece, ...]:
+    """The text cut at its spans [start, end, type(, confidence)]; those in `right` are right.
+
+    Of spans that overlap, the first and longest is shown.
+    """
+    cut, at = list[Piece](), 0
+    for start, end, type, *rest in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start < at or end > len(text) or start >= end:
+            continue
+        if start > at:
+            cut.append(Piece(text[at:start]))
+        sure = rest[0] if rest else None
+        cut.append(Piece(text[start:end], type, sure, (start, end, type) in right))
+        at = end
+    if at < len(text):
+        cut.append(Piece(text[at:]))
+    return tuple(cut)
+
+
+_WHAT = "an errors.json of a site is damaged"
+_FIX = "leave the sites' text out of the page, or make the run again"

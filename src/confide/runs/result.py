@@ -1,0 +1,328 @@
+"""What a run came to: result.json as a typed value. docs/result.md describes every key.
+
+A newer version may add keys under the same schema: they are kept, and written again where they
+stood. A number that cannot be one of a run (not finite, absurdly large) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    WrapValidator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from confide.errors import RunError, printable
+from confide.federation.files import write_of_run
+from confide.tasks import TASKS, USUAL, TaskName
+from confide.userfiles import MOST_JSON, json_of, text_of
+
+RESULT = "result.json"
+SCHEMA = 1
+_WHAT = "this is not the result of a run"
+
+
+def _as_it_stands(value: Any, check: Callable[[Any], Any]) -> Any:
+    """The value itself once it is checked: 1 is not written again as 1.0."""
+    check(value)
+    return value
+
+
+class _In:
+    """A value that is checked to be of a form, and stays what it is."""
+
+    def __init__(self, form: type[BaseModel]) -> None:
+        self._form = form
+
+    def __get_pydantic_core_schema__(self, _: Any, known: GetCoreSchemaHandler) -> CoreSchema:
+        form = known.generate_schema(self._form)
+        return core_schema.no_info_wrap_validator_function(_as_it_stands, form)
+
+
+Number = Annotated[float, WrapValidator(_as_it_stands)]
+Loss = Annotated[float, Field(allow_inf_nan=True), WrapValidator(_as_it_stands)]
+Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class Part(BaseModel):
+    """A table of a result: frozen, and its keys stay in the order in which they came."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    _keys: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_order(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        made = check(data)
+        if isinstance(data, Mapping):
+            made._keys = tuple(data)
+        return made
+
+    @model_serializer(mode="plain")
+    def _as_written(self) -> dict[str, Any]:
+        fields = type(self).model_fields
+        values = {field.alias or name: getattr(self, name) for name, field in fields.items()
+                  if name in self.model_fields_set}  # fmt: skip
+        values |= self.__pydantic_extra__ or {}
+        return {key: values[key] for key in dict.fromkeys((*self._keys, *values))}
+
+
+class _Rates(Part):
+    f1: Number = 0.0
+    precision: Number = 0.0
+    recall: Number = 0.0
+    support: Whole = 0
+    true: Whole = 0
+    predicted: Whole = 0
+    types: dict[str, _Rates] = {}
+
+
+class _Scores(Part):
+    """The forms of the scores of all tasks in one; docs/result.md has them apart."""
+
+    strict: _Rates | None = None
+    relaxed: _Rates | None = None
+    micro: _Rates | None = None
+    macro: _Rates | None = None
+    sentences: Whole = 0
+    malformed: Whole = 0
+    examples: Whole = 0
+    confusion: dict[str, dict[str, Whole]] = {}
+    missed: dict[str, Whole] = {}
+    auc: Number = 0.0
+    auc_2000: Number = 0.0
+    precision_at: dict[str, Number] = {}
+    curve: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] = []
+    bags: Whole = 0
+    facts: Whole = 0
+    candidates: Whole = 0
+    likelihood: Number = 0.0
+    loss: Loss = 0.0
+    right: Number = 0.0
+    hidden: Number = 0.0
+    pieces: Whole = 0
+    hidden_pieces: Whole = 0
+
+
+Scores = Annotated[dict[str, Any], _In(_Scores)]
+"""Scores have another form for each task: a mapping, as in `scores["strict"]["f1"]`."""
+
+
+class AllScores(Part):
+    """Scores on test text: of all sites together, and of each on its own."""
+
+    overall: Scores = {}
+    sites: dict[str, Scores] = {}
+
+
+class Fault(Part):
+    """A failure of a site in a round: `why` in words, with the code that stands for it."""
+
+    site: str
+    step: str
+    code: str
+    why: str
+
+
+class Moved(Part):
+    """Bytes of one round over all sites."""
+
+    up: Whole = 0
+    down: Whole = 0
+
+
+class Traffic(Part):
+    """Bytes of the whole run: what left each site, and what came to it."""
+
+    up: dict[str, Whole] = {}
+    down: dict[str, Whole] = {}
+
+
+class Turn(Part):
+    """A round of the history. `dev` is None where development text was not scored."""
+
+    round: Whole
+    loss: Loss | None = None
+    learning_rate: Number | None = None
+    sites: list[str] = []
+    failed: dict[str, str] = {}
+    faults: list[Fault] = []
+    dev: dict[str, Number | None] | None = None
+    dev_sites: dict[str, Number | None] = {}
+    seconds: Number | None = None
+    train_seconds: Number | None = None
+    compute_seconds: Number | None = None
+    slowest_seconds: Number | None = None
+    sentences: Whole = 0
+    sentences_per_second: Number | None = None
+    bytes: Moved | None = None
+
+
+class SiteData(Part):
+    """What is known of a site's text, in numbers; `entities` are those of its training text."""
+
+    train: Whole = 0
+    dev: Whole = 0
+    test: Whole = 0
+    entities: dict[str, Whole] = {}
+    pairs: dict[str, Whole] = {}
+    relations: dict[str, Whole] = {}
+    problems: dict[str, Whole] = {}
+
+
+class PublicData(Part):
+    """What is known of the public set."""
+
+    documents: Whole = 0
+    entities: dict[str, Whole] = {}
+    relations: dict[str, Whole] = {}
+    problems: dict[str, Whole] = {}
+
+
+class Apart(Part):
+    """Training documents that were left out for what they share with held-out ones."""
+
+    by: str
+    left_out: Whole = 0
+
+
+class Data(Part):
+    """What is known of all text: a digest, and numbers of each site's."""
+
+    fingerprint: str = ""
+    sites: dict[str, SiteData] = {}
+    public: PublicData | None = None
+    apart: Apart | None = None
+
+
+class Result(Part):
+    """result.json. What an older version, or a site of its own part, does not say has a default.
+
+    `bytes` is None there: the ledger has them.
+    """
+
+    schema_: Annotated[int, Field(ge=1)] = Field(default=SCHEMA, alias="schema")
+    confide: str = ""
+    name: str = ""
+    task: TaskName = USUAL
+    method: str = "?"
+    seed: int | None = None
+    rounds: Whole | None = None
+    personal: bool = False
+    best_round: Whole | None = None
+    best_rounds: dict[str, Whole] = {}
+    scores: AllScores = AllScores()
+    dev: Scores | None = None
+    history: list[Turn] = []
+    left_out: dict[str, str] = {}
+    bytes: Traffic | None = None
+    seconds: Number | None = None
+    compute_seconds: Number | None = None
+    sentences_per_second: Number | None = None
+    data: Data = Data()
+    parameters: Whole | None = None
+    peak_rss_mb: Number | None = None
+    peak_rss_mb_worker: Number | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The result of the run in a folder.
+
+        Raises RunError: not finished, damaged (the first wrong value is named), of a newer schema,
+        or of a task that is not known.
+        """
+        file = folder / RESULT
+        try:
+            tree = json_of(text_of(file, MOST_JSON))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RunError(
+                "the run is not finished",
+                expected=f"a {RESULT}, which a run writes at its end",
+                where=str(folder),
+                fix="continue it with `confide run … --resume`",
+            ) from error
+        except (OSError, ValueError) as error:
+            what = f"{_WHAT}: the file cannot be read as JSON"
+            raise RunError(what, where=str(file), got=printable(error)) from error
+        _check(tree, file)
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise first_wrong(error, _WHAT, file) from error
+
+    def to_json(self) -> str:
+        """The text of result.json."""
+        return json.dumps(self.model_dump(), indent=1) + "\n"
+
+    def write(self, folder: Path) -> None:
+        """Write result.json, whole or not at all. Raises RunError."""
+        write_of_run(folder / RESULT, self.to_json().encode())
+
+
+def _check(tree: Any, file: Path) -> None:
+    """Raise RunError where this is no result, or one that only a newer version understands."""
+    if not isinstance(tree, dict):
+        raise RunError(f"{_WHAT}: the file does not hold a JSON object", where=str(file))
+    schema, task = tree.get("schema"), tree.get("task", USUAL)
+    if type(schema) is not int:
+        raise RunError(_WHAT, expected='a "schema" number', where=str(file))
+    if schema > SCHEMA:
+        raise RunError(
+            "the run was written by a newer confide",
+            expected=f"schema {SCHEMA} or older",
+            got=printable(f"schema {schema}", 40),
+            where=str(file),
+            fix="upgrade confide, or read it with the version that wrote it",
+        )
+    if task not in TASKS:
+        raise RunError(
+            "the run has a task that this confide does not know",
+            expected=" or ".join(TASKS),
+            got=printable(repr(task), 40),
+            where=str(file),
+            fix="upgrade confide",
+        )
+
+
+_EXPECTED = {
+    "missing": "a value",
+    "model_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "too_short": "more items",
+    "too_long": "fewer items",
+    "greater_than_equal": "a larger number",
+    "less_than": "a smaller number",
+}
+"""By kind of error, where pydantic speaks of Python."""
+
+
+def first_wrong(
+    error: ValidationError, what: str, file: Path, *, fix: str | None = None
+) -> RunError:
+    """An error that names the first wrong value: what was expected, where it stands, what came."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
+    came, missing = first["input"], first["type"] == "missing"
+    kinds: dict[object, str] = {dict: "an object", list: "a list"}
+    wanted = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
+    return RunError(
+        what,
+        expected=wanted + (f" at {printable(place.removeprefix('.'))}" if place else ""),
+        got="none" if missing else kinds.get(type(came)) or printable(repr(came), 40),
+        where=str(file),
+        fix=fix,
+    )
