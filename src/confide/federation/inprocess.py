@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Hosting:
     every: int = 1
     last: int | None = None
 
-    def host(self, spec: SiteSpec, scratch: dict[str, Any]) -> SiteHost:
+    def host(self, spec: SiteSpec, scratch: dict[Hashable, Any]) -> SiteHost:
         """A site, ready to answer."""
         site = Site(
             name=spec.name,
@@ -93,7 +93,7 @@ class SequentialEngine:
     """Asks one site after the other, in the order of their names, in this process."""
 
     def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
-        scratch: dict[str, Any] = {}
+        scratch: dict[Hashable, Any] = {}
         self._hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
@@ -21,6 +21,8 @@ from confide.federation.steps import Step, Turn
 from confide.learning.encoder_files import is_encoder_name
 from confide.seeds import derive_seed
 from confide.text.document import Document
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -48,11 +50,18 @@ class Site:
     guards: Guards = Guards()
     remote: bool = False
     cache: dict[str, Any] = field(default_factory=dict)
-    scratch: dict[str, Any] = field(default_factory=dict)
+    scratch: dict[Hashable, Any] = field(default_factory=dict)
 
     def documents(self, part: str) -> Sequence[Document]:
         """The documents of `part`: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[part]
+
+    def once(self, *place: Hashable, make: Callable[[], T]) -> T:
+        """What the sites of one process share under this name; the first that asks has it made."""
+        if place not in self.scratch:
+            self.scratch[place] = make()
+        found: T = self.scratch[place]
+        return found
 
     def model_place(self, name: str) -> str:
         """Where this site has the model that the server calls so: its own folder, or the name.

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
@@ -261,7 +261,7 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
-    scratch: dict[str, Any] = {}
+    scratch: dict[Hashable, Any] = {}
     hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(None)

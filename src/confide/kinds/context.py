@@ -118,13 +118,10 @@ def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> 
     Those of one sort share a `shelf`. Raises Refusal where `find` cannot use them.
     """
     place = site.model_place(name)
-    found: dict[str, T] = site.scratch.setdefault(shelf, {})
-    if place not in found:
-        try:
-            found[place] = find(place)
-        except ConfideError as error:
-            raise Refusal("encoder-missing") from error
-    return found[place]
+    try:
+        return site.once(shelf, place, make=lambda: find(place))
+    except ConfideError as error:
+        raise Refusal("encoder-missing") from error
 
 
 def with_features(

@@ -32,7 +32,7 @@ from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.trained import Report
-from confide.kinds.types import own_types
+from confide.kinds.types import own_types, types_in_text
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.modelling import EntityModeller, Read, annotate_with, read
@@ -93,6 +93,22 @@ class EntityForm(DeskForm, Protocol):
     def parameters(self, first: Arrays) -> int:
         """Numbers of the whole model, whose first weights are these."""
         ...
+
+
+class ReadsPieces:
+    """What forms have in common whose model reads the pieces of public files."""
+
+    types: list[str]
+
+    def tables(self) -> Sequence[str]:
+        """None: pieces are not a common vocabulary of the sites."""
+        return ()
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; `types`: with those of its text only."""
+        form: Any = self
+        own: Self = replace(form, types=types_in_text(site)) if types else self
+        return own
 
 
 E = TypeVar("E", bound=DeskForm)

@@ -125,15 +125,17 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
 
     def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
         """logits_TY of the tokens of a public set, which is read once in a process."""
-        sets: dict[Any, Any] = self.site.scratch.setdefault("public sentences", {})
-        bench = self.form.bench(self.site)
-        key = public.name, id(bench)
-        if key not in sets:
-            examples = public.examples()
-            text = self.featured(bench.modeller.prepared(examples), examples)
-            sets[key] = bench, text  # the bench as well, so that no other gets its id
-        teachable = cast(Teachable[Any, Any], bench.modeller)
-        return teachable.token_logits(self.model(weights, lent=True), sets[key][1])
+        made = self.modeller
+        examples = public.examples()
+        _, text = self.site.once(
+            "public sentences",
+            public.name,
+            id(made),
+            # with what made it, so that nothing else gets its id
+            make=lambda: (made, self.featured(made.prepared(examples), examples)),
+        )
+        teachable = cast(Teachable[Any, Any], made)
+        return teachable.token_logits(self.model(weights, lent=True), text)
 
 
 @dataclass

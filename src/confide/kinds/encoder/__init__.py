@@ -7,8 +7,8 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
@@ -21,6 +21,7 @@ from confide.kinds.entities import (
     EntityExtractor,
     EntityKind,
     Modeller,
+    ReadsPieces,
     extractor_with,
     other_files,
 )
@@ -39,7 +40,6 @@ from confide.kinds.types import (
     agree_on_types,
     described,
     describing,
-    types_in_text,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.weights import trained
@@ -48,7 +48,7 @@ from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class EncoderForm:
+class EncoderForm(ReadsPieces):
     """The form of an encoder that tags words."""
 
     private: ClassVar[Sequence[str]] = ("tag",)
@@ -71,10 +71,6 @@ class EncoderForm:
         """Numbers of the whole model: all of it is trained."""
         return sum(array.size for array in first.values())
 
-    def tables(self) -> Sequence[str]:
-        """None: pieces are not a common vocabulary of the sites."""
-        return ()
-
     @property
     def classes(self) -> int:
         """Tags; the one outside of entities is the first."""
@@ -88,20 +84,14 @@ class EncoderForm:
         """What trains it: nothing of `how` changes that."""
         return modeller
 
-    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; `types`: with those of its text only."""
-        return replace(self, types=types_in_text(site)) if types else self
-
     def bench(self, site: Site) -> Bench:
         """That of the site's process. Raises Refusal where its encoder is another."""
         encoder = encoder_of(site, self.encoder)
         if encoder.digest != self.digest:
             raise Refusal("other-encoder")
-        benches: dict[Any, Bench] = site.scratch.setdefault("encoder benches", {})
-        place = (encoder.folder, repr(self.made()))
-        if place not in benches:
-            benches[place] = Bench(TokenModeller(encoder, self.made()))
-        return benches[place]
+        made = self.made()
+        place = (encoder.folder, repr(made))
+        return site.once("encoder", *place, make=lambda: Bench(TokenModeller(encoder, made)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from confide.data.corpus.corpora import locate
 from confide.errors import SettingsError
@@ -27,6 +27,7 @@ from confide.kinds.entities import (
     EntityExtractor,
     EntityKind,
     Modeller,
+    ReadsPieces,
     extractor_with,
     other_files,
 )
@@ -38,7 +39,6 @@ from confide.kinds.types import (
     agree_on_types,
     described,
     describing,
-    types_in_text,
 )
 from confide.learning.adversaries import AdversarialModeller, Reversal
 from confide.learning.bart_files import PretrainedBart, load_bart
@@ -50,7 +50,7 @@ from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class LightnerForm:
+class LightnerForm(ReadsPieces):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
@@ -83,28 +83,17 @@ class LightnerForm:
         model = self.modeller(find_bart(self.bart)).initial(0)
         return sum(p.numel() for p in model.parameters())
 
-    def tables(self) -> Sequence[str]:
-        """None: pieces are not a common vocabulary of the sites."""
-        return ()
-
     def at(self, site: Site) -> LightnerDesk:
         """The desk of this form at a site."""
         return desk_at(site, self, LightnerDesk)
-
-    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; `types`: with those of its text only."""
-        return replace(self, types=types_in_text(site)) if types else self
 
     def bench(self, site: Site) -> Bench:
         """That of the site's process. Raises Refusal where its BART is another."""
         bart = bart_of(site, self.bart)
         if bart.digest != self.digest:
             raise Refusal("other-encoder")
-        benches: dict[Any, Bench] = site.scratch.setdefault("lightner benches", {})
         place = (bart.folder, repr(self.made()), self.adversary, *self.told_apart)
-        if place not in benches:
-            benches[place] = Bench(self.modeller(bart))
-        return benches[place]
+        return site.once("lightner", *place, make=lambda: Bench(self.modeller(bart)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

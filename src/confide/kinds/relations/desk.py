@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +104,8 @@ class RelationDesk:
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
-        benches: dict[Any, _Bench] = self.site.scratch.setdefault("relation benches", {})
         modeller = modeller_of(self.form, encoder)
-        if modeller.form not in benches:
-            benches[modeller.form] = _Bench(modeller)
-        return benches[modeller.form]
+        return self.site.once("relations", modeller.form, make=lambda: _Bench(modeller))
 
     def model(self, weights: Arrays, *, lent: bool = False) -> RelationClassifier:
         """The process's model with these weights; `lent`: these very arrays, not to be trained."""
@@ -233,12 +229,11 @@ class RelationDesk:
 
     def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
         """logits_SR of public examples, which are encoded once in a process."""
-        sets: dict[Any, EncodedRelations] = self.site.scratch.setdefault("public sets", {})
-        bench = self.bench
-        key = public.name, bench.modeller.form
-        if key not in sets:
-            sets[key] = bench.modeller.encoded(public.examples())
-        return relation_logits(self.model(weights, lent=True), sets[key])
+        made = self.bench.modeller
+        encoded = self.site.once(
+            "public pairs", public.name, made.form, make=lambda: made.encoded(public.examples())
+        )
+        return relation_logits(self.model(weights, lent=True), encoded)
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
         """Counts on held-out text.

@@ -104,11 +104,12 @@ class TaggerForm(TaggerShape):
 
     def bench(self, site: Site) -> Bench:
         """That of the site's process. Raises Refusal where the key is not the common one."""
-        benches: dict[Any, Bench] = site.scratch.setdefault("tagger benches", {})
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
-        if place not in benches:
-            benches[place] = Bench(modeller_of(self, vocabulary_at(site, self)))
-        return benches[place]
+
+        def make() -> Bench:
+            return Bench(modeller_of(self, vocabulary_at(site, self)))
+
+        return site.once("tagger", *place, make=make)
 
     @cached_property
     def _words(self) -> str:

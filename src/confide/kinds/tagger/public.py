@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.examples import Example, examples_from
@@ -97,11 +97,8 @@ class PublicTaggerForm(TaggerShape):
 
     def bench(self, site: Site) -> Bench:
         """That of the site's process."""
-        benches: dict[Any, Bench] = site.scratch.setdefault("public tagger benches", {})
         place = (tagger_sizes(self), tag_set(self), self._words)
-        if place not in benches:
-            benches[place] = Bench(self._modeller())
-        return benches[place]
+        return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
         """What trains it: `how` says how many words are read as the unknown one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from confide.data.corpus.corpora import locate
 from confide.errors import FederationError
@@ -72,13 +72,14 @@ class TextForm:
         folder, digest = base_of(site, self.encoder)
         if digest != self.digest:
             raise Refusal("other-encoder")
-        made: dict[Any, MadeBart] = site.scratch.setdefault("made barts", {})
-        place = (digest, self.decoder_layers, self.dropout)
-        if place not in made:
-            made[place] = made_bart(
-                folder, decoder_layers=self.decoder_layers, dropout=self.dropout
-            )
-        return made[place]
+        layers, dropout = self.decoder_layers, self.dropout
+        return site.once(
+            "made bart",
+            digest,
+            layers,
+            dropout,
+            make=lambda: made_bart(folder, decoder_layers=layers, dropout=dropout),
+        )
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
