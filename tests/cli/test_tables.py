@@ -12,6 +12,7 @@ from rich.table import Table
 
 from confide.cli.tables import compared, scores, sites
 from confide.jobs.comparison import Compared, RunComparison, SideScore
+from confide.runs.result import Result
 from confide.scoring import count_entities, count_relations, relation_scores
 from confide.scoring import scores as entity_scores
 from confide.text.document import Document, Entity
@@ -58,16 +59,15 @@ def test_the_sites_of_a_relation_run(relations: dict[str, Any]) -> None:
     bytes = {"up": {"north": 323}, "down": {"north": 90_000_000}}
     found = {"overall": relations, "sites": {"north": relations}}
     run = {"task": "re", "method": "feded", "scores": found, "bytes": bytes}
-    shown = lines(sites(run))
+    shown = lines(sites(Result.model_validate({"schema": 1, **run})))
     assert "site micro macro examples sent received" in shown
     assert "north 22.2 25.0 4 323 B 90.0 MB" in shown
     assert "all 22.2 25.0 4 323 B 90.0 MB" in shown
 
 
 def test_the_sites_of_a_run_that_says_no_task(entities: dict[str, Any]) -> None:
-    shown = lines(
-        sites({"method": "fedavg", "scores": {"overall": entities, "sites": {"a": entities}}})
-    )
+    scores = {"overall": entities, "sites": {"a": entities}}
+    shown = lines(sites(Result.model_validate({"method": "fedavg", "scores": scores})))
     assert "site strict relaxed sentences sent received" in shown
     assert "a 0.0 100.0 0 – –" in shown
 

@@ -22,6 +22,7 @@ from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
 from confide.jobs.comparison import Compared, RunComparison, SideScore
 from confide.jobs.demo import DemoResult, Example, Mark
+from confide.runs import result as results
 from confide.text.document import Document, Entity
 
 RATES = {
@@ -38,12 +39,14 @@ SCORES = {
     "sentences": 40,
     "malformed": 0,
 }
-RESULT = {
-    "schema": 1,
-    "method": "fedavg",
-    "scores": {"overall": SCORES, "sites": {"north": SCORES, "south": SCORES}},
-    "bytes": {"up": {"north": 1_234_567, "south": 1_200_000}, "down": {"north": 9, "south": 9}},
-}
+RESULT = results.Result.model_validate(
+    {
+        "schema": 1,
+        "method": "fedavg",
+        "scores": {"overall": SCORES, "sites": {"north": SCORES, "south": SCORES}},
+        "bytes": {"up": {"north": 1_234_567, "south": 1_200_000}, "down": {"north": 9, "south": 9}},
+    }
+)
 
 
 class Verb:

@@ -14,6 +14,7 @@ from confide.federation.keys import new_key
 from confide.jobs.comparison import compare
 from confide.jobs.facts import COLUMNS, facts
 from confide.jobs.predict import evaluate, predict
+from confide.report.errorlists import errors_of
 from confide.report.mistakes import errors_view
 from confide.runs.release import release
 from confide.runs.run import RunResult, run
@@ -124,7 +125,7 @@ def test_a_site_keeps_its_worst_bags_and_what_each_counted(done: RunResult) -> N
         own = done.folder / "sites" / site
         errors = json.loads((own / "errors.json").read_text())
         assert (errors["site"], errors["task"]) == (site, "bags")
-        for bag in errors_view(errors).bags:
+        for bag in errors_view(errors_of(errors)).bags:
             assert bag.predicted not in bag.gold
             assert bag.gold or bag.predicted != NO_RELATION
             scores = [sentence.score for sentence in bag.sentences]

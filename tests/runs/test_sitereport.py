@@ -20,6 +20,7 @@ from confide.kinds.entity_report import entity_report
 from confide.kinds.relations.extractor import RelationExtractor
 from confide.kinds.relations.report import relation_report
 from confide.kinds.trained import WORST, Report
+from confide.report.errorlists import errors_of
 from confide.report.mistakes import errors_view
 from confide.runs.sitereport import Home, keep, site_reports
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
@@ -101,9 +102,9 @@ def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_p
         ("n1:T3:T4", "causes", "treats", 0.6),
         ("n2:T3:T4", "causes", NO_RELATION, None),
     ]
-    wrong = errors_view(errors).pairs[1]
-    assert "".join(piece.text for piece in wrong.text) == "Lasix caused a rash."
-    assert [(piece.text, piece.type) for piece in wrong.text if piece.type] == [
+    wrong = errors_view(errors_of(errors)).pairs[1]
+    assert "".join(piece.text for piece in wrong.pieces) == "Lasix caused a rash."
+    assert [(piece.text, piece.type) for piece in wrong.pieces if piece.type] == [
         ("Lasix", "head Drug"), ("rash", "tail Sign"),
     ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 
 from confide.errors import RunError, printable
 from confide.runs.result import first_wrong
+from confide.tasks import USUAL
 from confide.userfiles import MOST_JSON, json_of, text_of
 
 Place = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -128,10 +129,12 @@ class BagErrors(_Errors):
 
 def _task(tree: Any) -> str:
     task = tree.get("task") if isinstance(tree, dict) else None
-    return task if task in ("re", "bags") else "ner"
+    return str(task) if str(task) in _FORMS else USUAL
 
 
 Errors = EntityErrors | RelationErrors | BagErrors
+_FORMS = {"ner": EntityErrors, "re": RelationErrors, "bags": BagErrors}
+"""By task; what says none of these is of the usual one."""
 _ERRORS: TypeAdapter[Errors] = TypeAdapter(
     Annotated[
         Annotated[EntityErrors, Tag("ner")]

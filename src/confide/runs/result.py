@@ -287,7 +287,7 @@ def _check(tree: Any, file: Path) -> None:
             where=str(file),
             fix="upgrade confide, or read it with the version that wrote it",
         )
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise RunError(
             "the run has a task that this confide does not know",
             expected=" or ".join(TASKS),

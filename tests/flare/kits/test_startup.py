@@ -23,7 +23,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from nvflare.fuel.utils.argument_utils import parse_vars
 
-import confide.flare
+import confide.flare.nvidia
 from confide.cli import kit_verbs
 from confide.errors import EngineError, KitError
 from confide.flare.kits import naming, policies, startup
@@ -222,10 +222,14 @@ def test_what_the_engine_says_of_a_failure_is_told(tmp_path, monkeypatch, capsys
 
 
 def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delattr(confide.flare, "authority")
+    for name in ("authority", "founding"):
+        monkeypatch.delattr(confide.flare.nvidia, name)
     monkeypatch.setitem(sys.modules, "confide.flare.nvidia.authority", None)
+    monkeypatch.delitem(sys.modules, "confide.flare.nvidia.founding")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
-        init("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
+        kit_verbs.init("trial", sites=["north"], host="localhost")
+    assert not list(tmp_path.iterdir())
 
 
 # --- a further site -------------------------------------------------------------------------
@@ -505,7 +509,7 @@ def test_the_log_goes_to_one_file_through_our_formatter(founded, tmp_path):
         handler.close()
     text = (tmp_path / "log.txt").read_text()
     assert "Smith" not in text
-    assert "ValueError" in text and "test_kits.py:" in text and 'File "a.py"' in text
+    assert "ValueError" in text and "test_startup.py:" in text and 'File "a.py"' in text
     assert "INFO kit.test: got task assignment: name=fit, id=7" in text
     assert len(text.splitlines()) == 4
 
