@@ -11,9 +11,11 @@ import pytest
 from confide.errors import DataError, KeyFileError, MissingDataError, RunError
 from confide.federation.keys import new_key
 from confide.jobs.predict import evaluate, predict
+from confide.runs import folder
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.runs.release import release
+from confide.runs.result import Result
 from confide.text.document import Document
 from confide.text.formats import read
 from contract.learned import learned
@@ -68,6 +70,18 @@ def test_annotations_of_the_source_are_left_out(model: Path) -> None:
 def test_the_same_file_twice_gets_two_names(model: Path, note: Path) -> None:
     documents = predict(model, [note, note])
     assert len({document.id for document in documents}) == 2
+
+
+def test_the_files_of_a_run_are_read_once(
+    tmp_path: Path, note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = learned(tmp_path, "method=pseudo-complete")  # so that what its sites annotate matters
+    seen: list[str] = []
+    real_load, real_read = folder.load, Result.read
+    monkeypatch.setattr(folder, "load", lambda path: seen.append("settings") or real_load(path))
+    monkeypatch.setattr(Result, "read", lambda path: seen.append("result") or real_read(path))
+    evaluate(apart, [tmp_path / "data" / "site-1" / "test.conll"], site="site-1")
+    assert sorted(seen) == ["result", "settings"]
 
 
 def test_evaluation_is_that_of_the_run(model: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,6 +215,26 @@ class RunFolder:
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         write_of_run(self.path / name, text.encode())
         return self.path / name
+
+
+class HeldFolder(RunFolder):
+    """A run's folder that nobody writes into: settings and result are read once."""
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return super().settings()
+
+    @cached_property
+    def _result(self) -> Result:
+        return super().result()
+
+    def settings(self, *, as_written: bool = False) -> Settings:
+        """As of any folder; taken `as_written` they are read again."""
+        return super().settings(as_written=True) if as_written else self._settings
+
+    def result(self) -> Result:
+        """As of any folder."""
+        return self._result
 
 
 def memory_of(folder: Path, kind: Any) -> Any:

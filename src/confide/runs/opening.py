@@ -14,7 +14,7 @@ from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
 from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
-from confide.runs.folder import RunFolder
+from confide.runs.folder import HeldFolder, RunFolder
 from confide.runs.release import release_task, released
 from confide.settings import Settings, SiteTable, SplitTable
 from confide.tasks import TASKS
@@ -58,15 +58,15 @@ class Models:
 
 def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
     """The models of runs at their selected rounds, or of releases. Raises as `predict` does."""
-    paths = _by_task(_paths(run))
+    folders = _by_task(_paths(run))
     models: dict[str, Any] = {}
     annotated: dict[str, frozenset[str] | None] = {}
     tables: list[SiteTable | SplitTable] = []
-    for task in filter(paths.__contains__, TASKS):
-        others = [path for other, path in paths.items() if other != task]
+    for task in filter(folders.__contains__, TASKS):
+        others = [folder for other, folder in folders.items() if other != task]
         learns = TASKS[task].learns
         models[learns], table, annotated[learns] = _opened(
-            paths[task], site=site, key=key, others=others
+            folders[task], site=site, key=key, others=others
         )
         tables += [] if table is None else [table]
     return Models(
@@ -98,11 +98,12 @@ def _folders(pieces: Sequence[str]) -> list[Path]:
     return []
 
 
-def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
+def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
     """Each model's folder by what it does. Raises RunError where two do the same."""
-    found: dict[str, Path] = {}
+    found: dict[str, HeldFolder] = {}
     for path in paths:
-        task = TASKS[release_task(path) or RunFolder(path).settings().task]
+        folder = HeldFolder(path)
+        task = TASKS[release_task(path) or folder.settings().task]
         if not task.learns:
             raise RunError(
                 "this run pretrained a BART, which annotates nothing by itself",
@@ -112,16 +113,16 @@ def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
         if task.name in found:
             raise RunError(
                 f"two models {task.words.does}",
-                where=f"{found[task.name]} and {path}",
+                where=f"{found[task.name].path} and {path}",
                 expected="one run, or NER_RUN+RE_RUN: one that recognises entities, one for"
                 " the relations between them",
             )
-        found[task.name] = path
+        found[task.name] = folder
     related = [found[n] for n in TASKS if n in found and TASKS[n].learns == "relations"]
     if len(related) > 1:
         raise RunError(
             "one model finds relations and another finds facts: use one of them at a time",
-            where=" and ".join(map(str, related)),
+            where=" and ".join(str(one.path) for one in related),
         )
     if not found:
         raise RunError("there is no run to use", expected="the folder of a run or of a release")
@@ -129,16 +130,15 @@ def _by_task(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _opened(
-    path: Path, *, site: str | None, key: Path | None, others: Sequence[Path]
+    folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
 ) -> tuple[Any, SiteTable | SplitTable | None, frozenset[str] | None]:
     """The model in a folder, the settings' table with the names of the chosen site's files.
 
     And the entity types that this site annotates (`Models.annotated`).
     """
-    if release_task(path):
-        model = released(path)
+    if release_task(folder.path):
+        model = released(folder.path)
         return model, None, frozenset() if model.finds == "entities" and model.apart else None
-    folder = RunFolder(path)
     settings = folder.settings()
     method = method_of(settings)
     if site is not None and any(_only_there(site, folder, other) for other in others):
@@ -180,11 +180,11 @@ def _annotated(
     return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
 
 
-def _only_there(site: str, folder: RunFolder, other: Path) -> bool:
+def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
     """Whether a site is one of the other run and not of this one."""
-    if release_task(other):
+    if release_task(other.path):
         return False
-    here, there = (one.result().data.sites for one in (folder, RunFolder(other)))
+    here, there = (one.result().data.sites for one in (folder, other))
     return site in there and site not in here
 
 
