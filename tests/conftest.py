@@ -23,6 +23,22 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("COLUMNS", None)  # the terminal's width, which xdist sets, is not that of a test
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Groups are held together, or tests that share servers would stop each other's.
+
+    pytest-xdist marks a group's tests in their names; some versions of pytest lose that.
+    """
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    lost = [
+        item.nodeid
+        for item in session.items
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+    ]
+    if lost:
+        pytest.exit(f"this pytest and pytest-xdist lose groups: {lost[0]}", returncode=3)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """One thread for tensors, in tests that have imported torch."""
