@@ -1,6 +1,6 @@
 """Random mutants of the rooms that decide numbers and walls, and which of them the tests kill.
 
-    python benchmarks/mutants/run.py map                       # which test runs which line; once
+    python benchmarks/mutants/run.py map [--only ROOM]         # which test runs which line; once
     python benchmarks/mutants/run.py kill [--count 300] [--seed 1] [--only NAME] [--share 1/2]
 
 A mutant is one small change of one line: a comparison turned, an operator swapped, a number moved
@@ -189,16 +189,22 @@ class Mapper:
         }
 
 
-def make_map() -> None:
-    """Run the tests of the rooms and of their contract once, and keep who runs what."""
+def make_map(only: str) -> None:
+    """Run the tests of the rooms, or of one, and of their contract; add who runs what."""
     mapper = Mapper()
     mapper.coverage.start()
-    rooms = [str(TESTS / name) for name in (*ROOMS, "contract", "wire")]
+    rooms = [str(TESTS / name) for name in ([only] if only else (*ROOMS, "contract", "wire"))]
     pytest.main(["-q", "-m", "not slow", "-p", "no:cacheprovider", *rooms], plugins=[mapper])
     mapper.coverage.stop()
     MAP.parent.mkdir(exist_ok=True)
-    found = {"seconds": mapper.seconds, "lines": mapper.lines()}
-    MAP.write_text(json.dumps(found), encoding="utf-8")
+    held = json.loads(MAP.read_text(encoding="utf-8")) if MAP.exists() else {}
+    lines = held.get("lines", {})
+    for file, found in mapper.lines().items():
+        own = lines.setdefault(file, {})
+        for line, tests in found.items():
+            own[line] = sorted({*own.get(line, []), *tests})
+    seconds = held.get("seconds", {}) | mapper.seconds
+    MAP.write_text(json.dumps({"seconds": seconds, "lines": lines}), encoding="utf-8")
 
 
 # --- killing ------------------------------------------------------------------------------------
@@ -291,13 +297,13 @@ def main() -> None:
     parser.add_argument("what", choices=("map", "kill"))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--only", default="", help="a room; or mutants whose name contains this")
     parser.add_argument("--share", default="1/1", metavar="PART/OF")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.dont_write_bytecode = True
     if given.what == "map":
-        make_map()
+        make_map(given.only)
         return
     import torch  # noqa: F401  imported once, before all forks
     import transformers  # noqa: F401

@@ -132,6 +132,7 @@ ROW = np.zeros((1, 4), np.float32)
         ({"table": ROW, "table?": BITS.astype(np.int64)}, "table? is not a bit for each row"),
         ({"table": ROW, "table?": np.zeros(2, np.uint8)}, "table? is not a bit for each row"),
         ({"table": ROW, "table?": BITS | 1}, "has other rows than"),
+        ({"table": TABLE_64[:2], "table?": BITS | 1}, "has other rows than"),
         ({"table": TABLE_64[:2], "table?": BITS}, "has other rows than"),
         ({"table": TABLE_64[:1, :3], "table?": BITS}, "has other rows than"),
         ({"table": np.zeros((), np.float32), "table?": BITS}, "has other rows than"),

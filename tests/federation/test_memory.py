@@ -64,6 +64,14 @@ def test_a_server_that_resumes_from_an_earlier_round_finds_that_round(store: Mem
     assert turn(store, 3, "a") == 3
 
 
+def test_between_checkpoints_every_step_of_the_round_before_can_be_asked_again(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore(tmp_path / "memory", Memory, every=10)
+    assert [turn(store, *t) for t in [(1, "a"), (1, "b"), (1, "c"), (2, "a")]] == [0, 1, 2, 3]
+    assert turn(store, 1, "b") == 1
+
+
 def test_a_turn_that_changed_nothing_is_found_again_too(store: MemoryStore) -> None:
     turn(store, 0, "a")
     assert store.before(1, "look") == memory(1)

@@ -4,6 +4,7 @@ from hypothesis import given
 
 from confide.errors import DataError
 from confide.scoring import (
+    bootstrap,
     bootstrap_interval,
     count_entities,
     paired_bootstrap,
@@ -92,6 +93,14 @@ class TestPaired:
         first = table((1, 1, 1), (0, 1, 1), (1, 1, 1), (0, 1, 1), times=5)
         second = table((1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1), times=5)
         assert paired_bootstrap(first, second).p > 0.5
+
+    def test_the_chance_is_two_sided_and_never_nothing(self, monkeypatch):
+        """Of nine draws one goes the other way: twice (1 + 1) of (9 + 1)."""
+        one = np.array([[1, 2, 2]] * 9)
+        other = np.array([[2, 2, 2]] * 8 + [[0, 2, 2]])
+        monkeypatch.setattr(bootstrap, "_resampled", lambda *_: iter([[one, other]]))
+        rows = table((1, 1, 1))
+        assert paired_bootstrap(rows, rows, samples=9).p == pytest.approx(2 * 2 / 10)
 
     def test_other_sentences_are_refused(self):
         with pytest.raises(DataError, match="not scored on the same sentences"):

@@ -100,6 +100,12 @@ def test_training_documents_of_held_out_pairs_are_left_out() -> None:
     assert set(pairs_of(kept["train"])) == {("C:a0", "C:b"), ("C:a2", "C:b")}
 
 
+def test_documents_without_the_attribute_share_nothing() -> None:
+    train = [sentence(1, "a", "b"), sentence(2, "c", "d", file="f1")]
+    ((kept,), left_out) = apart([parts(train, [sentence(20, "x", "y")])], "file")
+    assert (kept["train"], left_out) == (train, 0)
+
+
 def test_apart_by_nothing_keeps_everything_and_by_what_nobody_has_is_refused() -> None:
     one = parts([sentence(1, "a", "b")], [sentence(2, "a", "b")])
     assert apart([one], "") == ([one], 0)

@@ -208,6 +208,11 @@ class TestQuantity:
         dealt = partition(many(100), 3, by="quantity", seed=1, shares=[7, 2, 1])
         assert [len(part) for part in dealt.values()] == [70, 20, 10]
 
+    def test_what_is_left_over_goes_where_the_largest_part_was_cut_off(self):
+        """Hamilton's method: 4.5, 3.3 and 2.2 of ten are 5, 3 and 2."""
+        dealt = partition(many(10), 3, by="quantity", seed=1, shares=[4.5, 3.3, 2.2])
+        assert [len(part) for part in dealt.values()] == [5, 3, 2]
+
     def test_no_site_is_left_empty(self):
         dealt = partition(many(20), 5, by="quantity", seed=1, alpha=50)
         assert [len(part) for part in dealt.values()] == [16, 1, 1, 1, 1]
