@@ -1,4 +1,5 @@
 import json
+import statistics
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -61,6 +62,10 @@ class TestVerdict:
         found = conclude(measured(slowly, noise=0.025, seed=seed), name="x")
         assert found.verdict == "cannot tell"
         assert found.low < 0.01 < found.high
+
+    def test_the_deviation_is_that_of_a_sample(self) -> None:
+        for point in conclude(measured(rising, noise=0.004), name="x").points:
+            assert point.deviation == pytest.approx(statistics.stdev(point.seeds))
 
     def test_a_decline_is_flat(self):
         found = conclude(measured(lambda size: 0.8 - size / 40_000, noise=0.002), name="x")

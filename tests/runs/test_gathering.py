@@ -113,9 +113,12 @@ def test_only_what_is_missing_is_held_out(tmp_path: Path) -> None:
 def test_a_tiny_site_keeps_something_to_train_on(tmp_path: Path, count: int) -> None:
     write_conll(tmp_path / "train.conll", sentences("north", "train", count))
     text = (tmp_path / "train.conll").read_text()
-    (spec,) = gathered(tmp_path, one_site(tmp_path, text)).specs
-    assert len(spec.train) >= 1
-    assert len(spec.train) + len(spec.dev) + len(spec.test) == count
+    settings = one_site(tmp_path, text)
+    half = settings.data.model_copy(update={"test_share": 0.5, "dev_share": 0.5})
+    for data in (settings.data, half):
+        (spec,) = gathered(tmp_path, settings.model_copy(update={"data": data})).specs
+        assert len(spec.train) >= 1
+        assert len(spec.train) + len(spec.dev) + len(spec.test) == count
 
 
 # --- tags ----------------------------------------------------------------------------------------
