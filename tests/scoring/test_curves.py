@@ -57,6 +57,14 @@ def test_least_squares_against_a_finer_search():
     assert error(found) <= best + 1e-6
 
 
+def test_a_curve_that_would_pass_one_is_the_best_of_those_that_reach_it():
+    f1 = np.array([0.2, 0.5, 0.75, 0.93, 0.99])
+    found = fit_curve(SIZES, f1.tolist())
+    x = (np.array(SIZES) / 1000) ** -found.exponent
+    assert found.ceiling == 1
+    assert found.shortfall == pytest.approx(((1 - f1) @ x) / (x @ x))
+
+
 def test_a_falling_curve_is_flat():
     found = fit_curve(SIZES, [0.7, 0.68, 0.69, 0.66, 0.65])
     assert found.shortfall == 0

@@ -96,6 +96,9 @@ class TestBySentence:
         assert [entity.fragments for entity in first.entities] == [((10, 14),)]
         assert [entity.fragments for entity in second.entities] == [((0, 2),)]
         assert first.text + second.text == whole.text
+        assert [(one.start, one.end) for one in (*first.sentences, *second.sentences)] == [
+            (0, 12), (0, 12),
+        ]  # fmt: skip
 
     def test_the_prediction_is_cut_as_gold_is(self):
         whole = document(("Drug", 13, 14), sentences=sentences(0, 12, 24))
