@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from hypothesis import given
 
@@ -99,6 +100,13 @@ class TestBySentence:
         assert [(one.start, one.end) for one in (*first.sentences, *second.sentences)] == [
             (0, 12), (0, 12),
         ]  # fmt: skip
+
+    def test_words_go_with_their_sentence(self):
+        bare = document(sentences=sentences(0, 12, 24))
+        worded = replace(bare.sentences[1], tokens=((12, 15), (16, 24)))
+        whole = replace(bare, sentences=(bare.sentences[0], worded))
+        (_, second), _ = by_sentence([whole], [whole])
+        assert second.sentences[0].tokens == ((0, 3), (4, 12))
 
     def test_the_prediction_is_cut_as_gold_is(self):
         whole = document(("Drug", 13, 14), sentences=sentences(0, 12, 24))
