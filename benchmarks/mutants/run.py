@@ -65,7 +65,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """What tells it from the others, as long as the file is the same."""
-        return f"{self.path}:{self.line}: {self.before} -> {self.after}"
+        return f"{self.path}:{self.line}+{self.start}: {self.before} -> {self.after}"
 
     def put(self, tree: Path) -> None:
         """Write the file with this change below `tree`."""
