@@ -14,14 +14,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "golden"))  # what cuts corpora
 
 from shrinking import shrink
 
+from confide.kinds import KINDS as EVERY
+from confide.kinds import ON_PUBLIC
+from confide.kinds.protocol import Kind
 from confide.methods import METHODS
-from confide.settings import load
+from confide.settings import REFERENCES, load
 
 NCBI = """
 [data]
@@ -79,6 +83,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "select.by=likelihood",
     ),
 }
+READER = ("bags.reader=encoder", "training.optimiser=adamw", "training.learning_rate=1e-4")
 ADAM = ("training.optimiser=adam", "training.learning_rate=1e-3", "rounds=30", "select.every=10")
 
 
@@ -93,20 +98,37 @@ def main() -> None:
     kept = given.out / "measured.jsonl"
     lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     done = {json.loads(line)["pair"] for line in lines}
-    for name, pair in METHODS.items():
+    for name, kind, own in cells():
         if given.only not in name or name in done:
             continue
-        if pair.kind.name == "lightner" and not given.bart:
+        if kind.name == "lightner" and not given.bart:
             print(f"{name}: needs --bart")
             continue
-        settings = given.out / f"{pair.task}.toml"
-        settings.write_text(f'task = "{pair.task}"\n{SETTINGS[pair.task]}', encoding="utf-8")
+        settings = given.out / f"{kind.task}.toml"
+        settings.write_text(f'task = "{kind.task}"\n{SETTINGS[kind.task]}', encoding="utf-8")
         shrink(load(settings), data, given.out / "data")
+        own += [f"lightner.bart={given.bart}"] if kind.name == "lightner" else []
+        print(once(name, settings, own, given.out), flush=True)
+
+
+def cells() -> Iterator[tuple[str, Kind, list[str]]]:
+    """Every pair, that of bags a second time with an encoder, and the references of every kind."""
+    for name, pair in METHODS.items():
         own = [f"method={pair.method}", *SMALL, *KINDS[pair.kind.name]]
         own += ["public.share=0.2"] if pair.public and pair.task == "ner" else []
         own += ADAM if pair.method == "fedner" else ()
-        own += [f"lightner.bart={given.bart}"] if pair.kind.name == "lightner" else []
-        print(once(name, settings, own, given.out), flush=True)
+        yield name, pair.kind, own
+        if pair.kind.name == "bags":
+            yield f"{name}-encoder", pair.kind, [*own, *READER]
+    for reference in REFERENCES:
+        for kind in EVERY.values():
+            public = hasattr(ON_PUBLIC[kind.name], "Public")
+            if reference == "public-only" and not public:
+                continue
+            own = [f"method={reference}", *SMALL, *KINDS[kind.name]]
+            if reference == "public-only":
+                own += ["base=feded", *(["public.share=0.2"] if kind.task == "ner" else [])]
+            yield f"{reference}-{kind.name}", kind, own
 
 
 def once(name: str, settings: Path, overrides: list[str], out: Path) -> str:
