@@ -129,12 +129,12 @@ class BagErrors(_Errors):
 
 def _task(tree: Any) -> str:
     task = tree.get("task") if isinstance(tree, dict) else None
-    return str(task) if str(task) in _FORMS else USUAL
+    return str(task) if str(task) in _TAGS else USUAL
 
 
 Errors = EntityErrors | RelationErrors | BagErrors
-_FORMS = {"ner": EntityErrors, "re": RelationErrors, "bags": BagErrors}
-"""By task; what says none of these is of the usual one."""
+_TAGS = frozenset({"ner", "re", "bags"})
+"""Tasks with a list of errors; what names none of these is of the usual one."""
 _ERRORS: TypeAdapter[Errors] = TypeAdapter(
     Annotated[
         Annotated[EntityErrors, Tag("ner")]

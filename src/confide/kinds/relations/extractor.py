@@ -65,13 +65,11 @@ class RelationExtractor:
     ) -> dict[str, list[dict[str, Any]]]:
         """How much each of the `pairs` counts in training, those that help the others first."""
         found = candidates(documents, self.rules).examples
-        order = np.argsort(-weights_S, kind="stable").tolist()
-        return {
-            "pairs": [
-                weighted_pair(documents[one.document].id, one, float(weights_S[row]))
-                for row, one in ((row, found[row]) for row in order)
-            ]
-        }
+        pairs = [
+            weighted_pair(documents[one.document].id, one, weight)
+            for one, weight in zip(found, weights_S.tolist(), strict=True)
+        ]
+        return {"pairs": sorted(pairs, key=lambda pair: -pair["weight"])}
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """Of each example, the probability of every class."""
