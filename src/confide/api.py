@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import compare
     from confide.jobs.demo import demo
     from confide.jobs.facts import facts
+    from confide.jobs.home import home
     from confide.jobs.initialise import init
     from confide.jobs.predict import evaluate, predict
     from confide.jobs.pretrain import pretrain
@@ -45,6 +46,7 @@ __all__ = [
     "evaluate",
     "export_delta",
     "facts",
+    "home",
     "import_delta",
     "init",
     "label",
@@ -75,6 +77,7 @@ _HOME = {
     "evaluate": "confide.jobs.predict",
     "export_delta": "confide.jobs.pretrain.delta",
     "facts": "confide.jobs.facts",
+    "home": "confide.jobs.home",
     "import_delta": "confide.jobs.pretrain.delta",
     "init": "confide.jobs.initialise",
     "label": "confide.data.corpus.labelling",

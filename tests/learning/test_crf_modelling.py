@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,14 @@ from confide.data.batches.encoding import TagScheme
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.errors import DataError
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit, split_loss
+from confide.learning.crf_modelling import CrfModeller, EncodedSplit
 from confide.learning.fit import fit
 from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
 from confide.learning.weights import arrays
 from confide.models import tagger
+from confide.models.crf import negative_log_likelihood
 from confide.models.tagger import Tagger, TaggerSizes
 from learning.corpora import Tiny, tiny
 
@@ -120,11 +123,58 @@ def test_the_two_losses_add_up_to_the_taggers() -> None:
     model = made.initial(3).eval()
     batch = batch_of(encoded.encoded, np.arange(20))
     with torch.no_grad():
-        source, target = split_loss(model, batch, encoded)
+        source, target = made.split_loss(model(batch), model, batch, encoded=encoded)
         whole = tagger.loss(model, batch)
     torch.testing.assert_close(source + target, whole, rtol=1e-5, atol=1e-4)
     assert (source > 0).all()
     assert (target > 0).all()
+
+
+def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() -> None:
+    """The loss is that of all tag paths that agree with the site's own entities, by enumeration."""
+    _, made, encoded = ready()
+    opened = replace(made, open=True)
+    model = made.initial(3).eval()
+    for row in range(len(encoded)):
+        if encoded.encoded.lengths_S[row] > 3:
+            continue
+        batch = batch_of(encoded.encoded, np.array([row]))
+        with torch.no_grad():
+            emissions, scores = model(batch), model.crf.scores()
+            parts = opened.split_loss(emissions, model, batch, encoded=encoded)
+        here = slice(*encoded.encoded.tokens_from_S1[row : row + 2])
+        tags, own = encoded.encoded.tags_N[here].tolist(), encoded.source_N[here].tolist()
+        lengths = batch.lengths_B
+        everything = [range(len(made.tags))] * len(tags)
+        opening = np.flatnonzero(encoded.open_Y).tolist()
+        of_own = [[tag] if tag and mine else opening for tag, mine in zip(tags, own, strict=True)]
+        of_both = [[tag] if tag else opening for tag in tags]
+        sums = [
+            torch.stack(
+                [
+                    -negative_log_likelihood(
+                        emissions, scores, tags_BL=torch.tensor([path]), lengths_B=lengths
+                    )[0]
+                    for path in itertools.product(*allowed)
+                ]
+            ).logsumexp(0)
+            for allowed in (everything, of_own, of_both)
+        ]
+        wanted = (sums[0] - sums[1], sums[1] - sums[2])
+        for part, value in zip(parts, wanted, strict=True):
+            torch.testing.assert_close(part[0], value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_site_that_annotates_all_types_learns_the_same_whether_open_or_closed() -> None:
+    _, made, encoded = ready()
+    everything = replace(encoded, open_Y=np.arange(len(made.tags)) == 0)
+    closed, opened = made.initial(1), made.initial(1)
+    report = run(made, closed, everything)
+    assert run(replace(made, open=True), opened, everything).loss == report.loss
+    for name, value in arrays(opened).items():
+        assert np.array_equal(value, arrays(closed)[name])
+    other = made.initial(1)
+    assert run(replace(made, open=True), other, encoded).loss < report.loss
 
 
 def test_weights_find_their_rows() -> None:
@@ -155,15 +205,18 @@ def test_slopes_equal_a_loop_over_rows() -> None:
     model.eval()
     for row in range(0, 60, 3):
         batch = batch_of(encoded.encoded, np.array([row]))
-        for part, have in zip(split_loss(model, batch, encoded), found, strict=True):
+        for part, have in zip(
+            made.split_loss(model(batch), model, batch, encoded=encoded), found, strict=True
+        ):
             weight = model.crf.linear.weight
             (wanted,) = torch.autograd.grad(part.sum(), weight, retain_graph=True)
             np.testing.assert_allclose(have[row], wanted.flatten().numpy(), atol=1e-5)
     own = made.annotated(encoded.encoded, [[(3, 4, "Drug")]] * 60, source=BOTH)
     only = made.slopes(model, own)
     assert not only.target_SG.any()
-    whole, _ = split_loss(model, batch_of(own.encoded, np.array([5])), own)
-    nll = tagger.loss(model, batch_of(own.encoded, np.array([5])))
+    one = batch_of(own.encoded, np.array([5]))
+    whole, _ = made.split_loss(model(one), model, one, encoded=own)
+    nll = tagger.loss(model, one)
     torch.testing.assert_close(whole, nll, rtol=1e-5, atol=1e-4)
 
 

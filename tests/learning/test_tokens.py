@@ -199,15 +199,42 @@ def test_the_two_losses_add_up_and_weights_of_one_change_nothing(bert: Path) -> 
     first, second = arrays(model), arrays(again)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     with torch.no_grad():
-        source, target = split_loss(
-            model, token_batch(encoded.text, np.arange(5), annotated=encoded)
-        )
+        batch = token_batch(encoded.text, np.arange(5), annotated=encoded)
+        source, target = split_loss(model(batch), batch)
         everything = made.annotated(encoded.text, SPANS, source=BOTH)
         batch = token_batch(encoded.text, np.arange(5), annotated=everything)
-        whole, nothing = split_loss(model, batch)
+        whole, nothing = split_loss(model(batch), batch)
     torch.testing.assert_close(source + target, whole)
     assert (target > 0).all()
     assert not nothing.any()
+
+
+def test_open_words_may_be_of_a_type_that_the_site_lacks(bert: Path) -> None:
+    made = modeller(bert, dropout=0.0)
+    model, encoded, _ = fitted(made, epochs=1)
+    batch = token_batch(encoded.text, np.arange(5), annotated=encoded)
+    with torch.no_grad():
+        logits = model(batch)
+        source, target = split_loss(logits, batch, open_Y=torch.from_numpy(encoded.open_Y))
+    tags = made.tags.tags
+    lacked = [n for n, name in enumerate(tags) if name == "O" or not name.endswith("drug")]
+    assert encoded.open_Y.nonzero()[0].tolist() == lacked
+    wanted = np.zeros((5, 2))
+    chances = logits.softmax(2).double().numpy()
+    for row, length in enumerate(batch.lengths_B.tolist()):
+        for t in range(length):
+            tag = int(batch.tags_BL[row, t])
+            opened = chances[row, t, lacked].sum()
+            if not tag:
+                wanted[row, 0] -= np.log(opened)
+            elif batch.source_BL[row, t]:
+                wanted[row, 0] -= np.log(chances[row, t, tag])
+            else:
+                wanted[row] -= [np.log(opened), np.log(chances[row, t, tag] / opened)]
+    np.testing.assert_allclose(source.numpy(), wanted[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(target.numpy(), wanted[:, 1], rtol=1e-4)
+    closed, opened_report = (fitted(replace(made, open=way), epochs=1)[2] for way in (False, True))
+    assert opened_report.loss < closed.loss
 
 
 def test_weights_find_their_rows(bert: Path) -> None:
@@ -244,7 +271,7 @@ def test_slopes_equal_a_loop_over_rows(bert: Path) -> None:
     model.eval()
     for row in range(40):
         batch = token_batch(encoded.text, np.array([row]), annotated=encoded)
-        for part, have in zip(split_loss(model, batch), found, strict=True):
+        for part, have in zip(split_loss(model(batch), batch), found, strict=True):
             (wanted,) = torch.autograd.grad(part.sum(), model.tag.weight, retain_graph=True)
             np.testing.assert_allclose(have[row], wanted.flatten().numpy(), atol=1e-5)
     assert found.source_SG.dtype == np.float32

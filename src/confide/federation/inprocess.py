@@ -48,6 +48,25 @@ class SiteSpec:
         return sum(len(document.text) for document in self.train)
 
 
+def site_of(spec: SiteSpec, scratch: dict[Hashable, Any]) -> Site:
+    """The site itself; sites of one process share `scratch`."""
+    return Site(
+        name=spec.name,
+        train=spec.train,
+        dev=spec.dev,
+        test=spec.test,
+        key_file=spec.key_file,
+        vectors=spec.vectors,
+        context=spec.context,
+        tag_scheme=spec.tag_scheme,
+        knows=spec.knows,
+        test_knows=spec.test_knows,
+        guards=spec.guards,
+        remote=spec.remote,
+        scratch=scratch,
+    )
+
+
 @dataclass(frozen=True)
 class Hosting:
     """What every site of a run has in common: the method's steps and memory, and the seed.
@@ -63,23 +82,8 @@ class Hosting:
 
     def host(self, spec: SiteSpec, scratch: dict[Hashable, Any]) -> SiteHost:
         """A site, ready to answer."""
-        site = Site(
-            name=spec.name,
-            train=spec.train,
-            dev=spec.dev,
-            test=spec.test,
-            key_file=spec.key_file,
-            vectors=spec.vectors,
-            context=spec.context,
-            tag_scheme=spec.tag_scheme,
-            knows=spec.knows,
-            test_knows=spec.test_knows,
-            guards=spec.guards,
-            remote=spec.remote,
-            scratch=scratch,
-        )
         return SiteHost(
-            site,
+            site_of(spec, scratch),
             self.steps,
             memory=MemoryStore(
                 spec.folder / "memory", self.memory, every=self.every, last=self.last

@@ -24,6 +24,10 @@ class How:
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
     round: int = carries("the round, for what changes on the way")
     proximal: float = carries("how strongly training is held to where it began", start=float)
+    outside: str = carries(
+        "closed: a token outside its entities has no type; open: it may have one that it lacks",
+        start=lambda: "closed",
+    )
 
     @property
     def steps(self) -> Optimiser:
@@ -56,4 +60,5 @@ def how_of(run: RunSettings, round: int) -> How:
         word_dropout=own.word_dropout,
         vectors=round == 1,
         round=round,
+        outside=own.outside,
     )

@@ -22,7 +22,7 @@ from confide.data.batches.encoding import Bools, Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
 from confide.data.batches.vocabulary import How, Vocabulary
-from confide.learning.fit import FitReport, fit, train
+from confide.learning.fit import FitReport, train
 from confide.learning.gradients import Arrays, gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
@@ -34,6 +34,7 @@ from confide.models import tagger
 from confide.models.chain_rule import token_losses
 from confide.models.crf import negative_log_likelihood
 from confide.models.marginals import log_marginals
+from confide.models.partial import allowed_tags, partial_loss
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
 
@@ -42,10 +43,14 @@ _PER_BATCH = 4096  # padded tokens that are read at once
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """A text with its tags; `source_N` is false where another model found an entity."""
+    """A text with its tags; `source_N` is false where another model found an entity.
+
+    `open_Y`: the tags that a token outside all entities may have as far as the site knows.
+    """
 
     encoded: Encoded
     source_N: Bools
+    open_Y: Bools
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -56,7 +61,9 @@ class CrfModeller:
     """Makes taggers of one form: `EntityModeller[Encoded, EncodedSplit]`.
 
     `words`, `characters`, `how`, `max_tokens` and `max_characters` as `data.encoding.encode` takes
-    them, `word_dropout` as `learning.fit.fit`. `sizes.tags` counts the tags of `tags`.
+    them, `word_dropout` as `learning.fit.fit`. `sizes.tags` counts the tags of `tags`. `open`:
+    a token outside all entities may also have a tag of the types that the site lacks, and what is
+    learnt is the likelihood of all paths that its annotation allows (`models.partial`).
     """
 
     sizes: TaggerSizes
@@ -67,6 +74,7 @@ class CrfModeller:
     max_tokens: int = 512
     max_characters: int = 40
     word_dropout: float = 0.05
+    open: bool = False
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -99,7 +107,7 @@ class CrfModeller:
         found = annotation(
             text.windows, spans, examples=text.examples, tags=self.tags, source=source
         )
-        return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N)
+        return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
     def find(self, model: nn.Module, text: Encoded) -> list[list[FoundSpan]]:
         """As `learning.predict.predict_spans`: confidences are the CRF's exact probabilities."""
@@ -119,26 +127,15 @@ class CrfModeller:
         """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
 
         A row's loss is its weight times that of its source tokens, and that of its target tokens.
-        Where every weight is 1 this is `learning.fit.fit`, to the bit. Raises DataError where there
-        is no row.
+        Raises DataError where there is no row.
         """
         own = _tagger(model)
-        if weights_S is None or (weights_S == 1.0).all():
-            return fit(
-                own,
-                encoded.encoded,
-                epochs=epochs,
-                batch_size=batch_size,
-                optimiser=optimiser,
-                seed=seed,
-                word_dropout=self.word_dropout,
-            )
 
         def loss(batch: TaggerBatch) -> Tensor:
-            weights_B = torch.from_numpy(weights_S[batch.windows_B])
-            if (weights_B == 1.0).all():
-                return tagger.loss(own, batch)
-            source_B, target_B = split_loss(own, batch, encoded)
+            weights_B = None if weights_S is None else torch.from_numpy(weights_S[batch.windows_B])
+            if weights_B is None or (weights_B == 1.0).all():
+                return self._loss(own, batch, encoded)
+            source_B, target_B = self.split_loss(own(batch), own, batch, encoded=encoded)
             return weights_B * source_B + target_B
 
         def batches(seed: int) -> Iterator[TaggerBatch]:
@@ -154,7 +151,7 @@ class CrfModeller:
         """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
         own, dropped = _tagger(model), self.word_dropout
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
-        return gradients(own, lambda: tagger.loss(own, batch), seed=seed, clip=clip)
+        return gradients(own, lambda: self._loss(own, batch, encoded), seed=seed, clip=clip)
 
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""
@@ -215,35 +212,65 @@ class CrfModeller:
         was_training = own.training
         own.eval()
         for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
-            source_BG, target_BG = _batch_slopes(own, batch, encoded)
+            source_BG, target_BG = self._batch_slopes(own, batch, encoded)
             source_SG[batch.windows_B] = source_BG.numpy()
             target_SG[batch.windows_B] = target_BG.numpy()
         own.train(was_training)
         return Slopes(source_SG, target_SG)
 
+    def _loss(self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:
+        """loss_B of a batch's rows, each counting once."""
+        if not self._opened(encoded):
+            return tagger.loss(model, batch)
+        allowed_BLY = allowed_tags(batch.tags_BL, torch.from_numpy(encoded.open_Y))
+        return _partial(model(batch), model, batch, allowed_BLY, torch.ones_like(allowed_BLY))
 
-def split_loss(model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> tuple[Tensor, Tensor]:
-    """source_B and target_B: each row's loss, of its source tokens and of its target tokens."""
-    return _split(model(batch), model, batch, encoded=encoded)
+    def split_loss(
+        self, emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, *, encoded: EncodedSplit
+    ) -> tuple[Tensor, Tensor]:
+        """source_B and target_B: each row's loss, of its source tokens and of its target tokens.
+
+        Where outside is open, target is what another model found given the site's own annotation.
+        """
+        source_BL = torch.from_numpy(
+            of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
+        )
+        if not self._opened(encoded):
+            losses_BL = token_losses(
+                emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+            )
+            return parted(losses_BL, source_BL)
+        open_Y = torch.from_numpy(encoded.open_Y)
+        both_BLY = allowed_tags(batch.tags_BL, open_Y)
+        own_BLY = allowed_tags(batch.tags_BL.masked_fill(~source_BL, 0), open_Y)
+        return (
+            _partial(emissions_BLY, model, batch, own_BLY, torch.ones_like(own_BLY)),
+            _partial(emissions_BLY, model, batch, both_BLY, own_BLY),
+        )
+
+    def _batch_slopes(
+        self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit
+    ) -> tuple[Tensor, Tensor]:
+        def losses(emissions_BLY: Tensor) -> tuple[Tensor, Tensor]:
+            return self.split_loss(emissions_BLY, model, batch, encoded=encoded)
+
+        return last_layer_slopes(model.crf.linear, lambda: model(batch), losses=losses)
+
+    def _opened(self, encoded: EncodedSplit) -> bool:
+        """Whether a token outside all entities may have any tag but `O`."""
+        return self.open and bool(encoded.open_Y[1:].any())
 
 
-def _split(
-    emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, *, encoded: EncodedSplit
-) -> tuple[Tensor, Tensor]:
-    losses_BL = token_losses(
-        emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+def _partial(
+    emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, inner_BLY: Tensor, outer_BLY: Tensor
+) -> Tensor:
+    return partial_loss(
+        emissions_BLY,
+        model.crf.scores(),
+        inner_BLY=inner_BLY,
+        outer_BLY=outer_BLY,
+        lengths_B=batch.lengths_B,
     )
-    own_BL = of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
-    return parted(losses_BL, torch.from_numpy(own_BL))
-
-
-def _batch_slopes(
-    model: Tagger, batch: TaggerBatch, encoded: EncodedSplit
-) -> tuple[Tensor, Tensor]:
-    def losses(emissions_BLY: Tensor) -> tuple[Tensor, Tensor]:
-        return _split(emissions_BLY, model, batch, encoded=encoded)
-
-    return last_layer_slopes(model.crf.linear, lambda: model(batch), losses=losses)
 
 
 def _marginals(model: Tagger, batch: TaggerBatch, emissions_BLY: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by
 from confide.learning.windows import joined
 from confide.models.crf import Scores
+from confide.models.partial import allowed_tags, partial_word_losses
 from confide.models.products import widen
 from confide.models.tokens import (
     TokenClassifier,
@@ -79,11 +80,14 @@ class TokenForm:
 class TokenModeller:
     """Makes classifiers of one form out of one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
-    Raises SettingsError where the encoder reads fewer pieces than the form says.
+    `open`: a word outside all entities may also have a tag of the types that the site lacks
+    (`models.partial`). Raises SettingsError where the encoder reads fewer pieces than the form
+    says.
     """
 
     encoder: FrozenEncoder
     form: TokenForm
+    open: bool = False
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -163,9 +167,10 @@ class TokenModeller:
         Meanwhile the model reads no pieces but those of this text, as in `fit_relations`. Raises
         DataError where there is no row.
         """
+        open_Y = self._open(encoded)
 
         def loss(batch: TokenBatch) -> Tensor:
-            source_B, target_B = split_loss(model, batch)
+            source_B, target_B = split_loss(model(batch), batch, open_Y=open_Y)
             if weights_S is not None:
                 source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
             return source_B + target_B
@@ -220,7 +225,13 @@ class TokenModeller:
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
         batch = token_batch(encoded.text, rows_B, annotated=encoded)
-        return gradients(model, lambda: _both(model, batch), seed=seed, clip=clip)
+        open_Y = self._open(encoded)
+
+        def loss() -> Tensor:
+            source_B, target_B = split_loss(model(batch), batch, open_Y=open_Y)
+            return source_B + target_B
+
+        return gradients(model, loss, seed=seed, clip=clip)
 
     def slopes(self, model: nn.Module, encoded: EncodedTokens) -> Slopes:
         """The gradients of each row's two losses by the last layer's weight, without dropout."""
@@ -230,11 +241,12 @@ class TokenModeller:
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         was_training = model.training
         model.eval()
+        open_Y = self._open(encoded)
         batches = predict_token_batches(
             encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
         )
         for batch in batches:
-            source_BG, target_BG = _batch_slopes(model, linear, batch)
+            source_BG, target_BG = _batch_slopes(model, linear, batch, open_Y)
             source_SG[batch.rows_B] = source_BG.numpy()
             target_SG[batch.rows_B] = target_BG.numpy()
         model.train(was_training)
@@ -244,6 +256,11 @@ class TokenModeller:
     def _scores(self) -> Scores:
         moves, starts, ends = (torch.from_numpy(part) for part in self.tags.rules)
         return path_scores((moves, starts, ends))
+
+    def _open(self, encoded: EncodedTokens) -> Tensor | None:
+        """The tags that a word outside all entities may have; None: `O` alone."""
+        opened = self.open and encoded.open_Y[1:].any()
+        return torch.from_numpy(encoded.open_Y) if opened else None
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return pieces_of_words(self.encoder.loaded.tokenizer, sentences)
@@ -275,19 +292,31 @@ def _train(
         )
 
 
-def split_loss(model: nn.Module, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """source_B and target_B: each row's loss, of its source words and of its target words."""
-    return parted(word_losses(model(batch), batch), batch.source_BL)
+def split_loss(
+    logits_BLY: Tensor, batch: TokenBatch, *, open_Y: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """source_B and target_B: each row's loss, of its source words and of its target words.
 
-
-def _both(model: nn.Module, batch: TokenBatch) -> Tensor:
-    source_B, target_B = split_loss(model, batch)
-    return source_B + target_B
-
-
-def _batch_slopes(model: nn.Module, linear: nn.Linear, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    def losses(logits_BLY: Tensor) -> tuple[Tensor, Tensor]:
+    `open_Y`: the tags that a word outside all entities may have. Then the target is what another
+    model found given the site's own annotation.
+    """
+    if open_Y is None:
         return parted(word_losses(logits_BLY, batch), batch.source_BL)
+    both_BLY = allowed_tags(batch.tags_BL, open_Y)
+    own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), open_Y)
+    all_BLY = torch.ones_like(own_BLY)
+    source_BL, target_BL = (
+        partial_word_losses(logits_BLY, inner_BLY=inner, outer_BLY=outer, lengths_B=batch.lengths_B)
+        for inner, outer in ((own_BLY, all_BLY), (both_BLY, own_BLY))
+    )
+    return source_BL.sum(1), target_BL.sum(1)
+
+
+def _batch_slopes(
+    model: nn.Module, linear: nn.Linear, batch: TokenBatch, open_Y: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    def losses(logits_BLY: Tensor) -> tuple[Tensor, Tensor]:
+        return split_loss(logits_BLY, batch, open_Y=open_Y)
 
     return last_layer_slopes(linear, lambda: model(batch), losses=losses)
 

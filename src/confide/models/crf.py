@@ -105,7 +105,31 @@ def negative_log_likelihood(
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
-class _NegativeLogLikelihood(torch.autograd.Function):
+class CRFLoss(torch.autograd.Function):
+    """A loss whose gradient is the surplus that the model expects of each tag and move.
+
+    `forward` takes emissions, the three scores and two tensors more. It saves the surplus of each
+    tag (BLY) and of each move (B, YY) and the place of each last token (B), and `ctx.kind`, the
+    emissions' type.
+    """
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient by the emissions and by the three scores."""
+        surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
+        weight_B = gradient_B.double()
+        surplus_BLY = surplus_BLY * weight_B[:, None, None]
+        tags = surplus_BLY.shape[2]
+        by_scores = (
+            (weight_B @ surplus_moves_BM).view(tags, tags),
+            surplus_BLY[:, 0].sum(0),
+            surplus_BLY[torch.arange(len(last_B)), last_B].sum(0),
+        )
+        return surplus_BLY.to(ctx.kind), *(g.to(ctx.kind) for g in by_scores), None, None
+
+
+class _NegativeLogLikelihood(CRFLoss):
     """The gradient of the loss is what the model expects minus what is there."""
 
     @staticmethod
@@ -133,20 +157,6 @@ class _NegativeLogLikelihood(torch.autograd.Function):
             last_B,
         )
         return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
-        weight_B = gradient_B.double()
-        surplus_BLY = surplus_BLY * weight_B[:, None, None]
-        tags = surplus_BLY.shape[2]
-        by_scores = (
-            (weight_B @ surplus_moves_BM).view(tags, tags),
-            surplus_BLY[:, 0].sum(0),
-            surplus_BLY[torch.arange(len(last_B)), last_B].sum(0),
-        )
-        return surplus_BLY.to(ctx.kind), *(g.to(ctx.kind) for g in by_scores), None, None
 
 
 def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
 from confide.federation.checkpoints import CheckpointStore
-from confide.federation.files import private_folder, write_of_run
+from confide.federation.files import inside, plain_name, private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
@@ -46,6 +46,10 @@ class RunFolder:
     def sites(self) -> Path:
         """The folder that holds each site's own folder."""
         return self.path / "sites"
+
+    def home(self, site: str) -> Path:
+        """What a site keeps for itself after the run (`confide.runs.athome`)."""
+        return inside(self.sites, plain_name(site, "site"), "home")
 
     def part(self, name: str) -> Path:
         """Where checkpoints and ledger of one federation lie: here, or below `alone`."""

@@ -14,6 +14,7 @@ from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
 from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
+from confide.runs.athome import kept_at_home
 from confide.runs.folder import HeldFolder, RunFolder
 from confide.runs.release import release_task, released
 from confide.settings import Settings, SiteTable, SplitTable
@@ -147,12 +148,15 @@ def _opened(
     own = next((table for table in settings.site if table.name == site), None)
     secret = key or (Path(own.key) if own and own.key else folder.key_file(settings))
     try:
-        model = method(settings).extractor(
-            state,
-            memory,
-            key=read_key(secret) if method.keyed else None,
-            encoder=own.context if own else None,
-        )
+        secrets: Any = {
+            "key": read_key(secret) if method.keyed else None,
+            "encoder": own.context if own else None,
+        }
+        if (weights := kept_at_home(folder, site)) is not None:
+            form, _ = method(settings).model(state, memory)
+            model = form.extractor(weights, **secrets)
+        else:
+            model = method(settings).extractor(state, memory, **secrets)
     except LockedKeyError:
         raise
     except KeyFileError as error:

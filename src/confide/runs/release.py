@@ -19,6 +19,7 @@ from confide.kinds import KINDS
 from confide.kinds.protocol import Kind
 from confide.kinds.releases import Holders
 from confide.methods import method_of
+from confide.runs.athome import kept_at_home
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.settings import Settings
@@ -43,6 +44,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
             raise RunError("there is a release in this folder already", where=where)
     method = method_of(settings)
     form, weights = method(settings).model(*folder.trained(method, site))
+    weights = kept_at_home(folder, site) or weights
 
     def find() -> Sequence[SiteSpec]:
         gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))

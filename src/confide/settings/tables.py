@@ -146,7 +146,12 @@ class PublicTable(Table):
 
 
 class TrainingTable(Table):
-    """One site's training within a round. The learning rate is multiplied by `decay` per round."""
+    """One site's training within a round. The learning rate is multiplied by `decay` per round.
+
+    `outside`: what a tagger learns of a token outside a site's own entities where the site
+    annotates some of the types only: that it is outside all of them (`closed`), or that it may be
+    of a type that the site lacks (`open`).
+    """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.015
@@ -157,6 +162,7 @@ class TrainingTable(Table):
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     batch_size: Positive = 10
     local_epochs: Positive = 10
+    outside: Literal["closed", "open"] = "closed"
 
 
 class VocabularyTable(Table):

@@ -3,7 +3,7 @@
 A token of an entity that a site annotated itself, or of no entity, is of the source loss; one of an
 entity that another model found is of the target loss (Wang et al. 2023, Eq. 6 to 9).
 
-Shapes: N tokens of all windows, S windows, B windows of a batch, L tokens.
+Shapes: N tokens of all windows, S windows, B windows of a batch, L tokens, Y tags.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from confide.errors import DataError
 
 
 class Annotation(NamedTuple):
-    """`source_N` is false at tokens of entities that another model found."""
+    """`source_N` is false at tokens of entities that another model found.
+
+    `open_Y` is true for the tags that a token outside all entities may have as far as the site
+    knows: `O`, and those of the types that it did not annotate.
+    """
 
     tags_N: Ints
     source_N: Bools
+    open_Y: Bools
 
 
 def annotation(
@@ -65,7 +70,8 @@ def annotation(
                 shift = begin - window.start
                 tags_N[first + shift : stop + shift] = tags.path(name, stop - first)
                 source_N[first + shift : stop + shift] = name in source
-    return Annotation(tags_N, source_N)
+    lacked = [name not in source for name in tags.types for _ in tags.prefixes]
+    return Annotation(tags_N, source_N, np.array([True, *lacked]))
 
 
 def of_rows(

@@ -88,11 +88,15 @@ class TokenText:
 
 @dataclass(frozen=True, eq=False)
 class EncodedTokens:
-    """A text with the tag of each word; `source_W` is false where another model found an entity."""
+    """A text with the tag of each word; `source_W` is false where another model found an entity.
+
+    `open_Y`: the tags that a word outside all entities may have as far as the site knows.
+    """
 
     text: TokenText
     tags_W: Ints
     source_W: Bools
+    open_Y: Bools
 
     def __len__(self) -> int:
         return len(self.text)

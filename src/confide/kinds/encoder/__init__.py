@@ -7,7 +7,7 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from confide.federation.failures import Refusal
@@ -81,8 +81,9 @@ class EncoderForm(ReadsPieces):
         return desk_at(site, self, SentenceDesk[EncoderForm])
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """What trains it: nothing of `how` changes that."""
-        return modeller
+        """What trains it as `how` says."""
+        assert isinstance(modeller, TokenModeller)
+        return replace(modeller, open=how.outside == "open")
 
     def bench(self, site: Site) -> Bench:
         """That of the site's process. Raises Refusal where its encoder is another."""

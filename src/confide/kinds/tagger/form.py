@@ -26,7 +26,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.kinds.context import NONE, find_encoder, with_features
-from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, extractor_with
+from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, Modeller, extractor_with
 from confide.kinds.how import How
 from confide.kinds.protocol import desk_at
 from confide.kinds.types import types_in_text
@@ -208,6 +208,12 @@ def modeller_of(form: TaggerShape, vocabulary: dict[str, Any]) -> CrfModeller:
     )
 
 
+def taught(modeller: Modeller, how: How) -> CrfModeller:
+    """What trains a tagger as `how` says."""
+    assert isinstance(modeller, CrfModeller)
+    return replace(modeller, word_dropout=how.word_dropout, open=how.outside == "open")
+
+
 def vocabulary_for(form: TaggerForm, key: bytes | None) -> dict[str, Any]:
     """What turns words and characters into the model's numbers, for who holds the key.
 
@@ -257,8 +263,7 @@ class TaggerDesk(EntityDesk[TaggerForm]):
 
     def trained_by(self, how: How) -> CrfModeller:
         """What trains it as `how` says."""
-        assert isinstance(self.modeller, CrfModeller)
-        return replace(self.modeller, word_dropout=how.word_dropout)
+        return taught(self.modeller, how)
 
     def featured(self, text: Any, examples: Sequence[Example]) -> Any:
         """The text with the states of the frozen encoder."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -62,6 +62,7 @@ from confide.kinds.tagger.form import (
     shape_of,
     tag_set,
     tagger_sizes,
+    taught,
 )
 from confide.kinds.tagger.release import RELEASED_AS, Released, released
 from confide.kinds.types import agree_on_types
@@ -101,9 +102,8 @@ class PublicTaggerForm(TaggerShape):
         return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """What trains it: `how` says how many words are read as the unknown one."""
-        assert isinstance(modeller, CrfModeller)
-        return replace(modeller, word_dropout=how.word_dropout)
+        """What trains it as `how` says."""
+        return taught(modeller, how)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

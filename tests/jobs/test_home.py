@@ -1,0 +1,139 @@
+"""Each site keeps the best of three models, and that is what it predicts with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.errors import RunError
+from confide.jobs import home as jobs_home
+from confide.jobs.home import home
+from confide.jobs.predict import evaluate, predict
+from confide.methods import METHODS
+from confide.runs.athome import HOME, KEPT
+from confide.runs.folder import RunFolder
+from confide.runs.release import release
+from confide.runs.run import run
+from contract.corpus import tiny
+
+FEW = ("rounds=2", "select.every=1")
+
+
+def made(tmp_path: Path, method: str, *overrides: str, **tree: Any) -> Path:
+    settings = tiny(tmp_path, f"method={method}", *FEW, *overrides, **tree)
+    return run(settings, out=tmp_path / "run").folder
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_pair_can_be_compared_at_home(method: str, tmp_path: Path) -> None:
+    folder = made(tmp_path, method)
+    found = home(folder, site="site-1", passes=1)
+    assert found.keys() == {"site-1"}
+    candidates = found["site-1"].candidates
+    assert list(candidates) == ["federated", "tuned", "alone"]
+    scores = [one.dev for one in candidates.values()]
+    assert None not in scores
+    assert candidates[found["site-1"].kept].dev == max(scores)
+    whole = RunFolder(folder).result()
+    assert candidates["federated"].test == pytest.approx(
+        _score(whole.scores.sites["site-1"], whole.task)
+    )
+    kept = RunFolder(folder).home("site-1")
+    assert json.loads((kept / HOME).read_text())["kept"] == found["site-1"].kept
+    assert (kept / KEPT).exists() == (found["site-1"].kept != "federated")
+
+
+def _score(scores: Any, task: str) -> float | None:
+    from confide.tasks import TASKS
+
+    return TASKS[task].value(scores, TASKS[task].kinds[0])
+
+
+def best_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str
+) -> tuple[Path, Any]:
+    """A run that learnt next to nothing, so that a site does better by itself."""
+    folder = made(tmp_path, "fedavg", "training.learning_rate=0.0001", *overrides)
+    settings = RunFolder(folder).settings()
+    table = settings.training.model_copy(update={"learning_rate": 0.02, "local_epochs": 15})
+    monkeypatch.setattr(
+        RunFolder, "settings", lambda *_, **__: settings.model_copy(update={"training": table})
+    )
+    return folder, home(folder, site="site-1", passes=0)["site-1"]
+
+
+def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, found = best_alone(tmp_path, monkeypatch)
+    assert found.kept == "alone"
+    assert found.candidates["alone"].dev > found.candidates["federated"].dev + 0.3
+    assert list(found.candidates) == ["federated", "alone"]
+    text = RunFolder(folder).settings().site[0].test[0]
+    own, common = (evaluate(folder, [text], site=name) for name in ("site-1", "site-2"))
+    assert own["strict"]["f1"] == pytest.approx(found.candidates["alone"].test)
+    assert common == evaluate(folder, [text])
+    assert predict(folder, [text], site="site-1") != predict(folder, [text])
+    copy = release(folder, out=tmp_path / "copy", site="site-1")
+    assert evaluate(copy, [text])["strict"]["f1"] == own["strict"]["f1"]
+
+
+def test_what_is_kept_is_the_best_on_the_way_and_passes_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Development scores rise and fall: the second pass is kept, the fifth is the last."""
+    folder = made(tmp_path, "fedavg")
+    says = iter([0.5, 0.5, 0.6, 0.7, 0.7, 0.2, 0.65, 0.1, 0.1])
+    monkeypatch.setattr(
+        jobs_home._Bench, "_score", lambda self, _, part: next(says) if part == "dev" else 0.4
+    )
+    found = home(folder, site="site-1", passes=9, alone=False)["site-1"]
+    assert found.kept == "tuned"
+    assert found.candidates["tuned"].passes == 2
+    assert found.candidates["tuned"].dev == 0.7
+    assert next(says) == 0.1
+    assert next(says) == 0.1
+
+
+def test_between_equals_the_federated_model_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path, "fedavg")
+    monkeypatch.setattr(jobs_home._Bench, "_score", lambda *_: 0.5)
+    assert home(folder, passes=1)["site-2"].kept == "federated"
+
+
+def test_a_site_without_development_text_keeps_the_federated_model_and_says_why(
+    tmp_path: Path,
+) -> None:
+    settings = tiny(tmp_path, "method=fedavg", "data.dev_share=0.001", *FEW)
+    tables = [one.model_copy(update={"dev": ()}) for one in settings.site]
+    folder = run(settings.model_copy(update={"site": tuple(tables)}), out=tmp_path / "run").folder
+    found = home(folder)
+    assert {one.kept for one in found.values()} == {"federated"}
+    assert "no development text" in found["site-1"].why
+
+
+def test_a_damaged_file_and_an_unknown_site_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = best_alone(tmp_path, monkeypatch)
+    with pytest.raises(RunError, match="no site 'nowhere'"):
+        home(folder, site="nowhere")
+    (RunFolder(folder).home("site-1") / KEPT).write_bytes(b"nothing")
+    with pytest.raises(RunError, match="confide home"):
+        predict(folder, [RunFolder(folder).settings().site[0].test[0]], site="site-1")
+
+
+def test_the_same_again_gives_the_same(tmp_path: Path) -> None:
+    folder = made(tmp_path, "fedavg")
+    first, second = (home(folder, site="site-2", passes=2)["site-2"] for _ in range(2))
+    assert first.kept == second.kept
+    for name, one in first.candidates.items():
+        assert (one.dev, one.test, one.passes) == (
+            second.candidates[name].dev, second.candidates[name].test,
+            second.candidates[name].passes,
+        )  # fmt: skip

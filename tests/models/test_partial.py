@@ -1,0 +1,126 @@
+"""The likelihood of partial annotation: against all paths by hand, its gradient, its splits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from confide.data.batches.encoding import TagSet
+from confide.models.crf import CRF, Scores, negative_log_likelihood
+from confide.models.partial import allowed_tags, partial_loss, partial_word_losses
+from models.crfs import RAGGED, random_problem
+
+LENGTHS = torch.tensor([4, 2, 1])
+
+
+def summed(emissions_LY: Tensor, scores: Scores, allowed_LY: Tensor) -> Tensor:
+    """log of the sum of exp(score) over the allowed paths, path by path; differentiable."""
+    each = []
+    for path in itertools.product(*(row.nonzero()[:, 0].tolist() for row in allowed_LY)):
+        score = scores.starts_Y[path[0]] + scores.ends_Y[path[-1]]
+        score = score + sum(emissions_LY[t, tag] for t, tag in enumerate(path))
+        each.append(score + sum(scores.moves_YY[i, j] for i, j in itertools.pairwise(path)))
+    return torch.stack(each).logsumexp(0)
+
+
+def nested(lengths: Tensor, tags: int) -> tuple[Tensor, Tensor]:
+    """inner_BLY and outer_BLY, drawn so that inner lies in outer and both allow something."""
+    torch.manual_seed(3)
+    shape = (len(lengths), int(lengths.max()), tags)
+    inner = torch.rand(shape) < 0.4
+    inner[..., 0] |= ~inner.any(2)
+    return inner, inner | (torch.rand(shape) < 0.3)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_it_equals_enumeration_and_so_does_its_gradient(scale: float) -> None:
+    emissions, scores, _ = random_problem(LENGTHS, 3, scale=scale)
+    inner, outer = nested(LENGTHS, 3)
+    weight = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    found = []
+    for way in ("recursions", "paths"):
+        leaves = [part.clone().requires_grad_() for part in (emissions, *scores)]
+        own = Scores(*leaves[1:])
+        if way == "recursions":
+            loss = partial_loss(leaves[0], own, inner_BLY=inner, outer_BLY=outer, lengths_B=LENGTHS)
+        else:
+            loss = torch.stack(
+                [
+                    summed(leaves[0][row, :length], own, outer[row, :length])
+                    - summed(leaves[0][row, :length], own, inner[row, :length])
+                    for row, length in enumerate(LENGTHS.tolist())
+                ]
+            )
+        (loss * weight).sum().backward()
+        found.append((loss.detach(), *(leaf.grad for leaf in leaves)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert (found[0][0][:2] > 0).all()
+
+
+def test_of_one_path_it_is_the_ordinary_likelihood() -> None:
+    emissions, scores, tags = random_problem(RAGGED, 5)
+    nothing_open = torch.tensor([True, False, False, False, False])
+    inner = allowed_tags(tags, nothing_open)
+    assert (inner.sum(2) == 1).all()
+    found = partial_loss(
+        emissions, scores, inner_BLY=inner, outer_BLY=torch.ones_like(inner), lengths_B=RAGGED
+    )
+    expected = negative_log_likelihood(emissions, scores, tags_BL=tags, lengths_B=RAGGED)
+    torch.testing.assert_close(found, expected)
+
+
+def test_open_tokens_may_have_the_tags_of_types_that_the_site_lacks() -> None:
+    tags = torch.tensor([[0, 2, 0]])
+    allowed = allowed_tags(tags, torch.tensor([True, False, False, True, True]))
+    outside = [True, False, False, True, True]
+    assert allowed.tolist() == [[outside, [False, False, True, False, False], outside]]
+
+
+def test_the_loss_of_a_sentence_splits_into_own_and_found() -> None:
+    """log P(both) = log P(own) + log P(both | own): nothing is counted twice, nothing is lost."""
+    emissions, scores, tags = random_problem(RAGGED, 5)
+    middle, everything = nested(RAGGED, 5)[1], torch.ones(5, 7, 5, dtype=torch.bool)
+    inner = middle & allowed_tags(tags, everything[0, 0])
+    inner[..., 0] |= ~inner.any(2)
+    middle |= inner
+    parts = [
+        partial_loss(emissions, scores, inner_BLY=a, outer_BLY=b, lengths_B=RAGGED)
+        for a, b in ((inner, everything), (middle, everything), (inner, middle))
+    ]
+    torch.testing.assert_close(parts[0], parts[1] + parts[2])
+    same = partial_loss(emissions, scores, inner_BLY=middle, outer_BLY=middle, lengths_B=RAGGED)
+    torch.testing.assert_close(same, torch.zeros_like(same))
+
+
+def test_no_path_leaves_the_scheme_and_the_padding_is_not_seen() -> None:
+    tags = TagSet(("drug", "event"), "iobes")
+    moves, starts, ends = map(torch.from_numpy, tags.rules)
+    crf = CRF(3, len(tags), rules=(moves, starts, ends))
+    emissions, _, _ = random_problem(RAGGED, len(tags), scale=30.0)
+    open_Y = torch.arange(len(tags)) % 5 != 1  # all but one type's four tags and one of the other
+    inner = allowed_tags(torch.zeros(emissions.shape[:2], dtype=torch.long), open_Y)
+    own = {"inner_BLY": inner, "outer_BLY": torch.ones_like(inner), "lengths_B": RAGGED}
+    found = partial_loss(emissions, crf.scores(), **own)
+    assert found.isfinite().all() and (found > -1e-9).all()
+    outside = torch.arange(emissions.shape[1]) >= RAGGED[:, None]
+    odd = emissions.masked_fill(outside[:, :, None], math.nan)
+    assert torch.equal(partial_loss(odd, crf.scores(), **own), found)
+
+
+def test_each_word_by_itself() -> None:
+    logits, _, _ = random_problem(RAGGED, 4)
+    inner, outer = nested(RAGGED, 4)
+    logits.requires_grad_()
+    found = partial_word_losses(logits, inner_BLY=inner, outer_BLY=outer, lengths_B=RAGGED)
+    chances = logits.softmax(2)
+    expected = ((chances * outer).sum(2) / (chances * inner).sum(2)).log()
+    inside = torch.arange(7) < RAGGED[:, None]
+    torch.testing.assert_close(found, expected.masked_fill(~inside, 0.0))
+    found.sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert not logits.grad[~inside].any()
