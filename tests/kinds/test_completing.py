@@ -60,6 +60,13 @@ def test_a_pair_without_an_own_relation_has_the_models_if_the_site_lacks_it() ->
     assert (found.own, found.pseudo) == (2, 2)
 
 
+def test_a_relation_that_the_model_is_not_sure_of_is_not_taken() -> None:
+    """Its likeliest class has e / (e + 3) = 0.475."""
+    for confidence, pseudo in ((0.47, 2), (0.48, 0)):
+        found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest, confidence=confidence)
+        assert found.pseudo == pseudo
+
+
 def test_the_sites_own_pairs_are_not_changed() -> None:
     text = pairs(LABELS)
     completed(text, OWN, nothing=0, logits=likeliest)
@@ -163,7 +170,7 @@ def test_only_the_relation_that_a_site_lacks_is_found_at_it(tmp_path: Path) -> N
     assert (text.own, text.pseudo) == (causes, len(ONE) - causes)
     assert desk.completed(None)[1:] == (causes, 0)
     assert found["site-2"].completed(biased).pseudo == 0
-    pulls = desk.slopes(biased, text.encoded)
+    pulls = desk.slopes(biased, how(), text.encoded)
     assert pulls.target_G.shape == (state.weights["relation.weight"].size,)
     assert (pulls.source.norms_S() > 0).tolist() == text.encoded.source_S.tolist()
 

@@ -52,16 +52,17 @@ class CompletingDesk(Desk, Protocol):
         """The site that it is at."""
         ...
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training text with the site's own annotation alone, if there are no weights.
 
-        Else with the labels besides that the site lacks and a model of these weights finds (Eq. 5).
+        Else with the labels besides that the site lacks and a model of these weights finds (Eq. 5)
+        with at least this confidence.
         Own annotation is never replaced.
         """
         ...
 
-    def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
-        """The gradients of text that `completed` gave, without dropout."""
+    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
+        """The gradients of text that `completed` gave, by the loss of `how`, without dropout."""
         ...
 
     def fit(

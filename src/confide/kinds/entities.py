@@ -179,24 +179,25 @@ class EntityDesk(Generic[E]):
         """What a model of these weights finds in each training sentence."""
         return self.modeller.find(self.model(weights, lent=True), self.text)
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training sentences with their own spans, and what such a model finds besides.
 
-        Of that the types that the site lacks, where no own span is (Wang et al. 2023, Eq. 5).
+        Of that the types that the site lacks, where no own span is (Wang et al. 2023, Eq. 5), with
+        at least this confidence.
         """
         spans = [list(example.spans) for example in training_examples(self.site)]
         own = sum(map(len, spans))
         missing = set(self.form.types) - own_types(self.site)
         if weights is not None and missing:
             spans = [
-                completed(mine, [one[:3] for one in spotted], missing=missing)
+                completed(mine, [s[:3] for s in spotted if s[3] >= confidence], missing=missing)
                 for mine, spotted in zip(spans, self.find(weights), strict=True)
             ]
         return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
 
-    def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
+    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
         """The gradients of each row's loss by the form's `slope`."""
-        found = self.modeller.slopes(self.model(weights, lent=True), encoded)
+        found = self.trained_by(how).slopes(self.model(weights, lent=True), encoded)
         return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0))
 
     def fit(

@@ -57,19 +57,28 @@ def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPa
 
 
 def completed(
-    encoded: EncodedRelations, own_R: NDArray[np.bool_], *, nothing: int, logits: Logits
+    encoded: EncodedRelations,
+    own_R: NDArray[np.bool_],
+    *,
+    nothing: int,
+    logits: Logits,
+    confidence: float = 0.0,
 ) -> CompleteText:
     """The pairs with the site's own relations, and those that it lacks and a model finds.
 
     `own_R` marks the classes that the site annotates, the one of no relation, `nothing`, among
-    them. `logits` is asked of the pairs without a relation.
+    them. `logits` is asked of the pairs without a relation; a relation that it is less sure of than
+    `confidence` is not taken.
     """
     labels_S = encoded.relations_S.copy()
     bare_S = np.flatnonzero(labels_S == nothing)
     source_S = np.ones(len(encoded), bool)
     if len(bare_S) and not own_R.all():
-        best_S = logits(encoded.only(bare_S)).argmax(1)
+        logits_SR = logits(encoded.only(bare_S))
+        best_S = logits_SR.argmax(1)
         found_S = ~own_R[best_S]
+        odds_SR = np.exp(logits_SR - logits_SR.max(1, keepdims=True))  # the likeliest has 1
+        found_S &= 1.0 / odds_SR.sum(1) >= confidence
         labels_S[bare_S[found_S]] = best_S[found_S]
         source_S[bare_S[found_S]] = False
     pairs = LabelledPairs(

@@ -142,10 +142,11 @@ class RelationDesk:
         """The relations that the site annotates: what it says so, or what its training text has."""
         return frozenset(self.site.knows or relations_in(self.site.train))
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training pairs with the site's own relations, and what such a model finds besides.
 
-        Of that the relations that the site lacks, where it says that none of its own holds.
+        Of that the relations that the site lacks, where it says that none of its own holds, with at
+        least this confidence.
         """
         encoded, relations = self.looked("train").encoded, self.form.relations
         nothing, own = relations.index(NO_RELATION), {NO_RELATION, *self.annotated}
@@ -157,9 +158,9 @@ class RelationDesk:
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
             return relation_logits(self.model(weights, lent=True), pairs)
 
-        return completed(encoded, own_R, nothing=nothing, logits=logits)
+        return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
-    def slopes(self, weights: Arrays, encoded: LabelledPairs) -> Pulls:
+    def slopes(self, weights: Arrays, how: How, encoded: LabelledPairs) -> Pulls:
         """The gradients of each pair's loss by the form's `slope`."""
         found = relation_slopes(
             self.model(weights, lent=True),

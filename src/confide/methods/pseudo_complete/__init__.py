@@ -64,13 +64,15 @@ from confide.settings import Table
 class PseudoCompleteSettings(Table):
     """The method's own settings: the table `[options]`.
 
-    `distil`: pseudo-annotation (3.2). `instance_weights` (3.3) move by `1 - momentum` a round; if
+    `distil`: pseudo-annotation (3.2), of what the common model is sure of at least as `confidence`
+    says (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
     `centred` they are moved to a mean of 1 at each site before they are used, so that they choose
     among sentences, and a site's own annotation counts as much as ever. `weighting`: what the mean
     of the sites weighs them by (the paper: equal).
     """
 
     distil: bool = True
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
     instance_weights: bool = True
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     centred: bool = False
@@ -122,7 +124,7 @@ class PseudoComplete(FedAvg):
         learnt = n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
-            weigh = Weigh(state.weights, _shared(state))
+            weigh = Weigh(state.weights, _shared(state), how, own.confidence)
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
             # who is not in the sum cannot take its own part out of it
@@ -132,6 +134,7 @@ class PseudoComplete(FedAvg):
             weights=state.weights,
             how=how,
             distil=own.distil and learnt,
+            confidence=own.confidence,
             slope_G=slope_G,
             kept=own.momentum,
             centred=own.centred,

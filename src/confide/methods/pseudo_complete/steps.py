@@ -43,6 +43,8 @@ class Weigh:
 
     weights: Arrays = carries("the common weights of what is trained")
     shared: str = carries("the parameter by whose gradient sentences or pairs are compared")
+    how: How = carries("how a site trains")
+    confidence: float = carries("the least confidence of what the common model annotates")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Complete:
     weights: Arrays = carries("the common weights of what is trained")
     how: How = carries("how a site trains")
     distil: bool = carries("whether types that the site lacks are annotated by the common model")
+    confidence: float = carries("the least confidence of what the common model annotates")
     slope_G: NDArray[np.float32] = carries(
         "sum of all sites' target gradients; empty: no weighting"
     )
@@ -127,15 +130,18 @@ def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed
 # --- a site's text --------------------------------------------------------------------------------
 
 
-def _annotated(desk: CompletingDesk, weights: Arrays | None, *, round: int) -> CompleteText:
-    """The training text with its own annotation, and with that of a model with these weights.
+def _annotated(
+    desk: CompletingDesk, ask: Weigh | Complete, *, distil: bool = True, round: int
+) -> CompleteText:
+    """The training text with its own annotation, and with that of the common model if it distils.
 
     Made once in a round (3.2): both steps of a round see the same weights.
     """
-    cache, key = desk.site.cache, (round, weights is not None)
+    cache, key = desk.site.cache, (round, distil, ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
-        kept = (key, desk.completed(weights))
+        weights = ask.weights if distil else None
+        kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
     found: CompleteText = kept[1]
     return found
@@ -145,8 +151,8 @@ def _pulls(desk: CompletingDesk, ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row, under the weights of the round, made once."""
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
-        encoded = _annotated(desk, ask.weights, round=round).encoded
-        kept = (round, desk.slopes(ask.weights, encoded))
+        encoded = _annotated(desk, ask, round=round).encoded
+        kept = (round, desk.slopes(ask.weights, ask.how, encoded))
         desk.site.cache["completing slopes"] = kept
     found: Pulls = kept[1]
     return found
@@ -178,7 +184,7 @@ def complete(
     """Bring the instance weights up to date, and train on the pseudo-complete annotation."""
     memory = known(memory)
     desk = _desk(site, memory)
-    annotated = _annotated(desk, ask.weights if ask.distil else None, round=turn.round)
+    annotated = _annotated(desk, ask, distil=ask.distil, round=turn.round)
     after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
