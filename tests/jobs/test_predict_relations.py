@@ -202,7 +202,7 @@ def test_a_release_of_a_relation_run_finds_the_same(
     assert predict(f"{ner}+{out}", [note]) == predict([ner, re], [note])
     files = [re.parent / "site-1-test.jsonl"]
     assert evaluate(out, files) == evaluate(re, files)
-    with pytest.raises(RunError, match="a release in this folder already"):
+    with pytest.raises(RunError, match="already a release in this folder"):
         release(ner, out=out)
     with pytest.raises(RunError, match="two models find relations"):
         predict([out, re], [note])

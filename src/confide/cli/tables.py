@@ -1,4 +1,4 @@
-"""Tables for people: each takes what a public function gave and returns a table to print."""
+"""Tables for people: each takes what a public function returned and gives a table to print."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from confide.report.words import count, points, size
@@ -47,22 +48,22 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     again = any(getattr(field, "again", 0) for field in shown)
     without = [*([] if both else ["direction"]), *([] if again else ["again"])]
     table = rows(shown, title=title, without=without)
-    table.caption = "one by one: the server sees each site's value; sum: its code sees only the sum"
+    table.caption = "one by one: the server sees each site's value; sum: its code sees the sum only"
     sizes = dict.fromkeys(("up", "down"), 0)
     for field in fields:
         sizes[field.direction] += getattr(field, "bytes", 0)
     if any(sizes.values()):
-        table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
+        table.caption += f"\ntotal: {size(sizes['up'])} up, {size(sizes['down'])} down"
     if again:
-        table.caption += "\nagain: sent again, in rounds repeated after a crash"
+        table.caption += "\nagain: sent again in rounds repeated after a crash"
     return table
 
 
 def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table:
-    """Precision, recall and F1 in percent: of entities by type, or of relations one by one.
+    """Precision, recall and F1 in percent, for each type of entity or each relation and in all.
 
-    Over all, entities are counted strict and relaxed; relations have a micro- and a macro-average.
-    `of` "end to end": relations of entities that were found, which are counted as entities are.
+    Entities are counted strict and relaxed; relations have a micro- and a macro-average. With `of`
+    "end to end", relations between entities that a model found are counted as entities are.
     """
     kinds = _kinds(values)
     if "curve" in values:
@@ -97,8 +98,8 @@ def _ranked(values: Mapping[str, Any], title: str) -> Table:
     """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
     told = (
         f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
-        "AUC: under the whole precision-recall curve; first 2,000: over that many predictions\n"
-        "P@N: the share of facts among the first N"
+        "AUC: area under the whole precision-recall curve; first 2,000: under its first part\n"
+        "P@N: share of facts among the first N predictions"
     )
     table = _table(title, caption=told)
     table.add_column("relation")
@@ -119,11 +120,11 @@ def _ranked(values: Mapping[str, Any], title: str) -> Table:
 
 
 def _written(values: Mapping[str, Any], title: str) -> Table:
-    """The scores of a model that writes noised text again."""
+    """The scores of a model that restores noised text."""
     told = (
         f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
         "likelihood: geometric mean of the pieces' probabilities (1 / perplexity)\n"
-        f"hidden: of {count(values['hidden_pieces'])} pieces that the noised text hides"
+        f"hidden: of the {count(values['hidden_pieces'])} pieces that the noised text hides"
     )
     table = _table(title, caption=told)
     for name in ("", "pieces"):
@@ -135,7 +136,7 @@ def _written(values: Mapping[str, Any], title: str) -> Table:
 
 
 def sites(result: Result) -> Table:
-    """A run's scores on test text, per site and over all, with what a site sent and received."""
+    """A run's scores on test text, per site and in all, with what each site sent and received."""
     from confide.tasks import TASKS
 
     overall = result.scores.overall
@@ -156,16 +157,14 @@ def sites(result: Result) -> Table:
 
 
 def compared(found: RunComparison) -> Table:
-    """Two sides' F1 in percent, their difference with its interval, and what that says, by site."""
+    """By site: the F1 of two sides in percent, their difference, its interval and a verdict."""
     first, second = shortened([found.first, found.second])
     repeats = len(found.pairs)
     caption = (
         f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
     )
     if repeats > 1:
-        caption += (
-            f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
-        )
+        caption += f" over all {repeats} runs\n±: mean and standard deviation of {repeats} runs"
         caption += "" if found.same_text else ", each with its own held-out text"
     kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
     table = _table(f"{kind} on test text, in percent", caption=caption)
@@ -182,7 +181,7 @@ def compared(found: RunComparison) -> Table:
 
 
 def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
-    """Two columns: a name and what it is."""
+    """A table of two columns: a name and its value."""
     table = _table(title)
     table.add_column(columns[0])
     table.add_column(columns[1], justify="right")
@@ -192,12 +191,12 @@ def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str =
 
 
 def checked(found: CheckReport) -> list[Table]:
-    """How files were read, what is in them, and entities and relations by type."""
+    """How files were read, what they hold, and their entities and relations by type."""
     how = mapping(found.details, columns=("file", "read as"))
     how.columns[1].justify = "left"
     tables = [
         how,
-        mapping(found.counts, columns=("in all", "")),
+        mapping(found.counts, columns=("total", "")),
         mapping(found.types, columns=("type", "entities")),
     ]
     if found.relations:
@@ -222,7 +221,7 @@ def shares(dealt: SplitReport) -> Table:
 
 
 def statistics(found: Stats) -> list[Table]:
-    """Counts per file and in all: sizes and shapes, entities and relations, then what is shared."""
+    """Counts per file and in all: sizes, entities and relations, then repeated sentences."""
     files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
     sizes, types, links = (_table(title) for title in ("sizes", "entities", "relations"))
     for table in (sizes, types, links):
@@ -284,11 +283,11 @@ _SCORED = {
         " relaxed: both overlap",
     ),
 }
-"""By first kind of score, or end to end: what one row is, what is counted, what the kinds mean."""
+"""By first kind of score or "end to end": what a row is, what is counted, what the kinds mean."""
 
 
 def two_ledgers(found: LedgerDifference) -> str:
-    """Whether two ledgers of one run say the same, in words."""
+    """Whether two ledgers of one run agree, in words."""
     lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
     lines.append(
         f"{found.verified} signatures verified"
@@ -296,7 +295,7 @@ def two_ledgers(found: LedgerDifference) -> str:
         else "no signatures: only the numbers were compared"
     )
     if found.unheard:
-        lines.append(f"asks that were sent but never reached one of the two: {found.unheard}")
+        lines.append(f"asks that were sent but that a site never received: {found.unheard}")
     if found.faults:
         lines += [f"first difference: {found.faults[0]}", *found.faults[1:]]
     lines += [f"only in the run's ledger: {one}" for one in found.only_here]
@@ -312,17 +311,11 @@ def _table(title: str, *, caption: str = "") -> Table:
         title_justify="left",
         caption_justify="left",
         title_style="bold",
-        box=_box(),
+        box=SIMPLE_HEAD,
     )
 
 
-def _box() -> Any:
-    from rich import box
-
-    return box.SIMPLE_HEAD
-
-
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if name in ("bytes", "again") and isinstance(value, int):
         return size(value)
     if isinstance(value, float):
@@ -360,7 +353,7 @@ def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of scores that these are."""
+    """The kinds of score among these."""
     from confide.tasks import task_of_scores
 
     return task_of_scores(values).kinds
@@ -373,9 +366,9 @@ def _unit(values: Mapping[str, Any]) -> str:
 
 
 def _overlooked(values: Mapping[str, Any]) -> str:
-    """What relations no pair covers, in words."""
+    """How many relations no pair covers, in words."""
     missed = sum(values.get("missed", {}).values())
-    return f"\nmissed because no such pair was looked at: {count(missed)}" if missed else ""
+    return f"\nmissed because their pair was not looked at: {count(missed)}" if missed else ""
 
 
 def _each_f1(values: Mapping[str, Any]) -> list[str]:

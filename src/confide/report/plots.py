@@ -1,7 +1,7 @@
 """Plots as inline SVG: no scripts, nothing loaded from elsewhere, legible on light and dark pages.
 
-Axes and words take the colour of the page (`currentColor`); runs differ by colour (Okabe & Ito
-2008, which colour-blind readers can tell apart), by marker and by kind of line.
+Axes and words take the page's colour (`currentColor`). Runs differ by colour (Okabe & Ito 2008,
+whose colours colour-blind readers can tell apart), by marker and by line style.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Look:
 
     @staticmethod
     def of(number: int) -> Look:
-        """The look of the run with this number; after seven runs, colours come again."""
+        """The look of the run with this number; colours repeat after seven runs."""
         return Look(
             COLOURS[number % len(COLOURS)],
             MARKERS[number % len(MARKERS)],
@@ -89,7 +89,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve: its run's label and look, and points (x, y), y a fraction; `best` is marked."""
+    """A curve: its run's label and look, and its points (x, y), y a fraction; `best` is marked."""
 
     label: str
     look: Look
@@ -111,7 +111,7 @@ def curves(
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
-            every = max(1, len(xs) // 15)  # a mark on each point of a short curve
+            every = max(1, len(xs) // 15)  # a short curve has a mark on each point
             axes.plot(xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=every)
             if line.best is not None:
                 best = (line.best[0], 100 * line.best[1])
@@ -138,7 +138,7 @@ def dots(
     x_label: str,
     alternative: str,
 ) -> str:
-    """One line per row (a site or a type), one dot per run: fractions, drawn in points."""
+    """One line per row (a site or a type), one dot per run: fractions, drawn as points of 100."""
     rows = list(rows)[:MOST_ROWS]
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH, 0.75 + 0.34 * len(rows))
@@ -160,7 +160,7 @@ def dots(
 def precision_recall(
     lines: Sequence[Line], *, id: str, alternative: str, farthest: float = 1.0
 ) -> str:
-    """Precision over recall of what is ranked: points (recall, precision) as fractions."""
+    """Precision over recall of ranked candidates: points (recall, precision) as fractions."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH + 0.6, 3.6)
         for line in lines:
@@ -213,19 +213,19 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
-    """Limits of an axis of scores: a little air, at least five points, nothing beyond 0–100."""
+    """Limits of a score axis: a little air, at least five points wide, hardly beyond 0–100."""
     low, high = limits
     air = max(1.0, (5 - (high - low)) / 2)
     return max(-2.0, low - air), min(102.0, high + air)
 
 
 def _is_score(tick: float, limits: tuple[float, float]) -> bool:
-    """Whether a score can be so, and it is seen."""
+    """Whether a tick is a possible score and lies within the limits."""
     return max(0.0, limits[0]) <= tick <= min(100.0, limits[1])
 
 
 def _locator(*, whole: bool) -> MaxNLocator:
-    """Few ticks; at whole numbers only, if there is but one."""
+    """At most six ticks; with `whole`, at whole numbers only, even if that leaves one."""
     return MaxNLocator(6, integer=whole, min_n_ticks=1 if whole else 2)
 
 
@@ -234,10 +234,10 @@ def _short(name: str, most: int = 22) -> str:
 
 
 def _svg(figure: Figure, *, id: str, alternative: str) -> str:
-    """The figure as an element to stand in a page; ids are its own, words can be read aloud."""
+    """The figure as an element of a page, with ids of its own and a text for screen readers."""
     buffer = io.StringIO()
     nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with warnings.catch_warnings():  # names in a script that this font lacks: browsers have it
+    with warnings.catch_warnings():  # this font lacks some scripts, but browsers have them
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure.savefig(buffer, format="svg", transparent=True, metadata=nobody)
     text = buffer.getvalue()
