@@ -257,7 +257,7 @@ def test_a_folder_with_a_plus_in_its_name_is_that_folder(
 def test_other_chains_are_refused(ner: Path, re: Path, note: Path, pieces: str, said: str) -> None:
     with pytest.raises(RunError, match=said):
         predict(pieces.format(ner=ner, re=re, tmp=note.parent), [note])
-    with pytest.raises(RunError, match="no run to use"):
+    with pytest.raises(RunError, match="no run is named"):
         predict([], [note])
 
 

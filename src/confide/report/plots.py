@@ -39,9 +39,12 @@ MOST_ROWS = 30
 
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
 _WIDTH = 4.6
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "confide",
+Style = dict[Any, Any]
+"""Settings of matplotlib by their names."""
+PLAIN: Style = {"svg.fonttype": "none", "svg.hashsalt": "confide", "text.parse_math": False}
+"""Text stays text, is never read as a formula, and equal drawings are equal bytes."""
+_STYLE: Style = {
+    **PLAIN,
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.edgecolor": _INK,
@@ -50,7 +53,6 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": _INK,
-    "text.parse_math": False,
     "xtick.color": _INK,
     "ytick.color": _INK,
     "grid.color": _INK,
@@ -233,14 +235,19 @@ def _short(name: str, most: int = 22) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _svg(figure: Figure, *, id: str, alternative: str) -> str:
-    """The figure as an element of a page, with ids of its own and a text for screen readers."""
+def svg_file(figure: Figure, *, transparent: bool = False) -> str:
+    """The figure as the text of an SVG file, without the date or the program that made it."""
     buffer = io.StringIO()
     nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(buffer, format="svg", transparent=transparent, metadata=nobody)
+    return buffer.getvalue()
+
+
+def _svg(figure: Figure, *, id: str, alternative: str) -> str:
+    """The figure as an element of a page, with ids of its own and a text for screen readers."""
     with warnings.catch_warnings():  # this font lacks some scripts, but browsers have them
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nobody)
-    text = buffer.getvalue()
+        text = svg_file(figure, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)

@@ -182,7 +182,7 @@ class RunFolder:
         """
         parts, known = result.best_rounds, sorted(result.data.sites)
         if site is not None and site not in known:
-            raise RunError(f"the run has no site {site!r}", expected=" or ".join(known))
+            raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
         if "" in parts and (not personal or site is not None or result.method == "pooled"):
             return ""
         if site is None:
