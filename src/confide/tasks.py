@@ -14,7 +14,7 @@ from typing import Any, Literal
 from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
 from confide.scoring.counts import EntityCounts, sum_counts
 from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
-from confide.scoring.scores import scores
+from confide.scoring.scores import Scored, scores
 from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
 TaskName = Literal["ner", "re", "bags", "text"]
@@ -75,7 +75,7 @@ class Task:
     typed: tuple[str, ...]
     nothing: Counts
     sum: Callable[[Iterable[Any]], Any]
-    scores: Callable[[Any], dict[str, Any]]
+    scores: Callable[[Any], Scored]
     drawn: str
     counted: tuple[Counted, ...] = ()
     number: str = "f1"
@@ -87,12 +87,12 @@ class Task:
         """Whether the task needs what a text says about pairs of entities."""
         return self.learns != "entities"
 
-    def value(self, found: Mapping[str, Any], kind: str) -> float | None:
+    def value(self, found: Scored, kind: str) -> float | None:
         """The number that stands for this kind of score; None if the scores lack it."""
         scored = found.get(kind)
         return scored.get(self.number) if isinstance(scored, Mapping) else scored
 
-    def values(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def values(self, found: Scored) -> dict[str, float]:
         """The number that stands for each kind. Raises KeyError if one is missing."""
         each = {kind: found[kind] for kind in self.kinds}
         return {kind: self.value(each, kind) or 0.0 for kind in each}
@@ -187,7 +187,7 @@ USUAL: TaskName = "ner"
 """The task of runs that do not name one: they were written before there was a second task."""
 
 
-def task_of_scores(found: Mapping[str, Any]) -> Task:
+def task_of_scores(found: Scored) -> Task:
     """The task that these scores belong to, judged by their kinds."""
     known = (task for task in TASKS.values() if all(kind in found for kind in task.kinds))
     return next(known, TASKS[USUAL])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide.cli import screen
 from confide.cli.screen import console
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from confide.jobs.facts import StatedFact
+    from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
 
 
@@ -125,7 +126,7 @@ def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> 
         ) from error
 
 
-def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
+def put_scores(found: Scored, *, as_json: bool) -> None:
     """Print what `evaluate` returned, as tables or JSON; name dropped types on stderr."""
     from confide.cli import tables
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confide.federation.wire import WireRow
     from confide.jobs.comparison import Compared, RunComparison, SideScore
     from confide.runs.result import Result
+    from confide.scoring.scores import Scored
     from confide.text.checking import CheckReport
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
@@ -59,7 +60,7 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     return table
 
 
-def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table:
+def scores(values: Scored, *, title: str = "", of: str = "") -> Table:
     """Precision, recall and F1 in percent, for each type of entity or each relation and in all.
 
     Entities are counted strict and relaxed; relations have a micro- and a macro-average. With `of`
@@ -94,7 +95,7 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
     return table
 
 
-def _ranked(values: Mapping[str, Any], title: str) -> Table:
+def _ranked(values: Scored, title: str) -> Table:
     """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
     told = (
         f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
@@ -119,7 +120,7 @@ def _ranked(values: Mapping[str, Any], title: str) -> Table:
     return table
 
 
-def _written(values: Mapping[str, Any], title: str) -> Table:
+def _written(values: Scored, title: str) -> Table:
     """The scores of a model that restores noised text."""
     told = (
         f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
@@ -180,7 +181,7 @@ def compared(found: RunComparison) -> Table:
     return table
 
 
-def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
+def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: str = "") -> Table:
     """A table of two columns: a name and its value."""
     table = _table(title)
     table.add_column(columns[0])
@@ -348,30 +349,30 @@ def _signed(difference: float) -> str:
     return "0.0" if float(shown) == 0 else shown
 
 
-def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+def _precision_recall_f1(parts: Iterable[Scored]) -> list[str]:
     return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
 
 
-def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
+def _kinds(values: Scored) -> tuple[str, ...]:
     """The kinds of score among these."""
     from confide.tasks import task_of_scores
 
     return task_of_scores(values).kinds
 
 
-def _unit(values: Mapping[str, Any]) -> str:
+def _unit(values: Scored) -> str:
     from confide.tasks import task_of_scores
 
     return task_of_scores(values).unit
 
 
-def _overlooked(values: Mapping[str, Any]) -> str:
+def _overlooked(values: Scored) -> str:
     """How many relations no pair covers, in words."""
     missed = sum(values.get("missed", {}).values())
     return f"\nmissed because their pair was not looked at: {count(missed)}" if missed else ""
 
 
-def _each_f1(values: Mapping[str, Any]) -> list[str]:
+def _each_f1(values: Scored) -> list[str]:
     """The number of each kind, and how much was scored."""
     from confide.tasks import task_of_scores
 

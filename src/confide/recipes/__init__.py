@@ -43,7 +43,7 @@ def recipe_path(name: str) -> Path:
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.4)
         raise SettingsError(
-            f"there is no settings file or recipe {name!r}",
+            f"there is no settings file and no recipe {name!r}",
             expected=f"a .toml file, or one of {', '.join(known)}",
             fix=f"did you mean {near[0]!r}?" if near else None,
         )

@@ -17,7 +17,7 @@ import platform
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
@@ -192,7 +192,7 @@ class RunFolder:
             )
         return site
 
-    def trained(self, method: type[Method], site: str | None) -> tuple[Any, Any]:
+    def trained(self, method: type[Method], site: str | None) -> tuple[object, object]:
         """The state of the selected round, and the site's memory that goes with it, if any.
 
         Raises RunError (also if another version wrote the state), CheckpointError.
@@ -201,7 +201,7 @@ class RunFolder:
         part = self.part_of(result, site, personal=method.personal)
         checkpoint = self.store(part).load(result.best_rounds[part])
         try:
-            state: Any = decode_file(method.State, checkpoint.state.tobytes())
+            state: object = decode_file(method.State, checkpoint.state.tobytes())
         except MessageError as error:
             raise RunError(
                 f"another version of confide wrote this model: {error.what}",
@@ -240,7 +240,7 @@ class HeldFolder(RunFolder):
         return self._result
 
 
-def memory_of(folder: Path, kind: Any) -> Any:
+def memory_of(folder: Path, kind: type) -> object:
     """A site's memory at the end of a run; `folder` is the site's own.
 
     Raises RunError if there is none.

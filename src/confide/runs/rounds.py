@@ -98,7 +98,7 @@ class Rounds:
             return Trained(state, progress)
         return Trained(self._restore(progress.best_round)[1], progress)
 
-    def score(self, state: Any, part: str, round: int) -> Mapping[str, Counts]:
+    def score(self, state: object, part: str, round: int) -> Mapping[str, Counts]:
         """Every site's counts on its own held-out text."""
         return self._method.score(state, self._federation, part=part, round=round)
 
@@ -110,7 +110,7 @@ class Rounds:
             and (number - 1 - progress.best_round >= patience)
         )
 
-    def _round(self, state: Any, progress: Progress, number: int) -> Any:
+    def _round(self, state: object, progress: Progress, number: int) -> object:
         start, computed = time.perf_counter(), self._federation.compute_seconds
         worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
@@ -160,7 +160,7 @@ class Rounds:
             " resume: the checkpoint before this round is sound",
         )
 
-    def _develop(self, state: Any, progress: Progress, record: Tree, number: int) -> None:
+    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> None:
         """Score development text, and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
         task, by = TASKS[self._settings.task], self._settings.select.by
@@ -197,7 +197,7 @@ class Rounds:
             )
         )
 
-    def _save(self, state: Any, progress: Progress, number: int) -> None:
+    def _save(self, state: object, progress: Progress, number: int) -> None:
         progress.seconds = self._before.seconds + time.perf_counter() - self._clock
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
         checkpoint = Checkpoint(
@@ -209,7 +209,7 @@ class Rounds:
         )
         self._store.save(checkpoint, best=progress.best_round)
 
-    def _restore(self, round: int) -> tuple[int, Any, Progress]:
+    def _restore(self, round: int) -> tuple[int, object, Progress]:
         checkpoint = self._store.load(round)
         if checkpoint.binding != self._binding:
             raise CheckpointError(
@@ -218,7 +218,7 @@ class Rounds:
                 fix="resume with the run's settings and data, or start in another folder",
             )
         try:
-            state: Any = decode(self._method.State, checkpoint.state.tobytes())
+            state: object = decode(self._method.State, checkpoint.state.tobytes())
         except MessageError as error:
             raise CheckpointError(
                 f"another version of confide wrote this checkpoint: {error.what}",

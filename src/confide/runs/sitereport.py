@@ -31,8 +31,8 @@ class Home:
     """A site at the end of a run: the state, and the memory that goes with it, if any."""
 
     spec: SiteSpec
-    state: Any
-    memory: Any = None
+    state: object
+    memory: object = None
 
 
 def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
@@ -41,7 +41,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     Neighbours with one model and one key share the extractor; only one is held at a time.
     """
     counts: dict[str, Counts] = {}
-    made: tuple[Any, Any, bytes | None, Any] = (None, None, None, None)
+    made: tuple[object, object, bytes | None, Any] = (None, None, None, None)
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if method.keyed else None
         no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
