@@ -340,8 +340,8 @@ def test_other_names_are_given_or_left_out(linker: Linker, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("types", "said"),
     [
-        ({"Drugs": "CHEMICAL"}, "no entity is of the type 'Drugs'.*expected Drug, Gene"),
-        ({"Drug": "Chem"}, "knows no type 'Chem'.*expected CHEMICAL, GENE"),
+        ({"Drugs": "CHEMICAL"}, "no entity has the type 'Drugs'.*expected Drug, Gene"),
+        ({"Drug": "Chem"}, "does not know the type 'Chem'.*expected CHEMICAL, GENE"),
     ],
 )
 def test_names_that_nobody_has_are_refused(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from confide.cli.tables import titled
+
 if TYPE_CHECKING:
     from confide.flare.run.sitekit import Consent
     from confide.flare.run.standing import Guarded, Standing
@@ -16,7 +18,7 @@ _EMPTY = {"sites": "no one in particular", "private": "none"}
 
 def bounds(found: Consent) -> Table:
     """How far a run may go: the agreed bounds, and beside them what a run asks if they differ."""
-    table = _table(f"How far a run of {found.method} may go here")
+    table = titled(f"How far a run of {found.method} may go here")
     differ = [line for line in found.lines if found.agreed != "no" and line.agreed != line.asked]
     table.add_column("")
     names = (
@@ -35,7 +37,7 @@ def bounds(found: Consent) -> Table:
 
 def guards(held: Sequence[Guarded]) -> Table:
     """A site's guards, and which of them its own file sets."""
-    table = _table("What this site refuses, whatever it has agreed to")
+    table = titled("What this site refuses, whatever it has agreed to")
     for name in ("guard", "value", "from", "the site"):
         table.add_column(name, overflow="fold")
     for guard in held:
@@ -45,7 +47,7 @@ def guards(held: Sequence[Guarded]) -> Table:
 
 def standings(held: Sequence[Standing]) -> Table:
     """A site's agreements: until when, for how many runs, with which lead."""
-    table = _table("What this site has agreed to")
+    table = titled("What this site has agreed to")
     for name in ("method", "until", "runs", "lead", ""):
         table.add_column(name, overflow="fold")
     for one in held:
@@ -62,9 +64,3 @@ def _words(name: str, value: object) -> str:
         shown = ("anyone" if name == "lead" and one == "*" else str(one) for one in value)
         return ", ".join(shown) or _EMPTY.get(name, "")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _table(title: str) -> Table:
-    from rich import box
-
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from confide.cli.tables import titled
 from confide.report.folder import load_run
 from confide.report.tables import left, results
 from confide.report.words import duration, points
@@ -37,12 +37,7 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
 
 def found(examples: tuple[Example, ...]) -> Table:
     """One held-out sentence per site: each marked mention, what the model says, how sure it is."""
-    table = Table(
-        title="What the federated model finds in held-out sentences",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-    )
+    table = titled("What the federated model finds in held-out sentences")
     for name in ("site", "words", "marked as", "found as", "confidence"):
         table.add_column(name, justify="right" if name == "confidence" else "left")
     for example in examples:

@@ -33,7 +33,7 @@ def rows(
     records: Sequence[DataclassInstance], *, title: str = "", without: Sequence[str] = ()
 ) -> Table:
     """One column per field of the dataclass, one row per record."""
-    table = _table(title)
+    table = titled(title)
     known = [field.name for field in fields(records[0])] if records else []
     names = [name for name in known if name not in without]
     for name in names:
@@ -73,7 +73,7 @@ def scores(values: Scored, *, title: str = "", of: str = "") -> Table:
         return _written(values, title)
     typed = [kind for kind in kinds if "types" in values[kind]]
     one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
-    table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
+    table = titled(title, caption=f"in percent; {told}{_overlooked(values)}")
     table.add_column(one)
     for kind in typed:
         for name in ("P", "R", "F1"):
@@ -102,7 +102,7 @@ def _ranked(values: Scored, title: str) -> Table:
         "AUC: area under the whole precision-recall curve; first 2,000: under its first part\n"
         "P@N: share of facts among the first N predictions"
     )
-    table = _table(title, caption=told)
+    table = titled(title, caption=told)
     table.add_column("relation")
     for name in ("P", "R", "F1", "facts"):
         table.add_column(name, justify="right")
@@ -127,7 +127,7 @@ def _written(values: Scored, title: str) -> Table:
         "likelihood: geometric mean of the pieces' probabilities (1 / perplexity)\n"
         f"hidden: of the {count(values['hidden_pieces'])} pieces that the noised text hides"
     )
-    table = _table(title, caption=told)
+    table = titled(title, caption=told)
     for name in ("", "pieces"):
         table.add_column(name, justify="right" if name else "left")
     table.add_row("likelihood", points(values["likelihood"]), style="bold")
@@ -143,7 +143,7 @@ def sites(result: Result) -> Table:
     overall = result.scores.overall
     kinds, unit = _kinds(overall), _unit(overall)
     called = TASKS[result.task].words
-    table = _table(f"{result.method}: {called.score or 'scores'} on test text, in percent")
+    table = titled(f"{result.method}: {called.score or 'scores'} on test text, in percent")
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
@@ -168,7 +168,7 @@ def compared(found: RunComparison) -> Table:
         caption += f" over all {repeats} runs\n±: mean and standard deviation of {repeats} runs"
         caption += "" if found.same_text else ", each with its own held-out text"
     kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
-    table = _table(f"{kind} on test text, in percent", caption=caption)
+    table = titled(f"{kind} on test text, in percent", caption=caption)
     table.add_column("site")
     interval = f"{100 * found.level:g}% interval"
     for name in (found.unit, first, second, "difference", interval, "p"):
@@ -183,7 +183,7 @@ def compared(found: RunComparison) -> Table:
 
 def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: str = "") -> Table:
     """A table of two columns: a name and its value."""
-    table = _table(title)
+    table = titled(title)
     table.add_column(columns[0])
     table.add_column(columns[1], justify="right")
     for name, value in values.items():
@@ -207,7 +207,7 @@ def checked(found: CheckReport) -> list[Table]:
 
 def shares(dealt: SplitReport) -> Table:
     """What each site got of a corpus."""
-    table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
+    table = titled(f"dealt by {dealt.by}, seed {dealt.seed}")
     kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
     links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
     table.add_column("site")
@@ -224,7 +224,7 @@ def shares(dealt: SplitReport) -> Table:
 def statistics(found: Stats) -> list[Table]:
     """Counts per file and in all: sizes, entities and relations, then repeated sentences."""
     files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
-    sizes, types, links = (_table(title) for title in ("sizes", "entities", "relations"))
+    sizes, types, links = (titled(title) for title in ("sizes", "entities", "relations"))
     for table in (sizes, types, links):
         table.add_column("", overflow="fold")
         for path in shortened(files):
@@ -238,7 +238,7 @@ def statistics(found: Stats) -> list[Table]:
     links.add_row("pairs looked at", *(count(f.pairs) for f in files.values()))
     tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
     if found.shared:
-        tables.append(_table("sentences in both files"))
+        tables.append(titled("sentences in both files"))
         for name in ("file", "and file", "sentences"):
             tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
         short = dict(zip(files, shortened(files), strict=True))
@@ -305,7 +305,8 @@ def two_ledgers(found: LedgerDifference) -> str:
     return "\n".join(lines)
 
 
-def _table(title: str, *, caption: str = "") -> Table:
+def titled(title: str, *, caption: str = "") -> Table:
+    """An empty table in the style of all tables, with its title and caption on the left."""
     return Table(
         title=title or None,
         caption=caption or None,

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,7 +225,7 @@ def _streamed(path: Path) -> Iterator[tuple[int, str]]:
         packed = raw.read(2) == GZIP
         raw.seek(0)
         size = os.fstat(raw.fileno()).st_size
-        stream: io.BufferedReader | Metered = raw
+        stream: Any = raw
         if packed:
             stream = Metered(gzip.GzipFile(fileobj=raw), Meter(str(path), size))
         with io.TextIOWrapper(stream, "utf-8-sig") as text:

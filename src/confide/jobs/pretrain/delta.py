@@ -74,11 +74,7 @@ def export_delta(folder: str | Path, *, out: str | Path, base: str | None = None
         write_atomically(out / TOLD, (json.dumps(told, indent=2) + "\n").encode())
         write_atomically(out / README, readme(told).encode())
     except OSError as error:
-        raise DataError(
-            f"the folder cannot be written ({error.strerror})",
-            where=str(out),
-            fix="name another folder with --out",
-        ) from error
+        raise _unwritable(out, error) from error
     return Delta(out, told["delta"]["weights"], len(content))
 
 
@@ -113,12 +109,16 @@ def import_delta(delta: str | Path, *, out: str | Path, base: str | None = None)
     try:
         write_atomically(out / FACTS, (json.dumps(told, indent=2) + "\n").encode())
     except OSError as error:
-        raise DataError(
-            f"the folder cannot be written ({error.strerror})",
-            where=str(out),
-            fix="name another folder with --out",
-        ) from error
+        raise _unwritable(out, error) from error
     return out
+
+
+def _unwritable(out: Path, error: OSError) -> DataError:
+    return DataError(
+        f"the folder cannot be written ({error.strerror})",
+        where=str(out),
+        fix="name another folder with --out",
+    )
 
 
 def readme(told: Tree) -> str:
