@@ -50,7 +50,7 @@ class Pointers:
 
 @dataclass(frozen=True, eq=False)
 class PointerBatch:
-    """What a pointing decoder reads and writes; `mask_BP` is None where nothing is padded.
+    """What a pointing decoder reads and writes; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. `symbols_BT` is
     `NOTHING` in its padding, and empty without annotation. `states_BPD` are the encoder's, where

@@ -117,7 +117,7 @@ class EncodedRelations:
 
 @dataclass(frozen=True, eq=False)
 class RelationBatch:
-    """What a relation classifier reads; `mask_BP` is None where nothing is padded.
+    """What a relation classifier reads; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the `EncodedRelations`.
     """
@@ -341,7 +341,7 @@ def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[
 
 
 def _ends(one: tuple[int, int], most: int) -> list[int]:
-    """The places of a range, or so many of them from both ends."""
+    """The places of a range, or a number of them from both ends."""
     start, end = one
     if end - start <= most:
         return list(range(start, end))

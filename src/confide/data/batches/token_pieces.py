@@ -100,7 +100,7 @@ class EncodedTokens:
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """What a token classifier reads; `mask_BP` is None where nothing is padded.
+    """What a token classifier reads; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. Without annotation all
     tags are 0.

@@ -110,7 +110,7 @@ def read_all(
 ) -> dict[str, Reading]:
     """Read each path (`$CONFIDE_DATA` is expanded); by path, as it was given.
 
-    Raises DataError where there is no path or no document, and what the readers raise.
+    Raises DataError if there is no path or no document, and what the readers raise.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     readings = {str(path): read(locate(path), format, scheme=scheme) for path in given}

@@ -130,7 +130,7 @@ def read_knowledge(path: Path | str, *, by: By = "concept") -> KnowledgeBase:
 
 
 def knowledge_of(triples: Iterable[Triple], *, by: By = "concept") -> KnowledgeBase:
-    """The knowledge base of triples that are at hand; raises DataError where there is none."""
+    """The knowledge base of triples that are at hand; raises DataError if there is none."""
     return _collected(((n, *triple, *_ANY) for n, triple in enumerate(triples, 1)), by, "triples")
 
 
@@ -264,7 +264,7 @@ def triples_of(documents: Iterable[Document], *, by: By = "concept") -> list[Tri
 
 
 def write_triples(triples: Sequence[Triple], path: Path | str) -> None:
-    """Write triples as a table with a header; raises DataError where that cannot be."""
+    """Write triples as a table with a header; raises DataError if that cannot be."""
     rows = [_HEADER, *triples]
     text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
     write_text(Path(path), text)

@@ -201,7 +201,7 @@ class _Labelling:
         return wanted
 
     def must_have_names(self) -> None:
-        """Raise DataError where no mention could match."""
+        """Raise DataError if no mention could match."""
         if not self.mentions:
             raise DataError(
                 "there is no entity in these documents",

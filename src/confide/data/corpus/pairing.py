@@ -49,7 +49,7 @@ def apart(
     `by` is the name of an attribute of documents ("" leaves all as it is), or "pair": the pair of
     entities that a document states. A document without the attribute shares nothing.
 
-    Gives the parts, and how many documents were left out. Raises DataError where no document has
+    Gives the parts, and how many documents were left out. Raises DataError if no document has
     the attribute.
     """
     if not by:

@@ -100,7 +100,7 @@ def deal_pairs(
 ) -> dict[str, list[Document]]:
     """As `partition` by "pair"; `same` is what makes two mentions one entity.
 
-    Raises DataError where there are fewer pairs than sites, and `everybody` must get one.
+    Raises DataError if there are fewer pairs than sites, and `everybody` must get one.
     """
     groups = pairs_of(documents, same)
     place = {pair: number for number, pair in enumerate(dict.fromkeys(groups))}
@@ -132,7 +132,7 @@ def site_names(sites: int) -> list[str]:
 def group_of(document: Document, by: Literal["file", "domain"]) -> str:
     """The file a document was read from, or the domain it says it belongs to.
 
-    Raises DataError where the document does not say.
+    Raises DataError if the document does not say.
     """
     if by == "file":
         group = re.sub(r":\d+$", "", document.source)

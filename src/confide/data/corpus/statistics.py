@@ -76,7 +76,7 @@ def stats(
 ) -> Stats:
     """Count what annotated files hold. Text without sentences is segmented first.
 
-    Raises DataError where there is no document, and what the readers raise.
+    Raises DataError if there is no document, and what the readers raise.
     """
     readings = read_all(paths, format=format, scheme=scheme)
     corpora = {

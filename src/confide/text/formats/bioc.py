@@ -79,7 +79,7 @@ def read(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: it is neither XML nor JSON, or a part is not of BioC's form.
-        DataError: there is no document, or a type is not among the declared ones.
+        DataError: there is no document, or a type was not declared.
     """
     problems: list[Problem] = []
     rows, encoding = _rows(path, options)

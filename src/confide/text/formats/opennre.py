@@ -50,7 +50,7 @@ def read(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
-        DataError: there is no line, or a type is not among the declared ones.
+        DataError: there is no line, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     reader = _Reader(options, Effort(str(path)))
@@ -282,7 +282,7 @@ def _sentence(text: str, tokens: list[Span] | None) -> tuple[Sentence, ...]:
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a line for every relation between two mentions; `scheme` has no meaning here.
+    """Write a line for every relation between two mentions; `scheme` is not used.
 
     A pair that a document states and that has no relation is labelled ``NA``. The text is that of
     the sentences from the first to the last that the two touch. An end has its type, and its first

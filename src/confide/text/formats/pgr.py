@@ -47,8 +47,8 @@ def read(path: Path, options: Options) -> Reading:
     text at the offsets is not the name, the name is looked for in the sentence.
 
     Raises:
-        FormatError: a column is missing, a row has other columns, or a value that cannot be.
-        DataError: there is no row, or a type is not among the declared ones.
+        FormatError: a column is missing, a row has other columns, or a value is invalid.
+        DataError: there is no row, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
