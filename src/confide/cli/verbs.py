@@ -6,9 +6,7 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -90,24 +88,8 @@ app.command(rich_help_panel=_REAL)(peers)
 def main() -> None:
     """The console script `confide`."""
     if "--help" in sys.argv:
-        _import_help()
+        screen.import_help()
     app(prog_name="confide")
-
-
-def _import_help() -> None:
-    """Import typer's help page without Markdown and tracebacks.
-
-    `typer.rich_utils` imports both, and with them markdown-it and Pygments, for features that are
-    off here. Placeholders stand in for them during that import, which halves its time.
-    """
-    unused = [name for name in ("rich.markdown", "rich.traceback") if name not in sys.modules]
-    for name in unused:
-        placeholder = ModuleType(name)
-        placeholder.__dict__["__getattr__"] = lambda _: object
-        sys.modules[name] = placeholder
-    import_module("typer.rich_utils")
-    for name in unused:
-        del sys.modules[name]
 
 
 def _version(wanted: bool) -> None:
