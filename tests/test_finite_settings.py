@@ -59,6 +59,6 @@ def test_a_limit_may_be_none(kind: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["punycode", "idna", "hex", "", "x" * 1000])
 def test_an_encoding_that_is_not_read(encoding: str) -> None:
-    with pytest.raises(SettingsError, match=r"data\.encoding is wrong: an encoding is utf-8"):
+    with pytest.raises(SettingsError, match=r"data\.encoding is wrong: an encoding must be utf-8"):
         parse({"data": {"encoding": encoding}})
     assert parse({"data": {"encoding": "Windows-1252"}}).data.encoding == "Windows-1252"

@@ -79,9 +79,9 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
         ({"site": [SITE, SITE]}, "two sites are called 'north'"),
         (
             {"site": [SITE], "split": {"sites": 2, "train": "x"}},
-            r"either \[\[site\]\] tables, or one \[split\] table",
+            r"either \[\[site\]\] tables or one \[split\] table",
         ),
-        ({"split": {"sites": 2, "train": "x"}}, "and not both"),
+        ({"split": {"sites": 2, "train": "x"}}, "table, not both"),
         ({"schema": 2}, "schema 2 is newer than this confide, which reads schema 1"),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_file_may_extend_another(tmp_path: Path) -> None:
     assert (found.rounds, found.model.word_dim, found.model.dropout) == (6, 9, 0.3)
     assert found.site[0].train == (str(tmp_path / "a.conll"),)
     (tmp_path / "round.toml").write_text("extends = 'round.toml'\n")
-    with pytest.raises(SettingsError, match="circles"):
+    with pytest.raises(SettingsError, match="in a circle"):
         load(tmp_path / "round.toml")
     (tmp_path / "lost.toml").write_text("extends = 'nowhere.toml'\n")
     with pytest.raises(MissingDataError, match=r"nowhere\.toml"):

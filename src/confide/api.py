@@ -4,7 +4,7 @@
 >>> result = api.run("settings.toml", out="runs/first")  # doctest: +SKIP
 >>> documents = api.predict("runs/first", ["note.txt"])  # doctest: +SKIP
 
-Each is imported when it is first used, so looking at data does not wait for torch.
+Each is imported on first use, so looking at data does not wait for torch.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """The function of this name, imported now and kept."""
+    """Import the function of this name and keep it."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function = getattr(import_module(_HOME[name]), name)
@@ -109,5 +109,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public functions."""
+    """The names of the public functions."""
     return sorted(__all__)

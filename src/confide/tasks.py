@@ -1,7 +1,7 @@
-"""The tasks: what is asked of text, how an answer is counted, and what all of that is called.
+"""The tasks: what is asked of text, how answers are counted, and what all of that is called.
 
-What differs by task is written here, once: no other module asks which task it is, but `settings`,
-which reads the name.
+Whatever differs by task is written here, once. No other module asks which task it is, except
+`settings`, which reads the name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
 from confide.scoring.counts import EntityCounts, sum_counts
 from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
-from confide.scoring.scores import scores
+from confide.scoring.scores import Scored, scores
 from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
 TaskName = Literal["ner", "re", "bags", "text"]
@@ -25,12 +25,12 @@ Counted = Literal["strict", "relaxed", "micro", "best"]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What things are called on a page of one task.
+    """What one task calls things on a page.
 
-    `found` is what a model finds, `does` what it does; `type` is one kind of what it finds, `unit`
-    what it looks at one by one, `nothing` what the empty name stands for in a confusion. `score` is
-    what its scores are called, where they are of one sort, `kinds` how each kind is called beside
-    it, and `shown` the two that stand where there is no room for all.
+    `found`: what a model finds; `does`: what it does; `type`: one class of what it finds; `unit`:
+    what it looks at one at a time; `nothing`: what the empty name means in a confusion table.
+    `score` names the scores if one word fits them all, `kinds` gives the title of each kind of
+    score, and `shown` lists the two kinds to show where there is no room for all.
     """
 
     found: str
@@ -44,11 +44,11 @@ class Words:
     shown: tuple[str, ...] = ()
 
     def kind(self, name: str) -> str:
-        """A kind of score as a column is titled."""
+        """The title of a column with this kind of score."""
         return self.kinds.get(name, name)
 
     def full(self, name: str) -> str:
-        """A kind of score as an axis is titled."""
+        """The title of an axis with this kind of score."""
         return f"{self.score}, {name}" if self.score else self.kind(name)
 
 
@@ -56,15 +56,15 @@ class Words:
 class Task:
     """One question to text.
 
-    Of the text, `learns` is the annotation that a model learns, empty where it learns from text
-    alone; with `bags`, all sentences that name one pair of entities stay together. `kind` is the
-    one kind of model that answers; empty where the settings choose.
+    The text: `learns` is the annotation that a model learns, or empty if it learns from bare text.
+    With `bags`, all sentences that name one pair of entities stay together. `kind` is the only
+    kind of model that answers, or empty if the settings choose.
 
-    Of the answer, `kinds` are the kinds of scores: the first is meant where none is named. Each has
-    one number that stands for it: the kind itself where that is a number, else what it has under
-    `number`. `typed` are the keys of rates with their `types`, `unit` that of how much was scored;
-    `nothing` are the counts of no text, `sum` adds counts up, and `scores` is what they come to.
-    `counted` are the kinds of counts that a site keeps of each `drawn` by itself.
+    The answer: `kinds` are the kinds of scores, the default first. One number stands for each: the
+    score itself, or its entry `number`. `typed` are the kinds that also give rates by type, and
+    `unit` is the key that says how much was scored. `nothing` holds the counts of no text, `sum`
+    adds counts up, and `scores` turns them into scores. A site keeps the `counted` kinds of counts
+    of every single sentence, document, bag or piece (`drawn`), which `compare` resamples.
     """
 
     name: TaskName
@@ -75,7 +75,7 @@ class Task:
     typed: tuple[str, ...]
     nothing: Counts
     sum: Callable[[Iterable[Any]], Any]
-    scores: Callable[[Any], dict[str, Any]]
+    scores: Callable[[Any], Scored]
     drawn: str
     counted: tuple[Counted, ...] = ()
     number: str = "f1"
@@ -84,16 +84,16 @@ class Task:
 
     @property
     def pairs(self) -> bool:
-        """Whether what a text says of pairs of entities belongs to it."""
+        """Whether the task needs what a text says about pairs of entities."""
         return self.learns != "entities"
 
-    def value(self, found: Mapping[str, Any], kind: str) -> float | None:
-        """The number that stands for a kind of these scores; None where they lack it."""
+    def value(self, found: Scored, kind: str) -> float | None:
+        """The number that stands for this kind of score; None if the scores lack it."""
         scored = found.get(kind)
         return scored.get(self.number) if isinstance(scored, Mapping) else scored
 
-    def values(self, found: Mapping[str, Any]) -> dict[str, float]:
-        """The number of each kind. Raises KeyError where one is missing."""
+    def values(self, found: Scored) -> dict[str, float]:
+        """The number that stands for each kind. Raises KeyError if one is missing."""
         each = {kind: found[kind] for kind in self.kinds}
         return {kind: self.value(each, kind) or 0.0 for kind in each}
 
@@ -182,12 +182,12 @@ _TEXT = Task(
 TASKS: Mapping[str, Task] = MappingProxyType(
     {task.name: task for task in (_NER, _RE, _BAGS, _TEXT)}
 )
-"""By name, in the order in which models are used one after the other."""
+"""By name, in the order in which a chain of models runs."""
 USUAL: TaskName = "ner"
-"""The task of what does not say which, as runs did not before there were several."""
+"""The task of runs that do not name one: they were written before there was a second task."""
 
 
-def task_of_scores(found: Mapping[str, Any]) -> Task:
-    """The task whose kinds of scores these have."""
+def task_of_scores(found: Scored) -> Task:
+    """The task that these scores belong to, judged by their kinds."""
     known = (task for task in TASKS.values() if all(kind in found for kind in task.kinds))
     return next(known, TASKS[USUAL])

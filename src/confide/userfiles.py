@@ -18,6 +18,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+Tree = dict[str, Any]
+"""A JSON object or a TOML table as plain values."""
 MOST_SMALL = 1 << 20
 """Bytes of a file that a person writes or that describes others: settings, keys, kits."""
 MOST_JSON = 1 << 26

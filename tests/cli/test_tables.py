@@ -44,7 +44,7 @@ def test_relations_one_by_one_then_micro_and_macro(relations: dict[str, Any]) ->
     assert "relation P R F1 relations" in shown
     assert "a 50.0 50.0 50.0 2" in shown and "b 0.0 0.0 0.0 4" in shown
     assert "micro 33.3 16.7 22.2 6" in shown and "macro 25.0 25.0 25.0" in shown
-    assert "no such pair was looked at: 3" in " ".join(shown)
+    assert "their pair was not looked at: 3" in " ".join(shown)
     assert "looked at" not in " ".join(lines(scores({**relations, "missed": {}})))
 
 

@@ -73,7 +73,7 @@ def test_a_leads_settings_are_proposed_agreed_to_and_compared(kit: Kit, study: P
     study.write_text(STUDY.replace("12", "20").replace("16", "32"))
     said = say("consent", kit.path, "--for", study)
     assert "12 20 more than agreed" in said and "16 32 fraction" in said
-    assert "more is asked for than was agreed: rounds" in said
+    assert "the run asks for more than was agreed: rounds" in said
     assert load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"] == held
 
 
@@ -164,7 +164,7 @@ def test_settings_that_run_another_method_or_are_not_the_leads_are_refused(
         (("fedavg", "--step", "trian", "--agree"), "did you mean 'train'"),
         (("fedavgg", "--agree"), "fedavgg"),
         (("--for", "nowhere.toml"), "nowhere.toml"),
-        (("fedavg", "--bound", "sites=b,c", "--agree"), "'site-1' itself is not among"),
+        (("fedavg", "--bound", "sites=b,c", "--agree"), "this site, 'site-1', is missing"),
     ],
 )
 def test_what_cannot_be_agreed_to_is_refused_and_nothing_is_written(

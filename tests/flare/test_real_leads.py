@@ -165,7 +165,7 @@ def test_a_run_is_ended_everywhere_and_goes_on_later(real: Real, whole: Path) ->
     watching.until(f"round 3/{ROUNDS}")
     ending = Lead(real, "ended", "--end")
     assert ending.ended() == 0, ending.said.read_text()
-    assert "is ended, at the server and at the sites" in ending.said.read_text()
+    assert "has ended, at the server and at the sites" in ending.said.read_text()
     assert watching.ended() == 2
     assert "was ended by `confide coordinate --end`" in watching.said.read_text()
     real.open("site-1")

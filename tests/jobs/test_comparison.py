@@ -40,7 +40,7 @@ def counted(folder: Path, rows: Rows, *, site: str = "north", text: str = "") ->
 
 
 def made(path: Path, *overrides: str, **sites: Rows) -> Path:
-    """A finished run of these sites' counts; `name_text` gives a site another test text."""
+    """A finished run of these sites' counts; `name_text` gives a site andifferent test text."""
     folder, names = RunFolder(path), [name for name in sites if not name.endswith("_text")]
     tables = [{"name": name, "train": f"{name}.conll"} for name in names]
     chosen = parse({"site": tables}, overrides)
@@ -168,7 +168,7 @@ def test_repeats_that_hold_out_other_text_stand_beside_each_other(tmp_path: Path
     found = compare(first, second)
     assert found.overall.sentences == 240 and not found.same_text
     assert found.overall.second.f1 == 140 / 240
-    with pytest.raises(RunError, match=r"other test text.*runs of the same seed"):
+    with pytest.raises(RunError, match=r"different test text.*runs of the same seed"):
         compare(first, second[::-1])
     # three repeats, two of them on one text: added up there, beside the third
     more = repeats(tmp_path / "m", (worse, "one"), (few, "two"), (worse, "one"), method="alone")
@@ -212,10 +212,10 @@ def test_runs_of_other_sites_or_other_text(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"not scored at the same sites.*north, south; got north$"):
         compare(done, made(tmp_path / "b", north=HALF))
     other = made(tmp_path / "c", north=HALF, south=HALF, south_text="other")  # type: ignore[arg-type]
-    with pytest.raises(RunError, match=r"site south of .*other test text"):
+    with pytest.raises(RunError, match=r"site south of .*different test text"):
         compare(done, other)
     cut = made(tmp_path / "d", north=HALF, south=[(2, 2, 2), (0, 2, 2)] * 50)
-    with pytest.raises(RunError, match=r"site south of .*cut into other sentences"):
+    with pytest.raises(RunError, match=r"site south of .*cut into different sentences"):
         compare(done, cut)
 
 
@@ -305,7 +305,9 @@ def test_the_fingerprint_is_that_of_text_and_annotation(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     file = counted(tmp_path, HALF) / "sentences.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(RunError, match=re.escape(str(file)) + ": this is not what a site's"):
+    with pytest.raises(
+        RunError, match=re.escape(str(file)) + ": this file does not hold the counts"
+    ):
         compare(tmp_path, tmp_path)
 
 

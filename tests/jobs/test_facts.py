@@ -98,7 +98,7 @@ def test_a_release_finds_the_same_without_run_and_key(
     made = release(done.folder, out=tmp_path / "released")
     assert [path.name for path in made.iterdir()] == ["bags.safetensors"]
     assert facts(made, files) == facts(done.folder, files)
-    with pytest.raises(RunError, match="there is a release"):
+    with pytest.raises(RunError, match="already a release"):
         release(done.folder, out=made)
 
 

@@ -122,7 +122,7 @@ def test_another_key_is_an_error_and_not_a_model_that_knows_no_word(
 
 
 def test_a_missing_key_is_an_error(model: Path, note: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"nowhere\.key: the words of this model are keyed"):
+    with pytest.raises(KeyFileError, match=r"nowhere\.key: this model knows its words by key"):
         predict(model, [note], key=tmp_path / "nowhere.key")
     copy = shutil.copytree(model, tmp_path / "copy")
     settings = (copy / "settings.toml").read_text()
@@ -189,7 +189,7 @@ def test_a_release_of_one_site_of_alone(alone: Path, tmp_path: Path) -> None:
 def test_a_release_is_not_overwritten_or_mixed_up(model: Path, tmp_path: Path) -> None:
     out = release(model, out=tmp_path / "released", site="site-1")
     before = (out / "model.safetensors").read_bytes()
-    with pytest.raises(RunError, match="a release in this folder already"):
+    with pytest.raises(RunError, match="already a release in this folder"):
         release(model, out=out, site="site-2")
     assert (out / "model.safetensors").read_bytes() == before
     with pytest.raises(RunError, match="no site 'site-9'"):

@@ -202,7 +202,7 @@ def test_a_release_of_a_relation_run_finds_the_same(
     assert predict(f"{ner}+{out}", [note]) == predict([ner, re], [note])
     files = [re.parent / "site-1-test.jsonl"]
     assert evaluate(out, files) == evaluate(re, files)
-    with pytest.raises(RunError, match="a release in this folder already"):
+    with pytest.raises(RunError, match="already a release in this folder"):
         release(ner, out=out)
     with pytest.raises(RunError, match="two models find relations"):
         predict([out, re], [note])
@@ -257,7 +257,7 @@ def test_a_folder_with_a_plus_in_its_name_is_that_folder(
 def test_other_chains_are_refused(ner: Path, re: Path, note: Path, pieces: str, said: str) -> None:
     with pytest.raises(RunError, match=said):
         predict(pieces.format(ner=ner, re=re, tmp=note.parent), [note])
-    with pytest.raises(RunError, match="no run to use"):
+    with pytest.raises(RunError, match="no run is named"):
         predict([], [note])
 
 
@@ -340,8 +340,8 @@ def test_other_names_are_given_or_left_out(linker: Linker, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("types", "said"),
     [
-        ({"Drugs": "CHEMICAL"}, "no entity is of the type 'Drugs'.*expected Drug, Gene"),
-        ({"Drug": "Chem"}, "knows no type 'Chem'.*expected CHEMICAL, GENE"),
+        ({"Drugs": "CHEMICAL"}, "no entity has the type 'Drugs'.*expected Drug, Gene"),
+        ({"Drug": "Chem"}, "does not know the type 'Chem'.*expected CHEMICAL, GENE"),
     ],
 )
 def test_names_that_nobody_has_are_refused(

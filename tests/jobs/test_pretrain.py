@@ -192,10 +192,10 @@ def test_a_damaged_checkpoint(whole: Whole, plan: Pretraining, text: Path, tmp_p
 @pytest.mark.parametrize(
     ("budget", "match"),
     [
-        (Budget(), "--steps or --minutes"),
-        (Budget(steps=1, minutes=1.0), "one of them"),
-        (Budget(steps=0), "longer than nothing"),
-        (Budget(minutes=-1.0), "longer than nothing"),
+        (Budget(), "either --steps or --minutes"),
+        (Budget(steps=1, minutes=1.0), "either --steps or --minutes"),
+        (Budget(steps=0), "nothing to train"),
+        (Budget(minutes=-1.0), "nothing to train"),
     ],
     ids=["none", "both", "no step", "no minute"],
 )
@@ -242,9 +242,9 @@ def test_settings_by_name() -> None:
     assert (found.batch, found.base, found.how.train) == (512, "x", "all")
     for wrong, match in (
         ("learning_rat=1", "did you mean learning_rate"),
-        ("batch", "no such setting"),
-        ("batch=1.5", "another kind"),
-        ("base=x", "no such setting"),
+        ("batch", "has no setting"),
+        ("batch=1.5", "the wrong type"),
+        ("base=x", "has no setting"),
     ):
         with pytest.raises(SettingsError, match=match):
             planned([wrong])

@@ -119,7 +119,7 @@ def test_a_release_is_a_bart_that_lightner_reads(tmp_path: Path) -> None:
     kept = load_file(out / "model.safetensors")
     for name, array in state.weights.items():
         np.testing.assert_array_equal(kept[name], array)
-    with pytest.raises(RunError, match="there is a release in this folder already"):
+    with pytest.raises(RunError, match="there is already a release in this folder"):
         release(folder, out=out)
 
 

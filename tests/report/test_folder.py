@@ -121,7 +121,7 @@ def test_the_task_says_which_kinds_of_scores_there_are(tmp_path: Path) -> None:
     assert (entities.task, entities.scoring.kinds) == ("ner", ("strict", "relaxed"))
     assert (relations.task, relations.scoring.kinds) == ("re", ("micro", "macro"))
     assert relations.overall["micro"]["support"] == 333
-    with pytest.raises(RunError, match=r"\(ner\) and .*\(re\): one run finds entities"):
+    with pytest.raises(RunError, match=r"\(ner\) and .*\(re\): these runs have different tasks"):
         load_runs([entities.path, relations.path])
     assert task_of([]) == "ner"
 

@@ -146,7 +146,7 @@ def test_the_ledger_is_shown_by_field(runs: list[Path]) -> None:
 
 def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
     words = words_of(report(runs))
-    assert "This section shows text of the sites." in words
+    assert "This section shows the sites' text." in words
     assert "dry cough" in words
     assert "REASON 0.81 wrong" in words
     assert "cardiology-test-003:2" in words
@@ -158,7 +158,7 @@ def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
 def test_damaged_errors_are_refused_and_can_be_left_out(tmp_path: Path) -> None:
     broken = {**errors("a"), "worst": [{"where": "nowhere"}]}
     folder = write_run(tmp_path, result("fedavg", 0.8, sites=("a",)), errors=[broken])
-    with pytest.raises(RunError, match=r"errors\.json of a site is damaged"):
+    with pytest.raises(RunError, match=r"a site's errors\.json is damaged"):
         report([folder])
     assert report([folder], text=False).exists()
 
@@ -183,7 +183,7 @@ def test_what_must_be_known_is_said(runs: list[Path], tmp_path: Path) -> None:
     other["history"][0]["failed"] = {"oncology": "timeout"}
     other["scores"]["overall"]["malformed"] = 7
     words = words_of(report([runs[1], write_run(tmp_path / "other", other)]))
-    assert "made on different data" in words
+    assert "used different data" in words
     assert "other: fedavg: site oncology failed in 1 of 12 rounds" in words
     assert "7 predicted tag sequences were malformed" in words
     assert "0000" in words
@@ -279,7 +279,7 @@ def test_the_lede_of_one_federated_relation_run(relation_runs: list[Path]) -> No
 
 
 def test_runs_of_two_tasks_are_refused(runs: list[Path], relation_runs: list[Path]) -> None:
-    with pytest.raises(RunError, match=r"finds entities and another relations.*page for each task"):
+    with pytest.raises(RunError, match=r"different tasks.*page for each task"):
         report([runs[1], relation_runs[0]])
 
 
@@ -315,7 +315,7 @@ def test_every_round_that_was_refused_is_told_once(tmp_path: Path) -> None:
     assert "site oncology failed in 8 of 12 rounds" in words
     assert "rounds 1 to 5, 7 to 9, step train" in words
     assert words.count("what it learnt is") == 1
-    assert "9 times as large, at most 5 (in round 1; then with other numbers)." in words
+    assert "9 times as large, at most 5 (round 1; later with other numbers)." in words
 
 
 def test_other_reasons_are_told_apart_and_those_that_are_left_out_counted(tmp_path: Path) -> None:

@@ -92,5 +92,5 @@ def test_the_terminal_has_areas(tmp_path: Path) -> None:
 
 def test_bags_are_not_compared_with_relations(tmp_path: Path) -> None:
     other = write_run(tmp_path / "re", relation_result("feded", 40))
-    with pytest.raises(RunError, match="no score to compare"):
+    with pytest.raises(RunError, match="cannot be compared"):
         load_runs([*runs(tmp_path), other])

@@ -39,7 +39,7 @@ def test_relations_are_shown_micro_and_macro_and_not_beside_entities(tmp_path: P
     shown = lines(results({"feded": feded}))
     assert "all 84.5 (84.6)" in shown
     assert "micro F1, and macro F1 in brackets; on test text" in " ".join(shown)
-    with pytest.raises(RunError, match="entities and another relations"):
+    with pytest.raises(RunError, match="different tasks"):
         results({"a": feded, "b": load_run(write_run(tmp_path / "n", result("fedavg", 0.8)))})
 
 

@@ -474,5 +474,5 @@ def test_bags_have_no_use_for_a_public_set(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=fedavg-bags").model_copy(
         update={"public": parse({"public": {"files": ["a.conll"]}}).public}
     )
-    with pytest.raises(SettingsError, match="nothing uses a public set"):
+    with pytest.raises(SettingsError, match="this method uses no public set"):
         gathered(tmp_path, settings)

@@ -187,7 +187,7 @@ def test_a_second_run_does_not_go_into_a_taken_folder(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "rounds=1")
     out = run(settings, out=tmp_path / "run").folder
     before = states(out)
-    with pytest.raises(RunError, match=r"a run in this folder already.*--resume.*--out"):
+    with pytest.raises(RunError, match=r"already a run in this folder.*--resume.*--out"):
         run(settings, out=out)
     assert states(out) == before
 

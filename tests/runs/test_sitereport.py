@@ -161,7 +161,7 @@ def test_other_rules_are_compared_by_the_same_gold(tmp_path: Path) -> None:
 def test_entities_and_relations_are_not_compared(tmp_path: Path) -> None:
     related(SEEN, SiteSpec("north", [], tmp_path / "re", test=GOLD), RULES)
     keep(SiteSpec("north", [], tmp_path / "ner", test=GOLD), entity_report(GOLD, SEEN), task="ner")
-    with pytest.raises(RunError, match=r"ner \(ner\) and .*re \(re\): one run finds"):
+    with pytest.raises(RunError, match=r"ner \(ner\) and .*re \(re\): these runs have different"):
         compare(tmp_path / "ner", tmp_path / "re")
 
 

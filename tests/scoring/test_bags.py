@@ -94,10 +94,10 @@ def test_a_score_is_json() -> None:
     ("scores", "labels", "facts", "says"),
     [
         ([[0.1, 0.9]], LABELS, [frozenset()], "do not fit"),
-        ([[0.1, 0.9]], ("a", "b"), [frozenset()], "no relation"),
+        ([[0.1, 0.9]], ("a", "b"), [frozenset()], "start with the wrong one"),
         ([[0.1, 1.9]], LABELS[:2], [frozenset()], "not a probability"),
         ([[0.1, float("nan")]], LABELS[:2], [frozenset()], "not a probability"),
-        ([[0.1, 0.9]], LABELS[:2], [frozenset({NO_RELATION})], "not a fact"),
+        ([[0.1, 0.9]], LABELS[:2], [frozenset({NO_RELATION})], "among its facts"),
     ],
 )
 def test_what_cannot_be_is_refused(scores, labels, facts, says) -> None:

@@ -162,7 +162,7 @@ class TestBadInput:
 
     def test_an_entity_without_a_character(self):
         empty = Document("d", "abc", (Entity("T1", "Drug", ((1, 1),)),))
-        with pytest.raises(DataError, match="without a character"):
+        with pytest.raises(DataError, match="an empty fragment"):
             count_entities([empty], [empty])
 
     def test_an_unknown_mode(self):

@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused():
         count_relations(["a"], [])
     with pytest.raises(DataError, match="same pairs"):
         relation_table(["a"], [])
-    with pytest.raises(DataError, match="units"):
+    with pytest.raises(DataError, match="one unit for each"):
         relation_table(["a"], ["a"], units=[])
     with pytest.raises(DataError, match="negative"):
         count_relations([], [], missed={"a": -1})

@@ -1,8 +1,8 @@
-"""What the command line shows: messages, tables and the progress of a run."""
+"""The command line: verbs, and the messages, tables and progress that they show."""
 
 
 def main() -> None:
-    """The command `confide`."""
+    """Run the command `confide`."""
     from confide.cli import verbs
 
     verbs.main()

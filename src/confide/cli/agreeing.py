@@ -1,11 +1,13 @@
-"""What a site agreed to and what it refuses, as tables in plain words."""
+"""What a site has agreed to and what it refuses, as tables in plain words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
+
+from confide.cli.tables import titled
 
 if TYPE_CHECKING:
     from confide.flare.run.sitekit import Consent
@@ -15,8 +17,8 @@ _EMPTY = {"sites": "no one in particular", "private": "none"}
 
 
 def bounds(found: Consent) -> Table:
-    """How far a run may go: what is agreed, what is asked beside it, and where that is more."""
-    table = _table(f"How far a run of {found.method} may go here")
+    """How far a run may go: the agreed bounds, and beside them what a run asks if they differ."""
+    table = titled(f"How far a run of {found.method} may go here")
     differ = [line for line in found.lines if found.agreed != "no" and line.agreed != line.asked]
     table.add_column("")
     names = (
@@ -34,8 +36,8 @@ def bounds(found: Consent) -> Table:
 
 
 def guards(held: Sequence[Guarded]) -> Table:
-    """A site's guards, and which of them its own file says."""
-    table = _table("What this site refuses, whatever it agreed to")
+    """A site's guards, and which of them its own file sets."""
+    table = titled("What this site refuses, whatever it has agreed to")
     for name in ("guard", "value", "from", "the site"):
         table.add_column(name, overflow="fold")
     for guard in held:
@@ -44,8 +46,8 @@ def guards(held: Sequence[Guarded]) -> Table:
 
 
 def standings(held: Sequence[Standing]) -> Table:
-    """A site's agreements: until when, how many runs, for whom."""
-    table = _table("What this site agreed to")
+    """A site's agreements: until when, for how many runs, with which lead."""
+    table = titled("What this site has agreed to")
     for name in ("method", "until", "runs", "lead", ""):
         table.add_column(name, overflow="fold")
     for one in held:
@@ -55,16 +57,10 @@ def standings(held: Sequence[Standing]) -> Table:
     return table
 
 
-def _words(name: str, value: Any) -> str:
+def _words(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (tuple, list)):
         shown = ("anyone" if name == "lead" and one == "*" else str(one) for one in value)
         return ", ".join(shown) or _EMPTY.get(name, "")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _table(title: str) -> Table:
-    from rich import box
-
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)

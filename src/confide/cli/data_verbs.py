@@ -97,16 +97,7 @@ def split(
     from confide import api
     from confide.cli import tables
 
-    dealt = api.split(
-        files,
-        sites,
-        by=by,
-        alpha=alpha,
-        seed=seed,
-        out=out,
-        format=format,
-        to=to,
-    )
+    dealt = api.split(files, sites, by=by, alpha=alpha, seed=seed, out=out, format=format, to=to)
     screen.show(tables.shares(dealt))
     screen.say(f"written to {out}, described in {out / 'split.json'}")
 
@@ -138,7 +129,7 @@ def label(
     ],
     by: Annotated[
         Literal["concept", "letters"],
-        typer.Option(help="Match triples by the mentions' identifiers or by their words."),
+        typer.Option(help="Match triples by the identifiers of mentions or by their words."),
     ] = "concept",
     types: Annotated[
         tuple[str, str] | None,
@@ -148,16 +139,16 @@ def label(
     ] = None,
     na: Annotated[
         str,
-        typer.Option(metavar="SHARE[:SEED]", help="Share of pairs to keep that no triple names."),
+        typer.Option(metavar="SHARE[:SEED]", help="Share to keep of the pairs without a triple."),
     ] = "1",
     max_sentences: Annotated[
-        int, typer.Option(metavar="N", help="Most sentence ends between head and tail.")
+        int, typer.Option(metavar="N", help="At most N sentence ends between head and tail.")
     ] = 0,
     recogniser: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A run that marks the entities first.")
     ] = None,
 ) -> None:
-    """Align text with a knowledge base: sentences that mention a triple's two ends form bags."""
+    """Label text from a knowledge base: sentences that name both ends of a triple form bags."""
     from confide import api
     from confide.cli import labels
 
@@ -172,5 +163,5 @@ def label(
     say_problems([*done.problems, *api.write(done.documents, out, "opennre")])
     screen.show(*labels.labelled(done))
     if not done.counts["triples"]:
-        screen.say("no triple was found: does --by say how the triples name entities?")
+        screen.say("no triple was found; check that --by says how the triples name entities")
     screen.say(f"written to {out}")

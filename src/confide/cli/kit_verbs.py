@@ -1,10 +1,10 @@
-"""The verbs `confide consortium …`, `confide server …` and `confide site …` of real sites."""
+"""The verbs `confide consortium …`, `confide server …` and `confide site …`, for real sites."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,7 +48,7 @@ def init(
         list[str], typer.Option("--site", metavar="NAME", help="A site's name; repeat for each.")
     ],
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="The host at which sites reach the server.")
+        str, typer.Option(metavar="HOST", help="The host where sites reach the server.")
     ],
     port: Annotated[int, typer.Option(metavar="PORT", help="The server's only port.")] = 8002,
     lead: Annotated[
@@ -59,7 +59,7 @@ def init(
         typer.Option(metavar="DIR", help="The folder to write; named after the consortium."),
     ] = None,
     days: Annotated[
-        float, typer.Option(metavar="DAYS", help="How long the kits' certificates are valid.")
+        float, typer.Option(metavar="DAYS", help="How long the certificates of the kits are valid.")
     ] = 365,
     passphrase: Passphrase = False,
 ) -> None:
@@ -83,7 +83,7 @@ def init(
     screen.say(f"\n{_SAFELY}")
     screen.say(f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.")
     screen.say(
-        f"{made.authority} is secret: whoever has it can let anyone in. Keep it offline, with a "
+        f"{made.authority} is secret: whoever holds it can let anyone in. Keep it offline, with a "
         "backup; `confide consortium add` needs it."
     )
     ends = min(startup.expires(kit) for kit in made.kits())
@@ -96,14 +96,14 @@ def add(
     *,
     site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")],
 ) -> None:
-    """Make a kit for another site. The others keep theirs, and nothing restarts."""
+    """Make a kit for another site. The others keep theirs and nothing restarts."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import founding
 
     kit = founding.add(folder, site)
     screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
     screen.say(f"\n{_SAFELY}")
-    screen.say(f"The certificate is good until {startup.expires(kit):%Y-%m-%d}.")
+    screen.say(f"The certificate is valid until {startup.expires(kit):%Y-%m-%d}.")
 
 
 @consortium.command("renew")
@@ -130,7 +130,7 @@ def renew(
         )
     if kit.kind == "lead":
         screen.say("The lead moves the folder identity from the old kit to the new one.")
-    screen.say(f"The certificate is good until {startup.expires(kit):%Y-%m-%d}.")
+    screen.say(f"The certificate is valid until {startup.expires(kit):%Y-%m-%d}.")
 
 
 def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
@@ -216,7 +216,7 @@ def tidy(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the runs that the server holds; delete those that are old and finished, or named."""
+    """Show the runs that the server holds; delete those that are named, or finished and old."""
     from confide.flare.kits import startup
     from confide.flare.nvidia import clearing
 
@@ -245,12 +245,12 @@ def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bo
     from rich.table import Table
 
     table = Table(title="runs at this server", title_justify="left")
-    for column in ("run", "stands", "last written", "MB", ""):
+    for column in ("run", "state", "last written", "MB", ""):
         table.add_column(column, justify="right" if column == "MB" else "left", overflow="fold")
     for one in found:
         table.add_row(
             one.run,
-            "over" if one.over else "can be resumed",
+            "finished" if one.over else "can be resumed",
             f"{one.last.astimezone():%Y-%m-%d}",
             f"{one.bytes / 1e6:.1f}",
             "" if one not in those else "deleted" if deleted else "chosen",
@@ -259,7 +259,7 @@ def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bo
 
 
 def _followed(kit: Kit, wait: float) -> None:
-    """Say whether a server that runs took notice; one that does not reads the list at its start."""
+    """Say so if a running server missed the change; a stopped one will read it at its start."""
     from confide.flare.nvidia import processes
 
     if processes.status(kit).sites and not processes.follows(kit, wait=wait):
@@ -283,7 +283,7 @@ def stop_site(kit: KitFolder, *, wait: Wait = 20.0) -> None:
 
 @site.command("status")
 def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
-    """Show whether the site is running and connected, what it agreed to and what it refuses."""
+    """Show whether the site is running and connected, and what it has agreed to and refuses."""
     _status(kit, "site", as_json=as_json)
 
 
@@ -294,17 +294,17 @@ def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foregrou
     kit = startup.open_kit(path, kind)
     who = "the server" if kind == "server" else f"site {kit.name}"
     if foreground:
-        screen.say(f"{who} runs here until you stop it; its log is {kit.path / 'log.txt'}")
+        screen.say(f"{who} runs here until you stop it; its log: {kit.path / 'log.txt'}")
         processes.serve(kit)
     fresh = processes.start(kit, wait=wait)
     now = processes.status(kit)
     since = "" if fresh or now.since is None else f" already, since {_local(now)}"
     process = f"; process {now.pid}" if now.pid else ""
-    screen.say(f"{who} runs{since}{process}", style="bold")
+    screen.say(f"{who} is running{since}{process}", style="bold")
     if now.trouble:
-        screen.say(f"it is not connected yet and keeps trying: {now.trouble}")
+        screen.say(f"not connected yet, still trying: {now.trouble}")
     elif not now.connected:
-        screen.say("it is not ready yet")
+        screen.say("not ready yet")
 
 
 def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
@@ -338,7 +338,7 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
         screen.say(now.trouble)
 
 
-def _own_json(kit: Kit) -> dict[str, Any]:
+def _own_json(kit: Kit) -> dict[str, object]:
     from confide.flare.run import standing
 
     try:
@@ -348,7 +348,7 @@ def _own_json(kit: Kit) -> dict[str, Any]:
 
 
 def _show_own(kit: Kit) -> None:
-    """What the site agreed to and refuses; where its own file cannot be read, why."""
+    """Show what the site has agreed to and refuses, or why its own file cannot be read."""
     from confide.cli import agreeing
     from confide.flare.run import standing
 
@@ -366,13 +366,13 @@ def _show_own(kit: Kit) -> None:
 def _status_table(now: Status) -> Table:
     from rich.table import Table
 
-    rows: list[tuple[str, Any]] = [("running", f"since {_local(now)}" if now.running else "no")]
+    rows: list[tuple[str, object]] = [("running", f"since {_local(now)}" if now.running else "no")]
     if now.running:
         ready = "ready" if now.kind == "server" else "connected"
         rows += [
             (ready, "yes" if now.connected else "no"),
             ("process", now.pid),
-            ("started again", f"{now.restarts} times"),
+            ("restarted", f"{now.restarts} times"),
             ("memory", f"{now.memory / 2**20:.0f} MB"),
             ("runs", now.runs),
         ]
@@ -380,7 +380,7 @@ def _status_table(now: Status) -> Table:
         rows.append(("sites", ", ".join(now.sites) or "none"))
     if now.revoked:
         rows.append(("revoked", ", ".join(now.revoked)))
-    rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "ended"))
+    rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "expired"))
     table = Table(title=now.name, title_justify="left", show_header=False)
     for name, value in rows:
         table.add_row(name, str(value))

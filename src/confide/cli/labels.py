@@ -1,4 +1,4 @@
-"""What `confide data label` reads, and what it shows."""
+"""What `confide data label` reads and shows."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 _WORDS = {
     "documents": "documents",
     "mentions": "mentions of entities",
-    "unidentified": "of them without an identifier: skipped",
-    "ambiguous_forms": "words that stand for several identifiers",
-    "ambiguous_mentions": "mentions of these",
-    "repeated": "mentions of a pair with nearer ones in the same text",
-    "known": "triples of the knowledge base",
+    "unidentified": "of them skipped, having no identifier",
+    "ambiguous_forms": "words with several identifiers",
+    "ambiguous_mentions": "mentions of such words",
+    "repeated": "pairs of mentions passed over for a nearer one in the same text",
+    "known": "triples in the knowledge base",
     "triples": "of them found",
     "unmentioned": "of them with an end that no text mentions",
     "apart": "of them with both ends mentioned, but never together",
     "pairs": "pairs with a relation",
-    "several": "of them with several",
+    "several": "of them with more than one",
     "na_pairs": "pairs without a relation (NA)",
-    "na_left": "further ones that were not drawn",
-    "na_types": "further ones of types that no triple matches",
+    "na_left": "further ones not drawn",
+    "na_types": "further ones whose types match no triple",
 }
 
 
 def documents_of(files: Sequence[Path]) -> list[Document]:
-    """The documents of files; what was lost or changed in reading is said on stderr."""
+    """Read the documents of files, and report on stderr what was lost or changed."""
     from confide import api
 
     readings = [api.read(file) for file in files]
@@ -44,7 +44,7 @@ def documents_of(files: Sequence[Path]) -> list[Document]:
 
 
 def share_and_seed(given: str) -> tuple[float, int]:
-    """A share, and after a colon a seed (1 if there is none). Raises SettingsError.
+    """Read SHARE or SHARE:SEED; the seed is 1 by default. Raises SettingsError.
 
     >>> share_and_seed("0.25"), share_and_seed("0.25:7")
     ((0.25, 1), (0.25, 7))
@@ -54,8 +54,8 @@ def share_and_seed(given: str) -> tuple[float, int]:
         return float(share), int(seed or 1)
     except ValueError as error:
         raise SettingsError(
-            "--na takes a share of pairs, and a seed after a colon",
-            expected="such as 0.25 or 0.25:7",
+            "--na takes a share of pairs, and optionally a colon and a seed",
+            expected="a value such as 0.25 or 0.25:7",
             got=repr(given),
         ) from error
 

@@ -1,4 +1,4 @@
-"""The verb `confide peers`: whose identity key a server, a site or a lead has pinned."""
+"""The verb `confide peers`: the identity keys that a server, a site or a lead has pinned."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def peers(
         typer.Option(
             "--pin",
             metavar="NAME FINGERPRINT",
-            help="Pin a peer whose fingerprint people compared.",
+            help="Pin a peer whose fingerprint you have compared.",
         ),
     ] = None,
     compared: Annotated[
         str | None,
-        typer.Option("--compared", metavar="NAME", help="Record that people compared this pin."),
+        typer.Option("--compared", metavar="NAME", help="Record that you have compared this pin."),
     ] = None,
     forget: Annotated[
         str | None,
-        typer.Option("--forget", metavar="NAME", help="Unpin; the next key it shows is pinned."),
+        typer.Option("--forget", metavar="NAME", help="Unpin; the next key it shows gets pinned."),
     ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new identity key; peers must pin it again.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show this kit's fingerprint and its peers' fingerprints, to compare by telephone."""
+    """Show the fingerprints of this kit and its peers, to compare by telephone."""
     from confide.flare.kits import peers as held
     from confide.flare.kits.startup import open_kit
 
@@ -60,10 +60,10 @@ def peers(
         return
     screen.show(_table(known))
     if not known.fingerprint:
-        screen.say("no identity key yet: setup, start or the first run makes one")
+        screen.say("no identity key yet; setup, start or the first run makes one")
     elif any(not one.compared for one in known.peers.values()):
         screen.say(
-            "read the groups to each other by telephone, on a number you already knew; if they"
+            "read the groups to each other by telephone, on a number you already know; if they"
             " match, record it with `--compared NAME`"
         )
 
@@ -85,6 +85,6 @@ def _table(known: Known) -> Table:
 
 
 def _grouped(text: str) -> str:
-    """Sixteen groups in two lines of eight."""
+    """The sixteen groups on two lines of eight."""
     groups = text.split()
     return " ".join(groups[:8]) + "\n" + " ".join(groups[8:])

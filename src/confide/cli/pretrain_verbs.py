@@ -1,4 +1,4 @@
-"""The verb that makes a small BART of an encoder and text, and keeps it as a small file."""
+"""The verbs `confide pretrain …`: build a small BART from an encoder, and ship what changed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SET = "confide.set"
 
 
 class WithText(TyperGroup):
-    """`pretrain TEXT...` is `pretrain run TEXT...`; a file named as a verb is `./export`.
+    """Makes `pretrain TEXT...` mean `pretrain run TEXT...`; write ./export for a file so named.
 
-    `--set KEY=VALUE` may stand anywhere; `ctx.meta` takes it to the verb.
+    `--set KEY=VALUE` may stand anywhere; the verb finds it in `ctx.meta`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The words of a command, with the verb that was left out and without settings."""
+        """Take the settings out of a command's words and put in the verb if it was left out."""
         args, ctx.meta[_SET] = _parted(args)
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["run", *args]
@@ -28,7 +28,7 @@ class WithText(TyperGroup):
 
 
 def _parted(args: list[str]) -> tuple[list[str], list[str]]:
-    """(other words, what follows each `--set`).
+    """Split words into (all others, what follows each `--set`).
 
     >>> _parted(["a", "--set", "seed=2", "--set=batch=9", "b"])
     (['a', 'b'], ['seed=2', 'batch=9'])
@@ -74,7 +74,7 @@ def train(
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Test text: its sentences are kept out of training."),
+        typer.Option(metavar="FILE", help="Test text; its sentences are kept out of training."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint.")
@@ -107,13 +107,13 @@ def train(
     typer.echo(
         f"{done.folder}: {done.steps} steps, {done.pieces} pieces in {screen.clock(done.seconds)}; "
         f"held-out loss {found.loss:.3f}, {100 * found.right:.1f} % of pieces right, "
-        f"{100 * found.hidden:.1f} % of hidden ones"
+        f"{100 * found.hidden:.1f} % of the hidden ones"
     )
 
 
 @pretrain.command("export")
 def export(
-    folder: Annotated[Path, typer.Argument(help="What `confide pretrain` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `confide pretrain` wrote.")],
     *,
     out: Out,
     base: From = None,
@@ -127,12 +127,12 @@ def export(
 
 @pretrain.command("import")
 def bring(
-    delta: Annotated[Path, typer.Argument(help="What `confide pretrain export` wrote.")],
+    delta: Annotated[Path, typer.Argument(help="The file that `confide pretrain export` wrote.")],
     *,
     out: Out,
     base: From = None,
 ) -> None:
-    """Put a delta back on its encoder and write the BART's folder."""
+    """Apply a delta to its encoder and write the BART's folder."""
     from confide import api
 
     typer.echo(str(api.import_delta(delta, out=out, base=base)))

@@ -1,6 +1,6 @@
 """The progress of a run: a live display on a terminal, plain lines everywhere else.
 
-A progress is a context manager that is called with every event of the run.
+A progress is a context manager; the run calls it with every event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REMEMBERED = (
 
 @dataclass(slots=True)
 class Standing:
-    """Where a run stands: the last word of its events on each matter."""
+    """Where a run stands: the newest value of everything that its events report."""
 
     round: int = 0
     rounds: int | None = None
@@ -47,7 +47,7 @@ class Standing:
     score: str = "F1"
 
     def take(self, event: Event) -> None:
-        """Remember what the event tells."""
+        """Remember what the event reports."""
         for name in _REMEMBERED:
             value = getattr(event, name)
             if value is not None:
@@ -60,18 +60,18 @@ class Standing:
 
     @property
     def best_f1(self) -> float | None:
-        """The best development F1 so far of the federation whose round was the last."""
+        """The best development F1 so far, of the federation that finished the last round."""
         return self.best.get(self.federation)
 
     @property
     def where(self) -> str:
-        """The round, as "round 3/20"; of a federation of one site, with the site's name."""
+        """The round, such as "round 3/20"; a federation of one site puts its name before it."""
         turn = f"round {self.round}/{self.rounds}" if self.rounds else f"round {self.round}"
         return f"{self.federation}: {turn}" if self.federation else turn
 
     @property
     def facts(self) -> str:
-        """Loss, development F1, bytes and the time that is left, as far as they are known."""
+        """Loss, development F1, bytes and the time left, as far as they are known."""
         parts = []
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
@@ -85,7 +85,7 @@ class Standing:
 
 
 class Progress:
-    """Shows a run while it happens, on stderr; quiet shows only what goes wrong."""
+    """Shows a run on stderr while it happens; `quiet` shows failures only."""
 
     def __init__(self, *, quiet: bool = False, screen: Console | None = None) -> None:
         self.standing = Standing()
@@ -111,12 +111,12 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event and show what it changed."""
+        """Take in an event and show what has changed."""
         if event.kind == "start":
             self.standing = Standing()
         self.standing.take(event)
         loud = event.kind == "failed" or not self._quiet
-        if event.message and loud and event.kind != "end":  # the verb says where the run lies
+        if event.message and loud and event.kind != "end":  # the verb names the run's folder
             self._print(event.message)
         elif event.kind == "round" and self._bar is None and not self._quiet:
             self._print(f"{self.standing.where} · {self.standing.facts}")
@@ -146,7 +146,7 @@ def _bar(screen: Console) -> Bar:
     from rich.text import Text
 
     class TwoLines(Bar):
-        """The bar, and the facts on a line of their own, so that they fit."""
+        """A bar with the facts on a line of their own, so that they fit."""
 
         def get_renderables(self) -> Iterator[RenderableType]:
             """The bar's line, then the facts' line."""

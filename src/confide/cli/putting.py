@@ -1,15 +1,15 @@
-"""Documents, scores and problems onto the screen or into files."""
+"""Puts documents, scores and problems on the screen or into files."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide.cli import screen
 from confide.cli.screen import console
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from confide.jobs.facts import StatedFact
+    from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
 
 
 def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
-    """Write documents to a path, or to stdout; say on stderr what the format could not hold.
+    """Write documents to a path or to stdout; report on stderr what the format could not hold.
 
-    Raises SettingsError where the format is a folder and there is no path.
+    Raises SettingsError if the format needs a folder and no path is given.
     """
     from confide import api
 
@@ -38,20 +39,23 @@ def put_documents(documents: Sequence[Document], path: Path | None, *, format: s
             replace(problem, where="stdout") for problem in api.write(documents, file, format)
         ]
         if file.is_dir():
-            raise SettingsError(f"{format} is a folder of files", fix="name the folder with --out")
+            raise SettingsError(
+                f"{format} is a folder of files, which stdout cannot take",
+                fix="name a folder with --out",
+            )
         sys.stdout.write(file.read_text(encoding="utf-8"))
     say_problems(problems)
 
 
 def say_problems(problems: Sequence[Problem]) -> None:
-    """Problems on stderr: how many of each kind, and the first few."""
+    """Print problems to stderr: how many of each kind, and the first few."""
     shown = console(sys.stderr)
     for line in problem_lines(problems):
         shown.print(line, soft_wrap=True)
 
 
 def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[Text]:
-    """How many problems there are of each kind, and the first `most` of each; None: all."""
+    """How many problems there are of each kind, and the first `most` of each (None: all)."""
     from rich.text import Text
 
     lines = []
@@ -71,17 +75,17 @@ def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[
 
 
 def run_and_files(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The first word and the others. Raises SettingsError where there is no other."""
+    """The run, which comes first, and the files. Raises SettingsError if there is no file."""
     first, *others = words
     if not others:
         raise SettingsError(
-            "there is no file to read", expected=f"{first} FILE...", fix="name one, or - for stdin"
+            "no file is named", expected=f"{first} FILE...", fix="name a file, or - for stdin"
         )
     return Path(first), others
 
 
 def named_types(given: Sequence[str] | None) -> dict[str, str]:
-    """What is said by `--as FOUND=KNOWN`; an empty KNOWN leaves a type out. Raises SettingsError.
+    """The names given by `--as FOUND=KNOWN`; an empty KNOWN drops a type. Raises SettingsError.
 
     >>> named_types(["Drug=CHEMICAL", "Age="])
     {'Drug': 'CHEMICAL', 'Age': ''}
@@ -97,11 +101,11 @@ def named_types(given: Sequence[str] | None) -> dict[str, str]:
 
 
 FACTS = ("facts", "facts-jsonl")
-"""What `predict` writes beside formats of documents: a table of facts, or an object for each."""
+"""What `predict` can write besides documents: a table of facts, or one JSON object for each."""
 
 
 def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> None:
-    """The facts, likeliest first: a table with a head and tabs, or JSON Lines."""
+    """Write the facts, likeliest first: a table with a header and tabs, or JSON Lines."""
     from confide.jobs.facts import COLUMNS
 
     if format == "facts":
@@ -115,15 +119,19 @@ def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> 
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DataError(f"the facts cannot be written: {error.strerror}", where=str(out)) from error
+        raise DataError(
+            f"the facts cannot be written ({error.strerror})",
+            where=str(out),
+            fix="name another file with --out",
+        ) from error
 
 
-def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
-    """What `evaluate` gave as tables or as JSON; types that were left out are named on stderr."""
+def put_scores(found: Scored, *, as_json: bool) -> None:
+    """Print what `evaluate` returned, as tables or JSON; name dropped types on stderr."""
     from confide.cli import tables
 
     if found.get("unknown"):
-        screen.say(f"the relation model knows no type {' or '.join(found['unknown'])}")
+        screen.say(f"the relation model does not know the type {' or '.join(found['unknown'])}")
     if as_json:
         screen.put_json(found)
         return
@@ -135,7 +143,7 @@ def put_scores(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def say_released(folder: Path) -> None:
-    """Say on stderr what can be read from a release."""
+    """Say on stderr what a release reveals."""
     from confide.runs.release import release_tells
 
     screen.say(f"{folder}: {release_tells(folder)}")

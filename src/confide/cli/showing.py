@@ -1,15 +1,15 @@
-"""What `confide demo` shows when it is done."""
+"""What `confide demo` shows at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from confide.cli.tables import titled
 from confide.report.folder import load_run
 from confide.report.tables import left, results
 from confide.report.words import duration, points
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
-    """Scores, what the model finds in held-out sentences, what left the sites, and what next."""
+    """Scores, what the model finds in held-out sentences, what left the sites, what to do next."""
     runs = {name: load_run(path) for name, path in shown.runs.items()}
-    yield Text("\nSYNTHETIC text of three made-up sites. Scores say nothing about real notes.\n")
+    yield Text("\nSYNTHETIC text from three made-up sites: scores say nothing about real notes.\n")
     yield results(runs, title="Does training together help?")
     yield found(shown.examples)
     yield left(runs["federated"], title="What left the sites in the federated run")
     yield Text.assemble(
-        f"\nAll in {duration(shown.seconds)}. Open ",
+        f"\nDone in {duration(shown.seconds)}. Open ",
         (str(shown.report), "bold"),
         " in a browser, or continue:\n\n",
         f"  confide predict {shown.runs['federated']} FILE.txt\n",
@@ -36,13 +36,8 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
 
 
 def found(examples: tuple[Example, ...]) -> Table:
-    """A held-out sentence per site: each marked mention, what the model says, how sure it is."""
-    table = Table(
-        title="What the federated model finds in held-out sentences",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-    )
+    """One held-out sentence per site: each marked mention, what the model says, how sure it is."""
+    table = titled("What the federated model finds in held-out sentences")
     for name in ("site", "words", "marked as", "found as", "confidence"):
         table.add_column(name, justify="right" if name == "confidence" else "left")
     for example in examples:

@@ -1,4 +1,4 @@
-"""Verbs of real sites: a site's own file, its consent, and the lead's run over all of them."""
+"""Verbs for real sites: a site's own file, its consent, and the lead's run across all sites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def coordinate(
     overrides: Overrides = None,
     sites: Annotated[
         list[str] | None,
-        typer.Option("--site", metavar="NAME", help="A site that takes part; all by default."),
+        typer.Option("--site", metavar="NAME", help="A site to take part; all by default."),
     ] = None,
     out: RunOut = None,
     resume: Resume = False,
@@ -61,8 +61,8 @@ def coordinate(
             )
     except KeyboardInterrupt:
         screen.say(
-            "\nno longer watching, but the run continues; the same command with --resume watches "
-            "it again, with --end it ends the run"
+            "\nno longer watching, but the run continues; repeat the command with --resume to watch"
+            " it again, or with --end to end it"
         )
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
@@ -74,10 +74,10 @@ def _say_ended(ending: Ending) -> None:
         screen.say(f"nothing to end: {ending.run} is finished; run folder: {ending.folder}")
         return
     if ending.stopped:
-        screen.say(f"{ending.run} is ended, at the server and at the sites", style="bold")
+        screen.say(f"{ending.run} has ended, at the server and at the sites", style="bold")
     else:
         screen.say(f"nothing to end: {ending.run} is not in progress", style="bold")
-    screen.say("its checkpoints are kept; the same command with --resume continues it")
+    screen.say("its checkpoints are kept; repeat the command with --resume to continue it")
 
 
 @site.command()
@@ -85,10 +85,10 @@ def setup(
     kit: KitFolder,
     *,
     settings: Annotated[
-        Path, typer.Option(metavar="FILE", help="The site's own settings: site.toml.")
+        Path, typer.Option(metavar="FILE", help="The site's own settings, site.toml.")
     ],
 ) -> None:
-    """Check this site's settings and text, and put the settings into its kit."""
+    """Check this site's settings and text, then put the settings into its kit."""
     from confide.cli import tables
     from confide.flare.kits.startup import open_kit
     from confide.flare.run import standing
@@ -102,7 +102,7 @@ def setup(
     if facts["problems"]:
         screen.show(tables.mapping(facts["problems"], columns=("did not fit", "count")))
     held = standing.held_of(open_kit(kit, "site"))
-    agreed = ", ".join(sorted(held)) or "no method yet: `confide site consent`"
+    agreed = ", ".join(sorted(held)) or "no method yet; agree to one with `confide site consent`"
     screen.say(f"consents to {agreed}")
 
 
@@ -132,7 +132,7 @@ def consent(
     both: Both = False,
     as_json: Json = False,
 ) -> None:
-    """Show what would leave this site under a method, and within what bounds.
+    """Show what a method would send from this site, and within what bounds.
 
     Nothing runs here before the site agrees.
     """
@@ -146,7 +146,7 @@ def consent(
     named = method if asked is None else asked.trained_by
     if named is None:
         if agree is not None or bounds or steps:
-            raise SettingsError("no method is named", fix="name a method, or --for SETTINGS")
+            raise SettingsError("no method is named", fix="name one, or give --for SETTINGS")
         _overview(standing.standings(held), guards, as_json=as_json)
         return
     if agree is False:
@@ -171,7 +171,7 @@ def _overview(agreed: list[Standing], guards: list[Guarded], *, as_json: bool) -
         screen.put_json({"agreements": agreed, "guards": guards})
         return
     screen.show(agreeing.standings(agreed), agreeing.guards(guards))
-    screen.say("to see what leaves this site under a method, name it, or give --for SETTINGS")
+    screen.say("to see what a method sends from this site, name it or give --for SETTINGS")
 
 
 def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
@@ -179,8 +179,8 @@ def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
     until = f" until {found.until}" if found.until else ""
     screen.say(f"agreed: {found.agreed}{only}{until}", style="bold")
     if found.old:
-        screen.say("that agreement is older than bounds; --agree records these")
+        screen.say("that agreement predates bounds; --agree records these")
     if found.beyond:
-        screen.say(f"more is asked for than was agreed: {', '.join(found.beyond)}")
+        screen.say(f"the run asks for more than was agreed: {', '.join(found.beyond)}")
     if (found.agreed != "yes" or found.beyond) and not withdrawn:
         screen.say("to agree, repeat the command with --agree")

@@ -1,4 +1,4 @@
-"""Tables for people: each takes what a public function gave and returns a table to print."""
+"""Tables for people: each takes what a public function returned and gives a table to print."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from confide.report.words import count, points, size
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from confide.federation.wire import WireRow
     from confide.jobs.comparison import Compared, RunComparison, SideScore
     from confide.runs.result import Result
+    from confide.scoring.scores import Scored
     from confide.text.checking import CheckReport
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
@@ -31,7 +33,7 @@ def rows(
     records: Sequence[DataclassInstance], *, title: str = "", without: Sequence[str] = ()
 ) -> Table:
     """One column per field of the dataclass, one row per record."""
-    table = _table(title)
+    table = titled(title)
     known = [field.name for field in fields(records[0])] if records else []
     names = [name for name in known if name not in without]
     for name in names:
@@ -47,22 +49,22 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     again = any(getattr(field, "again", 0) for field in shown)
     without = [*([] if both else ["direction"]), *([] if again else ["again"])]
     table = rows(shown, title=title, without=without)
-    table.caption = "one by one: the server sees each site's value; sum: its code sees only the sum"
+    table.caption = "one by one: the server sees each site's value; sum: its code sees the sum only"
     sizes = dict.fromkeys(("up", "down"), 0)
     for field in fields:
         sizes[field.direction] += getattr(field, "bytes", 0)
     if any(sizes.values()):
-        table.caption += f"\nin all: {size(sizes['up'])} up, {size(sizes['down'])} down"
+        table.caption += f"\ntotal: {size(sizes['up'])} up, {size(sizes['down'])} down"
     if again:
-        table.caption += "\nagain: sent again, in rounds repeated after a crash"
+        table.caption += "\nagain: sent again in rounds repeated after a crash"
     return table
 
 
-def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table:
-    """Precision, recall and F1 in percent: of entities by type, or of relations one by one.
+def scores(values: Scored, *, title: str = "", of: str = "") -> Table:
+    """Precision, recall and F1 in percent, for each type of entity or each relation and in all.
 
-    Over all, entities are counted strict and relaxed; relations have a micro- and a macro-average.
-    `of` "end to end": relations of entities that were found, which are counted as entities are.
+    Entities are counted strict and relaxed; relations have a micro- and a macro-average. With `of`
+    "end to end", relations between entities that a model found are counted as entities are.
     """
     kinds = _kinds(values)
     if "curve" in values:
@@ -71,7 +73,7 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
         return _written(values, title)
     typed = [kind for kind in kinds if "types" in values[kind]]
     one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
-    table = _table(title, caption=f"in percent; {told}{_overlooked(values)}")
+    table = titled(title, caption=f"in percent; {told}{_overlooked(values)}")
     table.add_column(one)
     for kind in typed:
         for name in ("P", "R", "F1"):
@@ -93,14 +95,14 @@ def scores(values: Mapping[str, Any], *, title: str = "", of: str = "") -> Table
     return table
 
 
-def _ranked(values: Mapping[str, Any], title: str) -> Table:
+def _ranked(values: Scored, title: str) -> Table:
     """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
     told = (
         f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
-        "AUC: under the whole precision-recall curve; first 2,000: over that many predictions\n"
-        "P@N: the share of facts among the first N"
+        "AUC: area under the whole precision-recall curve; first 2,000: under its first part\n"
+        "P@N: share of facts among the first N predictions"
     )
-    table = _table(title, caption=told)
+    table = titled(title, caption=told)
     table.add_column("relation")
     for name in ("P", "R", "F1", "facts"):
         table.add_column(name, justify="right")
@@ -118,14 +120,14 @@ def _ranked(values: Mapping[str, Any], title: str) -> Table:
     return table
 
 
-def _written(values: Mapping[str, Any], title: str) -> Table:
-    """The scores of a model that writes noised text again."""
+def _written(values: Scored, title: str) -> Table:
+    """The scores of a model that restores noised text."""
     told = (
         f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
         "likelihood: geometric mean of the pieces' probabilities (1 / perplexity)\n"
-        f"hidden: of {count(values['hidden_pieces'])} pieces that the noised text hides"
+        f"hidden: of the {count(values['hidden_pieces'])} pieces that the noised text hides"
     )
-    table = _table(title, caption=told)
+    table = titled(title, caption=told)
     for name in ("", "pieces"):
         table.add_column(name, justify="right" if name else "left")
     table.add_row("likelihood", points(values["likelihood"]), style="bold")
@@ -135,13 +137,13 @@ def _written(values: Mapping[str, Any], title: str) -> Table:
 
 
 def sites(result: Result) -> Table:
-    """A run's scores on test text, per site and over all, with what a site sent and received."""
+    """A run's scores on test text, per site and in all, with what each site sent and received."""
     from confide.tasks import TASKS
 
     overall = result.scores.overall
     kinds, unit = _kinds(overall), _unit(overall)
     called = TASKS[result.task].words
-    table = _table(f"{result.method}: {called.score or 'scores'} on test text, in percent")
+    table = titled(f"{result.method}: {called.score or 'scores'} on test text, in percent")
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
@@ -156,19 +158,17 @@ def sites(result: Result) -> Table:
 
 
 def compared(found: RunComparison) -> Table:
-    """Two sides' F1 in percent, their difference with its interval, and what that says, by site."""
+    """By site: the F1 of two sides in percent, their difference, its interval and a verdict."""
     first, second = shortened([found.first, found.second])
     repeats = len(found.pairs)
     caption = (
         f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
     )
     if repeats > 1:
-        caption += (
-            f", all {repeats} runs together\n±: mean and standard deviation of {repeats} runs"
-        )
+        caption += f" over all {repeats} runs\n±: mean and standard deviation of {repeats} runs"
         caption += "" if found.same_text else ", each with its own held-out text"
     kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
-    table = _table(f"{kind} on test text, in percent", caption=caption)
+    table = titled(f"{kind} on test text, in percent", caption=caption)
     table.add_column("site")
     interval = f"{100 * found.level:g}% interval"
     for name in (found.unit, first, second, "difference", interval, "p"):
@@ -181,9 +181,9 @@ def compared(found: RunComparison) -> Table:
     return table
 
 
-def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str = "") -> Table:
-    """Two columns: a name and what it is."""
-    table = _table(title)
+def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: str = "") -> Table:
+    """A table of two columns: a name and its value."""
+    table = titled(title)
     table.add_column(columns[0])
     table.add_column(columns[1], justify="right")
     for name, value in values.items():
@@ -192,12 +192,12 @@ def mapping(values: Mapping[str, Any], *, columns: tuple[str, str], title: str =
 
 
 def checked(found: CheckReport) -> list[Table]:
-    """How files were read, what is in them, and entities and relations by type."""
+    """How files were read, what they hold, and their entities and relations by type."""
     how = mapping(found.details, columns=("file", "read as"))
     how.columns[1].justify = "left"
     tables = [
         how,
-        mapping(found.counts, columns=("in all", "")),
+        mapping(found.counts, columns=("total", "")),
         mapping(found.types, columns=("type", "entities")),
     ]
     if found.relations:
@@ -207,7 +207,7 @@ def checked(found: CheckReport) -> list[Table]:
 
 def shares(dealt: SplitReport) -> Table:
     """What each site got of a corpus."""
-    table = _table(f"dealt by {dealt.by}, seed {dealt.seed}")
+    table = titled(f"dealt by {dealt.by}, seed {dealt.seed}")
     kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
     links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
     table.add_column("site")
@@ -222,9 +222,9 @@ def shares(dealt: SplitReport) -> Table:
 
 
 def statistics(found: Stats) -> list[Table]:
-    """Counts per file and in all: sizes and shapes, entities and relations, then what is shared."""
+    """Counts per file and in all: sizes, entities and relations, then repeated sentences."""
     files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
-    sizes, types, links = (_table(title) for title in ("sizes", "entities", "relations"))
+    sizes, types, links = (titled(title) for title in ("sizes", "entities", "relations"))
     for table in (sizes, types, links):
         table.add_column("", overflow="fold")
         for path in shortened(files):
@@ -238,7 +238,7 @@ def statistics(found: Stats) -> list[Table]:
     links.add_row("pairs looked at", *(count(f.pairs) for f in files.values()))
     tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
     if found.shared:
-        tables.append(_table("sentences in both files"))
+        tables.append(titled("sentences in both files"))
         for name in ("file", "and file", "sentences"):
             tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
         short = dict(zip(files, shortened(files), strict=True))
@@ -284,11 +284,11 @@ _SCORED = {
         " relaxed: both overlap",
     ),
 }
-"""By first kind of score, or end to end: what one row is, what is counted, what the kinds mean."""
+"""By first kind of score or "end to end": what a row is, what is counted, what the kinds mean."""
 
 
 def two_ledgers(found: LedgerDifference) -> str:
-    """Whether two ledgers of one run say the same, in words."""
+    """Whether two ledgers of one run agree, in words."""
     lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
     lines.append(
         f"{found.verified} signatures verified"
@@ -296,7 +296,7 @@ def two_ledgers(found: LedgerDifference) -> str:
         else "no signatures: only the numbers were compared"
     )
     if found.unheard:
-        lines.append(f"asks that were sent but never reached one of the two: {found.unheard}")
+        lines.append(f"asks that were sent but that a site never received: {found.unheard}")
     if found.faults:
         lines += [f"first difference: {found.faults[0]}", *found.faults[1:]]
     lines += [f"only in the run's ledger: {one}" for one in found.only_here]
@@ -305,24 +305,19 @@ def two_ledgers(found: LedgerDifference) -> str:
     return "\n".join(lines)
 
 
-def _table(title: str, *, caption: str = "") -> Table:
+def titled(title: str, *, caption: str = "") -> Table:
+    """An empty table in the style of all tables, with its title and caption on the left."""
     return Table(
         title=title or None,
         caption=caption or None,
         title_justify="left",
         caption_justify="left",
         title_style="bold",
-        box=_box(),
+        box=SIMPLE_HEAD,
     )
 
 
-def _box() -> Any:
-    from rich import box
-
-    return box.SIMPLE_HEAD
-
-
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if name in ("bytes", "again") and isinstance(value, int):
         return size(value)
     if isinstance(value, float):
@@ -355,30 +350,30 @@ def _signed(difference: float) -> str:
     return "0.0" if float(shown) == 0 else shown
 
 
-def _precision_recall_f1(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+def _precision_recall_f1(parts: Iterable[Scored]) -> list[str]:
     return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
 
 
-def _kinds(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of scores that these are."""
+def _kinds(values: Scored) -> tuple[str, ...]:
+    """The kinds of score among these."""
     from confide.tasks import task_of_scores
 
     return task_of_scores(values).kinds
 
 
-def _unit(values: Mapping[str, Any]) -> str:
+def _unit(values: Scored) -> str:
     from confide.tasks import task_of_scores
 
     return task_of_scores(values).unit
 
 
-def _overlooked(values: Mapping[str, Any]) -> str:
-    """What relations no pair covers, in words."""
+def _overlooked(values: Scored) -> str:
+    """How many relations no pair covers, in words."""
     missed = sum(values.get("missed", {}).values())
-    return f"\nmissed because no such pair was looked at: {count(missed)}" if missed else ""
+    return f"\nmissed because their pair was not looked at: {count(missed)}" if missed else ""
 
 
-def _each_f1(values: Mapping[str, Any]) -> list[str]:
+def _each_f1(values: Scored) -> list[str]:
     """The number of each kind, and how much was scored."""
     from confide.tasks import task_of_scores
 

@@ -5,6 +5,7 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,10 +39,10 @@ from confide.errors import ConfideError
 
 
 class Verbs(TyperGroup):
-    """The verbs; the one place where errors become messages."""
+    """All verbs; the one place where errors become messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Our own errors end with a message and code 2, others keep their trace."""
+        """Run the verb. Our own errors end in a message and code 2; others keep their trace."""
         try:
             return super().invoke(ctx)
         except ConfideError as error:
@@ -88,6 +89,8 @@ app.command(rich_help_panel=_REAL)(peers)
 
 def main() -> None:
     """The console script `confide`."""
+    if "--help" in sys.argv:
+        screen.import_help()
     app(prog_name="confide")
 
 
@@ -130,7 +133,9 @@ def run(
                 settings, overrides=overrides or (), out=out, resume=resume, on_event=progress
             )
     except KeyboardInterrupt:
-        screen.say("\nstopped; --resume with the same command continues after the last whole round")
+        screen.say(
+            "\nstopped; repeat the command with --resume to continue from the last checkpoint"
+        )
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
@@ -237,14 +242,14 @@ def compare(
     *,
     matching: Annotated[
         Literal["strict", "relaxed", "micro"] | None,
-        typer.Option(help="Which F1 to compare: strict by default, micro for relations."),
+        typer.Option(help="The F1 to compare; by default strict, or micro for relations."),
     ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the interval.")] = 0.95,
     samples: Annotated[int, typer.Option(metavar="N", help="Number of resamples.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Test whether the second run beats the first, on the same test text.
+    """Test whether the second run beats the first on the same test text.
 
     For repeated runs, name all runs of the first side, then as many of the second.
     """
@@ -269,7 +274,7 @@ def release(
     site: Site = None,
     key: Key = None,
 ) -> None:
-    """Write a copy of the model that needs no key. Only this explicit command does so."""
+    """Write a copy of the model that needs no key. No other command does."""
     from confide import api
     from confide.cli.putting import say_released
 
@@ -332,7 +337,7 @@ def init(
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Look at your files, say what is in them and write settings that run."""
+    """Look at your files, say what is in them and write settings that work."""
     from confide import api
 
     found = api.init(files, out=out, force=force)

@@ -1,4 +1,4 @@
-"""Options that several verbs share, so that they are called and explained the same everywhere."""
+"""Options that several verbs share, named and explained the same way everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
 Site = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Use this site's model, where each has its own."),
+    typer.Option(metavar="NAME", help="Use this site's model, if each site has its own."),
 ]
 Format = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="The files' format; detected by default.")

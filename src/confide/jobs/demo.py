@@ -1,4 +1,4 @@
-"""The demonstration: three made-up sites train one recogniser, beside what each could do alone.
+"""The demonstration: three made-up sites train one recogniser, compared with each site alone.
 
 It writes the synthetic corpus, runs the same settings three times (each site alone, federated,
 pooled), lets the federated model annotate held-out sentences, and writes the report. All text is
@@ -27,14 +27,14 @@ from confide.text.retag import retag
 from confide.text.segment import segmented
 
 RUNS = {"alone": "alone", "federated": "fedavg", "pooled": "pooled"}
-"""The runs of the demonstration, by folder name, and the method of each."""
+"""The runs of the demonstration: folder name to method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Some words that somebody marked: the type in the data, the type the model gives, how sure.
+    """Marked words: their type in the data, their type from the model, and its confidence.
 
-    A type is empty where the data, or the model, has no entity of exactly these words.
+    A type is empty if the data, or the model, has no entity of exactly these words.
     """
 
     words: str
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A held-out sentence of one site, with what is marked in it and what the model finds."""
+    """A held-out sentence of one site, with its marked entities and what the model finds."""
 
     site: str
     text: str
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demonstration made: its folder, the three run folders, sentences, and the page.
+    """What the demonstration made: its folder, three run folders, example sentences and the page.
 
     `f1` is strict F1 on test text from 0 to 1, by run and then by site ("all": together).
     `left` is what left each site in the federated run, in bytes.
@@ -73,12 +73,12 @@ class DemoResult:
 def demo(
     *, out: Path | str = Path("demo-run"), seed: int = 1, on_event: Watcher | None = None
 ) -> DemoResult:
-    """Writes a synthetic corpus, trains on it in three ways, and gives everything to look at.
+    """Write a synthetic corpus, train on it in three ways, and give everything to look at.
 
     Args:
-        out: the folder of the demonstration; an earlier one in it is replaced.
-        seed: of the corpus and of the training.
-        on_event: is told what happens, as in `confide.runs.run.run`.
+        out: the folder of the demonstration; an earlier demonstration in it is replaced.
+        seed: the seed of the corpus and of the training.
+        on_event: called with every event, as in `confide.runs.run.run`.
 
     Raises:
         DataError: `out` holds something else.
@@ -115,7 +115,7 @@ def _f1(scores: AllScores) -> dict[str, float]:
 
 
 def _clear(out: Path) -> None:
-    """Removes an earlier demonstration, and nothing else."""
+    """Remove an earlier demonstration, and nothing else."""
     if out.exists() and any(out.iterdir()) and not (out / "corpus" / "README.txt").exists():
         raise DataError(
             "the folder holds other files",
@@ -128,7 +128,7 @@ def _clear(out: Path) -> None:
 
 
 def _example(habit: Habit, out: Path, *, seed: int) -> Example:
-    """The site's richest test sentence. It is chosen before anybody looks at predictions."""
+    """The site's richest test sentence, chosen without looking at predictions."""
     file = out / "corpus" / habit.path("test")
     common = dict(zip(habit.names, TYPES, strict=True))
     gold = [segmented(note) for note in retag(read(file).documents, common)[0]]
@@ -155,7 +155,7 @@ def _drugs(notes: Iterable[Document]) -> Iterable[str]:
 
 
 def _within(note: Document, sentence: Sentence) -> dict[tuple[int, int], tuple[str, str]]:
-    """Words and type of the entities of a sentence, by place."""
+    """The words and types of a sentence's entities, in order."""
     return {
         (e.start, e.end): (note.surface(e), e.type)
         for e in note.entities

@@ -1,7 +1,7 @@
-"""What a model of bags finds in text: facts, each with the sentences that say so.
+"""The facts that a model of bags finds in text, each with the sentences that say so.
 
-A fact is a relation between two identities (`[bags].same` of the run), over all files together; the
-sentences are those that name the two, so what is given here holds text of whoever owns the files.
+A fact is a relation between two identities (`[bags].same` of the run), over all files together. Its
+sentences are those that name both, so facts hold text of whoever owns the files.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.data.batches.relations import candidates
 from confide.errors import RunError
 from confide.jobs.predict import check_options, common_names, documents_of
 from confide.runs.opening import Runs, opened
 from confide.text.retag import retag
+from confide.userfiles import Tree
 
 COLUMNS = (
     "head", "relation", "tail", "confidence", "sentences", "head_name", "tail_name", "document",
     "sentence",
 )  # fmt: skip
-"""Of the table of facts."""
+"""The columns of the table of facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A sentence that names both: the id of its document, its text, and how far it says so."""
+    """A sentence that names both ends: its document's id, its text, and how strongly it says so."""
 
     document: str
     text: str
@@ -35,9 +35,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class StatedFact:
-    """What holds between two entities, how sure that is, and all their sentences, best first.
+    """A relation between two entities, its confidence, and all their sentences, best first.
 
-    `head` and `tail` are identities; the names are how the best sentence writes them.
+    `head` and `tail` are identities; the names are spelt as in the best sentence.
     """
 
     head: str
@@ -49,7 +49,7 @@ class StatedFact:
     sentences: tuple[Evidence, ...]
 
     def row(self) -> tuple[str, ...]:
-        """A line of the table of facts, by `COLUMNS`: tabs and line ends in text become blanks."""
+        """A line of the table of facts (`COLUMNS`); tabs and line ends in text become blanks."""
         best = self.sentences[0]
         cells = (
             self.head, self.relation, self.tail, f"{self.confidence:.4f}", str(len(self.sentences)),
@@ -57,8 +57,8 @@ class StatedFact:
         )  # fmt: skip
         return tuple(" ".join(cell.split()) for cell in cells)
 
-    def record(self) -> dict[str, Any]:
-        """An object of JSON Lines, with every sentence."""
+    def record(self) -> Tree:
+        """The fact as an object of JSON Lines, with every sentence."""
         return asdict(self)
 
 
@@ -73,29 +73,31 @@ def facts(
     threshold: float = 0.0,
     say: Callable[[str], None] | None = None,
 ) -> list[StatedFact]:
-    """The facts of files, or of standard input (`-`), the likeliest first.
+    """The facts in files or standard input (`-`), the likeliest first.
+
+    All arguments but `threshold` are as in `predict`.
 
     Args:
-        run: a run over bags or its release; or a chain, a run that recognises entities before it.
-        sources: as `predict` has them, like all that follows but `threshold`.
-        site: whose names of types and relations, and key.
-        format: of the sources.
+        run: a run over bags or its release, or a chain with a run that recognises entities first.
+        sources: the files.
+        site: the site whose names of types and relations, and whose key, are used.
+        format: the format of the sources.
         key: the sites' shared key file.
-        types: what entity types are called by the model.
-        say: is told in one sentence what is not looked at.
-        threshold: 0: of each pair its likeliest relation, unless that is none; else every relation
-            that is at least as likely.
+        types: what the model calls the entity types.
+        say: called with one sentence about what is not looked at.
+        threshold: 0 gives each pair its likeliest relation, unless that is none; more gives every
+            relation that is at least this likely.
 
-    Raises as `predict` does, and RunError where the run finds no facts.
+    Raises as `predict` does, and RunError if the run finds no facts.
     """
     models = opened(run, site=site, key=key)
     extract = models.relations
     if extract is None or extract.finds != "facts":
         raise RunError(
-            "this run finds no facts: it does not take all sentences of a pair together",
+            "this run finds no facts, because it reads the sentences of a pair one by one",
             where=str(run),
             expected='a run of task = "bags"',
-            fix="write what it finds with --to jsonl, brat or another format",
+            fix="write its output with --to jsonl, brat or another format",
         )
     check_options(models, types, threshold=threshold)
     documents = documents_of(sources, format=format)

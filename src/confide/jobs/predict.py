@@ -1,7 +1,7 @@
 """Using trained models: annotate documents, or score the models on annotated ones.
 
-A run recognises entities, or finds relations between entities that are there. One of each make a
-chain: the relations are those between the entities that the first one found.
+A run recognises entities, or finds relations between given entities. One of each makes a chain,
+which finds relations between the entities that the first one found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from confide.data.batches.entity_types import alike, as_known
 from confide.data.batches.relations import Candidates, candidates, predicted_labels
@@ -28,6 +28,7 @@ from confide.scoring import (
 )
 from confide.scoring.counts import Mode
 from confide.scoring.end_to_end import Fact, Mention, count_facts
+from confide.scoring.scores import Scored
 from confide.text.document import Document
 from confide.text.formats import read
 from confide.text.pairs import NO_RELATION
@@ -47,26 +48,26 @@ def predict(
     threshold: float = 0.0,
     say: Callable[[str], None] | None = None,
 ) -> list[Document]:
-    """Annotate files, or standard input (`-`), with the models of runs or of releases.
+    """Annotate files or standard input (`-`) with the models of runs or releases.
 
     Args:
         run: a run that recognises entities, one that finds relations, or both (see `Runs`).
-        sources: raw text, or any format that confide reads. A model that recognises entities leaves
-            out those that are there; one for relations alone keeps them, and replaces relations.
-        site: whose model, where every site has its own.
-        format: the format of the sources; by default found out from each.
+        sources: raw text, or any format that confide reads. A model that recognises entities
+            replaces those in the text; one for relations alone keeps them and replaces relations.
+        site: the site whose model to use, if every site has its own.
+        format: the format of the sources; by default each is detected.
         key: the sites' shared key file; by default the one that the run's settings name.
-        types: what entity types are called by the relation model, where names differ by more than
-            case; "" leaves a type out. The documents keep their own names.
-        threshold: relations with a lower confidence are left out.
-        say: is told in one sentence what is not looked at.
+        types: what the relation model calls the entity types, where names differ by more than case;
+            "" leaves a type out. The documents keep their own names.
+        threshold: drop relations with a lower confidence.
+        say: called with one sentence about what is not looked at.
 
     Raises:
-        KeyFileError: the model's vocabulary is keyed and the key is not there, or another.
+        KeyFileError: the model's vocabulary is keyed, and the key is missing or another one.
         MissingDataError, FormatError: a source cannot be read.
-        RunError: a folder holds no model, or there are two for the same task.
-        DataError: no relation can be between the types of entities that there are.
-        SettingsError: `types` or `threshold` cannot be.
+        RunError: a folder holds no model, or two models have the same task.
+        DataError: no relation is possible between the entity types at hand.
+        SettingsError: `types` or `threshold` is out of range.
     """
     models = opened(run, site=site, key=key)
     check_options(models, types, threshold=threshold)
@@ -88,23 +89,22 @@ def evaluate(
     key: Path | None = None,
     mode: Mode = "default",
     types: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Scored:
     """Score the models of runs on annotated files.
 
-    Of entities the form is that of `scoring.scores`, of relations between annotated entities that
-    of `scoring.relation_scores`. Of a chain it is `{"entities": ..., "relations": ...}`, both with
-    "strict" and "relaxed": a relation is true only if its entities are (`scoring.end_to_end`).
-    Types of entities have the relation model's names then. Where there are relations, "unknown" has
-    the types that the relation model does not know.
+    The result has the form of `scoring.scores` for entities, of `scoring.relation_scores` for
+    relations between annotated entities, and of `scoring.bag_scores` for bags of annotated
+    entities. A chain gives `{"entities": ..., "relations": ...}`, both with "strict" and "relaxed":
+    a relation is true only if its entities are (`scoring.end_to_end`), and entity types have the
+    relation model's names. With relations, "unknown" lists the types that the relation model does
+    not know.
 
-    Where sites annotate different types, what is found of a type that neither occurs in the files
-    nor is annotated at `site` is not counted: nobody looked for it there.
+    If sites annotate different types, a found type that neither occurs in the files nor is
+    annotated at `site` does not count, because nobody looked for it there.
 
-    The maps of `site` for types and relations, where its settings have some, are applied to the
-    files. `mode` is how entities are matched. Raises as `predict` does, and DataError where the
-    files hold no entity, or no relation.
-
-    Of bags the form is that of `scoring.bag_scores`; the entities are those that are annotated.
+    If the settings map the types and relations of `site`, the maps are applied to the files. `mode`
+    is how entities are matched. Raises as `predict` does, and DataError if the files hold no entity
+    or no relation.
     """
     models = opened(run, site=site, key=key)
     check_options(models, types)
@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
-    """The documents with the entities that are found in them, of types that were looked for."""
+    """The documents with the entities found in them, of types that annotators looked for."""
     found = models.found(gold)
     return found if models.annotated is None else among(found, gold, models.annotated)
 
@@ -147,15 +147,15 @@ def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
 def check_options(
     models: Models, types: Mapping[str, str] | None, *, threshold: float = 0.0
 ) -> None:
-    """Raise SettingsError where an option cannot be, or has no relation model to act on."""
+    """Raise SettingsError if an option is out of range or has no relation model to act on."""
     if not 0 <= threshold <= 1:
         raise SettingsError(
-            "a confidence is a probability", expected="from 0 to 1", got=f"{threshold:g}"
+            "the threshold is not a probability", expected="from 0 to 1", got=f"{threshold:g}"
         )
     if models.relations is None and (types or threshold):
         raise SettingsError(
-            f"{'--as' if types else '--threshold'} is for relations, and this run finds entities",
-            fix="name a relation run behind it: NER_RUN+RE_RUN",
+            f"{'--as' if types else '--threshold'} is for relations, but this run finds entities",
+            fix="name a relation run after it: NER_RUN+RE_RUN",
         )
 
 
@@ -166,9 +166,9 @@ def common_names(
     *,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """What each type that can be found is called by the relation model; raises as `as_known`.
+    """What the relation model calls each type that can be found; raises as `as_known`.
 
-    `say` is told of the types that it does not know.
+    Calls `say` with the types that the relation model does not know.
     """
     assert models.relations is not None
     found = models.types(documents)
@@ -176,30 +176,28 @@ def common_names(
         raise DataError(
             "there is no entity in these files, so there can be no relation",
             expected="files with entities, or a model that recognises them",
-            fix="name its run before the relations': confide predict NER_RUN+RE_RUN FILE",
+            fix="put its run before the relation run: confide predict NER_RUN+RE_RUN FILE",
         )
     known, pairs = models.relations.types, models.relations.rules.types
     names = as_known(found, known, pairs=pairs, given=types or {})
     unknown = _unknown(names, types)
     if unknown and say is not None:
         say(
-            f"the relation model knows no type {' or '.join(unknown)}:"
-            " no relation of such an entity is looked for"
+            f"the relation model does not know the type {' or '.join(unknown)}:"
+            " it looks for no relation of such entities"
         )
     return names
 
 
 def _unknown(names: Mapping[str, str], types: Mapping[str, str] | None) -> list[str]:
-    """The types that are left out, and that nobody asked to leave out."""
+    """The types that are left out although nobody asked for it."""
     return sorted(name for name, known in names.items() if not known and name not in (types or {}))
 
 
 def _related(
-    extract: Extractor,
-    documents: Sequence[Document],
-    names: Mapping[str, str],
+    extract: Extractor, documents: Sequence[Document], names: Mapping[str, str]
 ) -> list[Document]:
-    """The documents with the relations between those of their entities that have a name."""
+    """The documents with the relations between those entities that the model has a name for."""
     renamed, _ = retag(documents, names)
     return [
         replace(document, relations=other.relations)
@@ -208,29 +206,29 @@ def _related(
 
 
 def _sure(document: Document, threshold: float) -> Document:
-    """The document without the relations that are less likely."""
+    """The document without the relations below the threshold."""
     kept = (one for one in document.relations if (one.confidence or 0.0) >= threshold)
     return replace(document, relations=tuple(kept))
 
 
 def _bags_scored(
     models: Models, extract: FindsFacts, gold: Sequence[Document], *, names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Scores of the bags of annotated documents. Raises SettingsError behind a recogniser."""
+) -> Scored:
+    """Scores of the bags of annotated documents. Raises SettingsError after a recogniser."""
     if models.entities is not None:
         raise SettingsError(
-            "bags are scored between annotated entities",
-            fix="score the recogniser and the run over bags one by one",
+            "bags are scored between annotated entities only",
+            fix="score the recogniser and the run over bags separately",
         )
     return bag_scores(extract.counts(retag(gold, names)[0]))
 
 
 def _end_to_end(
     gold: Sequence[Document], predicted: Sequence[Document], looked: Candidates
-) -> dict[str, Any]:
-    """Strict and relaxed scores of relations between entities that were found.
+) -> Scored:
+    """Strict and relaxed scores of relations between entities that a model found.
 
-    `looked` are the pairs of the gold documents that a model would look at.
+    `looked` holds the pairs of the gold documents that a model would look at.
     """
     pairs: list[list[tuple[str, str, str]]] = [[] for _ in gold]
     for example in looked.examples:
@@ -246,7 +244,7 @@ def _end_to_end(
 
 
 def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fact]:
-    """(relation, id of the head, id of the tail) as what is compared."""
+    """What is compared of each (relation, id of the head, id of the tail)."""
     mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
     return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
 
@@ -255,7 +253,7 @@ def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fa
 
 
 def _must_hold(documents: Sequence[Document], what: Literal["entity", "relation"]) -> None:
-    """Raise DataError where nothing of the kind is annotated."""
+    """Raise DataError if nothing of the kind is annotated."""
     parts = "entities" if what == "entity" else "relations"
     if not any(getattr(document, parts) for document in documents):
         raise DataError(
@@ -267,7 +265,7 @@ def _must_hold(documents: Sequence[Document], what: Literal["entity", "relation"
 def documents_of(
     sources: Sequence[str | Path], *, format: str | None, scheme: str | None = None
 ) -> list[Document]:
-    """The documents of files, or of standard input (`-`), each with an id of its own."""
+    """The documents of files or standard input (`-`), each with an id of its own."""
     documents: list[Document] = []
     for source in sources:
         if str(source) == STANDARD_INPUT:

@@ -1,7 +1,7 @@
 """Built-in settings for published experiments: `confide run ncbi-iid10`.
 
-A recipe is a settings file of at most 30 lines, shipped with the package. Its first comment line is
-its title. Its data are found under `$CONFIDE_DATA`.
+A recipe is a settings file of at most 30 lines, shipped with the package. Its first line is a
+comment, its title. Its data are under `$CONFIDE_DATA`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from confide.errors import SettingsError
 from confide.settings import read_tree
+from confide.userfiles import Tree
 
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeInfo:
-    """What a recipe runs: its name, a line about it, method, sites, rounds, and its corpora."""
+    """A recipe's name, title, method, number of sites and rounds, and its corpora."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ def recipes() -> list[RecipeInfo]:
 def recipe_path(name: str) -> Path:
     """The settings file of a recipe.
 
-    Raises SettingsError where there is no recipe of that name, with the nearest one.
+    Raises SettingsError, which names the nearest recipe, if there is none of that name.
     """
     known = _known()
     if name not in known:
@@ -51,7 +51,7 @@ def recipe_path(name: str) -> Path:
 
 
 def settings_file(settings: str | Path) -> Path:
-    """The file that a name stands for: a settings file, or a recipe where there is no such file.
+    """The file that a name stands for: a settings file or, if there is no such file, a recipe.
 
     Raises SettingsError as `recipe_path` does.
     """
@@ -78,7 +78,7 @@ def _info(path: Path) -> RecipeInfo:
     )
 
 
-def _files(tree: dict[str, Any]) -> list[str]:
+def _files(tree: Tree) -> list[str]:
     """The training files of a recipe: `$CONFIDE_DATA/<corpus>/...`."""
     tables = [tree["split"]] if "split" in tree else tree["site"]
     return [

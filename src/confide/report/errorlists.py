@@ -1,6 +1,6 @@
 """sites/NAME/errors.json: a site's own list of its errors, which holds its text.
 
-A run writes it only where the site's text lay in the same process. docs/result.md describes it.
+A run has it only if the site's text lay in the same process. docs/result.md describes it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
@@ -21,14 +21,14 @@ from confide.userfiles import MOST_JSON, json_of, text_of
 Place = Annotated[int, Field(ge=0, lt=1 << 63)]
 Fragment = tuple[Place, Place]
 Span = tuple[Place, Place, str] | tuple[Place, Place, str, float | None]
-"""Start, end and type; of what a model found also how sure it is."""
+"""Start, end and type; what a model found also has its confidence."""
 Confusion = dict[str, dict[str, Place]]
-"""By gold name and predicted name. Of entities "" is none; of relations a pair not looked at."""
+"""Counts by gold and predicted name; "" is no entity, or a pair that was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of a sentence: outside an entity (`type` empty), or one entity's."""
+    """A stretch of a sentence: one entity's text, or text outside entities (`type` empty)."""
 
     text: str
     type: str = ""
@@ -50,17 +50,17 @@ class SentenceCase(_List):
 
     @property
     def marked(self) -> tuple[Piece, ...]:
-        """As its annotators marked it; what the model found as well is right."""
+        """The sentence as its annotators marked it; what the model found too is right."""
         return pieces(self.text, self.gold, right=[span[:3] for span in self.predicted])
 
     @property
     def found(self) -> tuple[Piece, ...]:
-        """As the model marked it."""
+        """The sentence as the model marked it."""
         return pieces(self.text, self.predicted, right=[span[:3] for span in self.gold])
 
 
 class PairText(_List):
-    """A text with the fragments of head and tail; `score`: how far it speaks for a relation."""
+    """A text with the fragments of head and tail; `score`: how strongly it supports a relation."""
 
     text: str
     head: list[Fragment]
@@ -83,7 +83,7 @@ class PairText(_List):
 
 
 class PairCase(PairText):
-    """A pair with a wrong relation, or whose relation was not found."""
+    """A pair that was given the wrong relation or none."""
 
     gold: str
     predicted: str
@@ -91,7 +91,7 @@ class PairCase(PairText):
 
 
 class BagCase(_List):
-    """A bag whose likeliest label is wrong; `relation` is what the sentences' scores are of."""
+    """A bag whose likeliest label is wrong; its sentences are scored for `relation`."""
 
     head: str
     tail: str
@@ -122,19 +122,19 @@ class RelationErrors(_Errors):
 
 
 class BagErrors(_Errors):
-    """Errors of a site that finds facts of bags."""
+    """Errors of a site that finds facts in bags."""
 
     worst: list[BagCase] = []
 
 
-def _task(tree: Any) -> str:
+def _task(tree: object) -> str:
     task = tree.get("task") if isinstance(tree, dict) else None
     return str(task) if str(task) in _TAGS else USUAL
 
 
 Errors = EntityErrors | RelationErrors | BagErrors
 _TAGS = frozenset({"ner", "re", "bags"})
-"""Tasks with a list of errors; what names none of these is of the usual one."""
+"""Tasks with a list of errors; a file that names none of them belongs to the usual task."""
 _ERRORS: TypeAdapter[Errors] = TypeAdapter(
     Annotated[
         Annotated[EntityErrors, Tag("ner")]
@@ -146,7 +146,7 @@ _ERRORS: TypeAdapter[Errors] = TypeAdapter(
 
 
 def read_errors(file: Path) -> Errors:
-    """One site's errors. Raises RunError that names the first wrong value."""
+    """One site's errors. Raises RunError, which names the first wrong value."""
     try:
         return errors_of(json_of(text_of(file, MOST_JSON)), site=file.parent.name)
     except ValidationError as error:
@@ -156,7 +156,7 @@ def read_errors(file: Path) -> Errors:
 
 
 def errors_of(tree: object, *, site: str = "") -> Errors:
-    """What one errors.json holds; `site` is whose it is where it does not say.
+    """The errors in one errors.json; `site` owns them if the file does not name its site.
 
     Raises ValidationError.
     """
@@ -164,7 +164,7 @@ def errors_of(tree: object, *, site: str = "") -> Errors:
 
 
 def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
-    """The text cut at every border of its ends; where head and tail overlap, a piece is of both."""
+    """The text cut at every border of its ends; a piece where head and tail overlap names both."""
     borders = {min(max(place, 0), len(text)) for start, end, _ in ends for place in (start, end)}
     for start, end in pairwise(sorted({0, *borders, len(text)})):
         names = [name for low, high, name in ends if low <= start and end <= high]
@@ -174,9 +174,9 @@ def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
 def pieces(
     text: str, spans: Sequence[Span], *, right: Sequence[tuple[int, int, str]]
 ) -> tuple[Piece, ...]:
-    """The text cut at its spans [start, end, type(, confidence)]; those in `right` are right.
+    """The text cut at its spans (start, end, type[, confidence]); those in `right` are right.
 
-    Of spans that overlap, the first and longest is shown.
+    Where spans overlap, the first and longest is shown.
     """
     cut, at = list[Piece](), 0
     for start, end, type, *rest in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -192,5 +192,5 @@ def pieces(
     return tuple(cut)
 
 
-_WHAT = "an errors.json of a site is damaged"
-_FIX = "leave the sites' text out of the page, or make the run again"
+_WHAT = "a site's errors.json is damaged"
+_FIX = "leave the sites' text out of the page, or repeat the run"

@@ -1,7 +1,6 @@
 """A finished run as the report sees it: its result, its ledger, and what its sites left.
 
-Only files are read, and never a model. Parts that a run need not have (a ledger, development
-scores, errors of the sites) may be missing.
+Parts that a run need not have (a ledger, development scores, the sites' errors) may be missing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
@@ -19,16 +18,16 @@ from confide.report.errorlists import Errors, read_errors
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result, Scores, Traffic, Turn
 from confide.tasks import TASKS, USUAL, Task
+from confide.userfiles import Tree
 
 Key = TypeVar("Key")
-
 
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[-+]?[0-9]+)?|inf|nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why the server refused the replies of a site to a step: in words, by round."""
+    """Why the server refused a site's replies to a step: in words, by round."""
 
     step: str
     whys: dict[int, str]
@@ -36,19 +35,19 @@ class Refused:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run. `label` tells it from the other runs of the same report."""
+    """A finished run. `label` tells it apart from the other runs of a report."""
 
     path: Path
     label: str
     result: Result
     ledger: tuple[Entry, ...]
     settings: str
-    environment: dict[str, Any]
+    environment: Tree
     errors: tuple[Errors, ...]
 
     @property
     def name(self) -> str:
-        """Its name, or that of its folder."""
+        """The run's name, or its folder's."""
         return self.result.name or self.path.resolve().name
 
     @property
@@ -58,17 +57,17 @@ class FinishedRun:
 
     @property
     def task(self) -> str:
-        """What the model finds: "ner" entities, "re" relations, "bags" facts."""
+        """The name of the run's task, a key of `TASKS`."""
         return self.result.task
 
     @property
     def scoring(self) -> Task:
-        """The kinds of its scores."""
+        """The run's task, with its kinds of scores."""
         return TASKS[self.task]
 
     @property
     def sites(self) -> list[str]:
-        """The sites that were scored or sent something, by name."""
+        """The names of all sites that were scored or whose text is described, sorted."""
         return sorted({*self.result.scores.sites, *self.result.data.sites})
 
     @property
@@ -78,20 +77,20 @@ class FinishedRun:
 
     @property
     def overall(self) -> Scores:
-        """Scores of all sites together on held-out text; empty where nothing was scored."""
+        """Scores of all sites together on held-out text; empty if nothing was scored."""
         return self.result.scores.overall
 
     def site_scores(self, site: str) -> Scores:
-        """Scores of one site on its held-out text; empty where it was not scored."""
+        """Scores of one site on its held-out text; empty if it was not scored."""
         return self.result.scores.sites.get(site, {})
 
     def score(self, kind: str, site: str | None = None) -> float | None:
-        """The number of one kind of scores, of a site or of all; None where there is none."""
+        """The number that stands for one kind of score, of a site or of all; None if missing."""
         return self.scoring.value(self.overall if site is None else self.site_scores(site), kind)
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Bytes by direction and site: the result's, or the ledger's where that does not say."""
+        """Bytes by direction and site, from the result or, failing that, from the ledger."""
         if self.result.bytes is not None:
             return self.result.bytes
         sums: dict[str, dict[str, int]] = {"up": {}, "down": {}}
@@ -102,7 +101,7 @@ class FinishedRun:
 
     @property
     def senders(self) -> list[str]:
-        """Who sent or received something: the sites, or the one place that holds all text."""
+        """Everyone who sent or received something: the sites, or the place with all text."""
         return sorted({*self.traffic.up, *self.traffic.down})
 
     def bytes(self, direction: str, site: str | None = None) -> int:
@@ -111,14 +110,14 @@ class FinishedRun:
         return sum(by_site.values()) if site is None else by_site.get(site, 0)
 
     def bytes_per_round(self, direction: str) -> float | None:
-        """Mean bytes of a round over all its sites; None where the history does not say."""
+        """Mean bytes of a round over all sites; None if the history does not say."""
         moved = [turn.bytes for turn in self.history if turn.bytes is not None]
         each = [one.up if direction == "up" else one.down for one in moved]
         return sum(each) / len(each) if each else None
 
     @property
     def failed(self) -> dict[str, int]:
-        """Sites that failed in some rounds, and in how many."""
+        """The sites that failed, and in how many rounds."""
         failures: dict[str, int] = {}
         for turn in self.history:
             for site in turn.failed:
@@ -129,7 +128,7 @@ class FinishedRun:
     def refused(self) -> dict[str, list[Refused]]:
         """By site, why the server refused its replies, and in which rounds.
 
-        Reasons that differ only in their numbers, as those of every round do, are one.
+        Reasons that differ only in their numbers count as one.
         """
         found: dict[str, dict[str, Refused]] = {}
         for turn in self.history:
@@ -145,24 +144,26 @@ class FinishedRun:
 def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[FinishedRun]:
     """The runs in the order given, each with a label of its own.
 
-    `text=False` leaves every file unread that holds a site's text. Raises RunError where a folder
-    holds no finished run, or one of a newer schema; or where runs are of several tasks.
+    `text=False` opens no file that holds a site's text. Raises RunError if a folder holds no
+    finished run or one of a newer schema, or if the runs have different tasks.
     """
     runs = [load_run(Path(path), text=text) for path in paths]
     if not runs:
-        raise RunError("there is no run to report on", expected="at least one run folder")
+        raise RunError(
+            "there is no run to report on", expected="at least one run folder", fix="name one"
+        )
     task_of(runs)
     return _told_apart(runs)
 
 
 def task_of(runs: Iterable[FinishedRun]) -> str:
-    """What all these runs find; "ner" where there is none. Raises RunError: not the same."""
+    """The task of all runs, or the usual one if there is no run. Raises RunError if they differ."""
     of_task = {run.task: run for run in runs}
     if len(of_task) > 1:
         raise RunError(
-            "one run finds entities and another relations, or facts: there is no score to compare",
+            "these runs have different tasks, so their scores cannot be compared",
             where=" and ".join(f"{run.path} ({task})" for task, run in of_task.items()),
-            expected="runs of one `task`",
+            expected="runs of one task",
             fix="make a page for each task",
         )
     return next(iter(of_task), USUAL)
@@ -171,7 +172,7 @@ def task_of(runs: Iterable[FinishedRun]) -> str:
 def load_run(path: Path, *, text: bool = True) -> FinishedRun:
     """One run. Raises RunError as `load_runs` does."""
     if not path.is_dir():
-        raise RunError("there is no such run folder", where=str(path))
+        raise RunError("there is no such run folder", where=str(path), fix="check the path")
     folder = RunFolder(path)
     run = FinishedRun(
         path=path,
@@ -187,7 +188,7 @@ def load_run(path: Path, *, text: bool = True) -> FinishedRun:
 
 
 def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int]:
-    """Bytes by a key of the lines, in the order in which the keys first appear."""
+    """Sums of the lines' bytes by a key, in the order in which the keys first appear."""
     sums: dict[Key, int] = {}
     for line in lines:
         sums[key(line)] = sums.get(key(line), 0) + line.bytes

@@ -1,10 +1,9 @@
-"""A site's own list of errors, which holds its text, made ready to be shown; and confusions."""
+"""A site's own list of errors, which holds its text, and confusion tables, ready to be shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from confide.report.errorlists import (
     BagCase,
@@ -14,15 +13,14 @@ from confide.report.errorlists import (
     RelationErrors,
     SentenceCase,
 )
+from confide.scoring.scores import Scored
 from confide.tasks import TASKS
 from confide.text.pairs import NO_RELATION
-
-_Table = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfusionView:
-    """Counts: a row for each gold name, columns predicted names; `nothing` is how "" is called."""
+    """Counts: a row per gold name, a column per predicted name; `nothing` is shown for ""."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
@@ -31,7 +29,7 @@ class ConfusionView:
 
 @dataclass(frozen=True, slots=True)
 class ErrorsView:
-    """One site's confusion, and its worst sentences, its worst pairs or its worst bags."""
+    """One site's confusion, and its worst sentences, pairs or bags."""
 
     site: str
     confusion: ConfusionView
@@ -53,8 +51,8 @@ def errors_view(found: Errors) -> ErrorsView:
     return ErrorsView(found.site, view, worst=found.worst)
 
 
-def relation_confusion(scores: Mapping[str, Any]) -> ConfusionView:
-    """The confusion of relation scores; missed relations have a column of their own."""
+def relation_confusion(scores: Scored) -> ConfusionView:
+    """The confusion of relation scores; missed relations get a column of their own."""
     table = {gold: dict(row) for gold, row in scores["confusion"].items()}
     for relation, count in (scores.get("missed") or {}).items():
         table.setdefault(relation, {})[""] = count
@@ -62,7 +60,7 @@ def relation_confusion(scores: Mapping[str, Any]) -> ConfusionView:
 
 
 def _labels(table: Mapping[str, Mapping[str, int]]) -> ConfusionView:
-    """Relations in alphabetical order, then none, then pairs that were not looked at."""
+    """Relations in alphabetical order, then no relation, then pairs that were not looked at."""
     seen = {*table, *(name for row in table.values() for name in row)}
     labels = sorted(seen - {"", NO_RELATION}) + [NO_RELATION] * (NO_RELATION in seen)
     columns = labels + [""] * ("" in seen)

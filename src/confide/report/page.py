@@ -1,4 +1,4 @@
-"""The HTML page: what its template shows, worked out from run folders."""
+"""The HTML page: everything that its template shows, worked out from run folders."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ def write_page(
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise RunError(f"the page cannot be written: {error.strerror}", where=str(page)) from error
+        raise RunError(
+            f"the page cannot be written ({error.strerror})",
+            where=str(page),
+            fix="name another file with --out",
+        ) from error
     return page
 
 
 def render(runs: Sequence[FinishedRun]) -> str:
-    """The page as text."""
+    """The page as HTML."""
     views = [view_of(number, run) for number, run in enumerate(runs)]
     task = task_of(runs)
     environment = Environment(
@@ -74,7 +78,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
 
 
 def _lede(runs: Sequence[FinishedRun]) -> str:
-    """One sentence for who reads no further."""
+    """One sentence for those who read no further."""
     sites = len({site for run in runs for site in run.sites})
     what = f"{sites} sites" if sites != 1 else "one site"
     task = TASKS[task_of(runs)]
@@ -96,7 +100,7 @@ def _lede(runs: Sequence[FinishedRun]) -> str:
 
 
 class Notice(NamedTuple):
-    """What a reader must know, and of replies that were refused when (rounds, step) and why."""
+    """What a reader must know; for refused replies, when (rounds and step) and why."""
 
     text: str
     refused: Sequence[tuple[str, str]] = ()
@@ -106,7 +110,7 @@ def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
     """What a reader must know before comparing."""
     found = []
     if not _same_data(runs):
-        what = "The runs were made on different data: their scores cannot be compared."
+        what = "The runs used different data: their scores cannot be compared."
         found.append(Notice(what))
     for run in runs:
         if not run.overall:
@@ -118,29 +122,30 @@ def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
             text += " was left out of them."
             found.append(Notice(text, list(_reasons(refused.get(site, [])))))
         if wrong := run.overall.get("malformed"):
-            what = f"{wrong} predicted tag sequences were malformed and mended"
+            what = f"{wrong} predicted tag sequences were malformed and repaired"
             found.append(Notice(f"{run.label}: {what}."))
     return found + [Notice(text) for text in _overlooked(runs)]
 
 
 MOST_REASONS = 3
-"""Of a site that was refused for many reasons, so many are shown; result.json has all."""
+"""Reasons shown for one refused site; result.json has them all."""
 MOST_STRETCHES = 5
+"""Stretches of rounds shown for one reason."""
 
 
 def _reasons(refused: Sequence[Refused]) -> Iterator[tuple[str, str]]:
-    """When and why the replies of one site were refused."""
+    """When and why one site's replies were refused."""
     for one in refused[:MOST_REASONS]:
         first, *others = one.whys.values()
         alike = all(why == first for why in others)
-        why = first if alike else f"{first} (in round {min(one.whys)}; then with other numbers)"
+        why = first if alike else f"{first} (round {min(one.whys)}; later with other numbers)"
         yield f"{_rounds(list(one.whys))}, step {one.step}", f"{why}."
     if len(refused) > MOST_REASONS:
         yield "more", f"{len(refused) - MOST_REASONS} other reasons: see result.json."
 
 
 def _rounds(rounds: Sequence[int]) -> str:
-    """Rounds in words, those that follow each other as a stretch: "rounds 1 to 4, 9"."""
+    """Rounds in words, consecutive ones as a stretch: "rounds 1 to 4, 9"."""
     stretches: list[list[int]] = []
     for number in rounds:
         if stretches and stretches[-1][-1] == number - 1:
@@ -153,12 +158,12 @@ def _rounds(rounds: Sequence[int]) -> str:
 
 
 def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
-    """Of relations: how many could not be found at all; runs of which that is alike together."""
+    """How many relations no run could find; runs with the same number share one notice."""
     labels: dict[int, list[str]] = {}
     for run in runs:
         labels.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
     return [
-        f"{', '.join(alike)}: {words.count(missed)} marked relations are of pairs that were not"
+        f"{', '.join(alike)}: {words.count(missed)} marked relations join pairs that were not"
         " looked at; they count as not found."
         for missed, alike in labels.items()
         if missed
@@ -170,7 +175,7 @@ def _same_data(runs: Sequence[FinishedRun]) -> bool:
 
 
 def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]:
-    """Which relation was predicted as which, of each run that says so."""
+    """Which relation was predicted as which, for each run that records it."""
     return [
         (view, relation_confusion(view.run.overall))
         for view in views

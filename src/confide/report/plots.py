@@ -1,7 +1,7 @@
 """Plots as inline SVG: no scripts, nothing loaded from elsewhere, legible on light and dark pages.
 
-Axes and words take the colour of the page (`currentColor`); runs differ by colour (Okabe & Ito
-2008, which colour-blind readers can tell apart), by marker and by kind of line.
+Axes and words take the page's colour (`currentColor`). Runs differ by colour (Okabe & Ito 2008,
+whose colours colour-blind readers can tell apart), by marker and by line style.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ MOST_ROWS = 30
 
 _INK = "#123456"  # stands for the page's own colour until the SVG is written
 _WIDTH = 4.6
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "confide",
+Style = dict[Any, Any]
+"""Settings of matplotlib by their names."""
+PLAIN: Style = {"svg.fonttype": "none", "svg.hashsalt": "confide", "text.parse_math": False}
+"""Text stays text, is never read as a formula, and equal drawings are equal bytes."""
+_STYLE: Style = {
+    **PLAIN,
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.edgecolor": _INK,
@@ -50,7 +53,6 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": _INK,
-    "text.parse_math": False,
     "xtick.color": _INK,
     "ytick.color": _INK,
     "grid.color": _INK,
@@ -71,7 +73,7 @@ class Look:
 
     @staticmethod
     def of(number: int) -> Look:
-        """The look of the run with this number; after seven runs, colours come again."""
+        """The look of the run with this number; colours repeat after seven runs."""
         return Look(
             COLOURS[number % len(COLOURS)],
             MARKERS[number % len(MARKERS)],
@@ -89,7 +91,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve: its run's label and look, and points (x, y), y a fraction; `best` is marked."""
+    """A curve: its run's label and look, and its points (x, y), y a fraction; `best` is marked."""
 
     label: str
     look: Look
@@ -111,7 +113,7 @@ def curves(
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
-            every = max(1, len(xs) // 15)  # a mark on each point of a short curve
+            every = max(1, len(xs) // 15)  # a short curve has a mark on each point
             axes.plot(xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=every)
             if line.best is not None:
                 best = (line.best[0], 100 * line.best[1])
@@ -138,7 +140,7 @@ def dots(
     x_label: str,
     alternative: str,
 ) -> str:
-    """One line per row (a site or a type), one dot per run: fractions, drawn in points."""
+    """One line per row (a site or a type), one dot per run: fractions, drawn as points of 100."""
     rows = list(rows)[:MOST_ROWS]
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH, 0.75 + 0.34 * len(rows))
@@ -160,7 +162,7 @@ def dots(
 def precision_recall(
     lines: Sequence[Line], *, id: str, alternative: str, farthest: float = 1.0
 ) -> str:
-    """Precision over recall of what is ranked: points (recall, precision) as fractions."""
+    """Precision over recall of ranked candidates: points (recall, precision) as fractions."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(_WIDTH + 0.6, 3.6)
         for line in lines:
@@ -213,19 +215,19 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
-    """Limits of an axis of scores: a little air, at least five points, nothing beyond 0–100."""
+    """Limits of a score axis: a little air, at least five points wide, hardly beyond 0–100."""
     low, high = limits
     air = max(1.0, (5 - (high - low)) / 2)
     return max(-2.0, low - air), min(102.0, high + air)
 
 
 def _is_score(tick: float, limits: tuple[float, float]) -> bool:
-    """Whether a score can be so, and it is seen."""
+    """Whether a tick is a possible score and lies within the limits."""
     return max(0.0, limits[0]) <= tick <= min(100.0, limits[1])
 
 
 def _locator(*, whole: bool) -> MaxNLocator:
-    """Few ticks; at whole numbers only, if there is but one."""
+    """At most six ticks; with `whole`, at whole numbers only, even if that leaves one."""
     return MaxNLocator(6, integer=whole, min_n_ticks=1 if whole else 2)
 
 
@@ -233,14 +235,19 @@ def _short(name: str, most: int = 22) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _svg(figure: Figure, *, id: str, alternative: str) -> str:
-    """The figure as an element to stand in a page; ids are its own, words can be read aloud."""
+def svg_file(figure: Figure, *, transparent: bool = False) -> str:
+    """The figure as the text of an SVG file, without the date or the program that made it."""
     buffer = io.StringIO()
     nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with warnings.catch_warnings():  # names in a script that this font lacks: browsers have it
+    figure.savefig(buffer, format="svg", transparent=transparent, metadata=nobody)
+    return buffer.getvalue()
+
+
+def _svg(figure: Figure, *, id: str, alternative: str) -> str:
+    """The figure as an element of a page, with ids of its own and a text for screen readers."""
+    with warnings.catch_warnings():  # this font lacks some scripts, but browsers have them
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nobody)
-    text = buffer.getvalue()
+        text = svg_file(figure, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)

@@ -1,4 +1,4 @@
-"""Precision over recall of ranked facts, of several runs in one drawing, and what it comes to."""
+"""Precision over recall of ranked facts: one drawing for all runs, and a table of areas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confide.scoring.ranking import FIRSTS
 
 @dataclass(frozen=True, slots=True)
 class RankedRow:
-    """What one run's ranking comes to: areas, and precision of the first N."""
+    """The numbers of one run's ranking: areas, and precision among the first N."""
 
     view: RunView
     auc: float | None
@@ -37,7 +37,7 @@ class Ranked:
 
 
 def precision_recall(views: Sequence[RunView]) -> Ranked | None:
-    """The ranked facts of test text over all sites; None where nothing was ranked."""
+    """The ranked facts in the test text of all sites; None if no run ranked any."""
     lines = [
         Line(view.run.label, view.look, tuple((r, p) for r, p in view.run.overall["curve"]))
         for view in views

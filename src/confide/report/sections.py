@@ -1,11 +1,11 @@
-"""The scores of a page: by site and by type, and how soon each run reached which score."""
+"""The scores of a page: by site, by type, and how soon each run reached which score."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -14,18 +14,19 @@ from confide.report.folder import FinishedRun, task_of
 from confide.report.plots import Line, curves, dots
 from confide.report.views import RunView
 from confide.runs.result import Turn
+from confide.scoring.scores import Scored
 from confide.tasks import TASKS, Task, Words
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Scores of development text for which the page says when they were reached."""
+"""Scores on development text for which the page says when they were reached."""
 MOST_LEVELS = 6
 
-Pick = Callable[[FinishedRun, str, str], dict[str, Any]]
-"""The rates of one site or type: of a run, by name and kind of score; may be empty."""
+Pick = Callable[[FinishedRun, str, str], Scored]
+"""Gives the rates of one site or type from a run, its name and a kind of score; may be empty."""
 
 
 class Column(NamedTuple):
-    """One column of every run: its title, and which rate of which kind of scores it shows."""
+    """A column that every run has: its title, and which rate of which kind of score it shows."""
 
     title: str
     kind: str
@@ -34,7 +35,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """One site, one type, or all: gold entities or relations, and each run's rates by column."""
+    """One site, one type or all: how many were marked, and each run's rates by column."""
 
     name: str
     support: int | None
@@ -49,7 +50,7 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSection:
-    """Rates of all runs by site or by type: rows, the rows of the whole, and a drawing."""
+    """Rates of all runs by site or by type: the rows, the rows of totals, and a drawing."""
 
     columns: tuple[Column, ...]
     rows: tuple[ScoreRow, ...]
@@ -58,9 +59,9 @@ class ScoreSection:
 
 
 class Reached(NamedTuple):
-    """The first round whose development score was this high, and what had left the sites by then.
+    """The first round with this development score, and the bytes that had left the sites by then.
 
-    `bytes` is None where the history does not say, and of a reference.
+    `bytes` is None for a reference, or if the history does not say.
     """
 
     round: int
@@ -69,7 +70,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReachedRow:
-    """A score, and when each run reached it; None: it never did."""
+    """A score, and when each run reached it; None: never."""
 
     level: float
     cells: tuple[Reached | None, ...]
@@ -79,9 +80,9 @@ class ReachedRow:
 
 
 def by_site(views: Sequence[RunView]) -> ScoreSection | None:
-    """Scores of every site, of each kind."""
+    """Every site's scores, of each kind."""
 
-    def pick(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
+    def pick(run: FinishedRun, name: str, kind: str) -> Scored:
         return _rates(run, run.site_scores(name), kind)
 
     shown = _called(views).shown or _kinds(views)
@@ -92,11 +93,11 @@ def by_site(views: Sequence[RunView]) -> ScoreSection | None:
 
 
 def by_type(views: Sequence[RunView]) -> ScoreSection | None:
-    """F1 of every type of entity, of both kinds; of a relation F1, precision and recall."""
+    """Every type's rates: strict and relaxed F1 of entities; F1, precision, recall of relations."""
     typed = _task(views).typed
     first = typed[0]
 
-    def pick(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
+    def pick(run: FinishedRun, name: str, kind: str) -> Scored:
         return dict(run.overall.get(kind, {}).get("types", {}).get(name) or {})
 
     columns, title = tuple(Column(kind, kind) for kind in typed), f"F1, {first}"
@@ -131,8 +132,8 @@ def _spoken(views: Sequence[RunView], kind: str) -> str:
     return called.kinds.get(kind) or f"{kind.capitalize()} F1"
 
 
-def _rates(run: FinishedRun, scores: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The rates of a kind; where it has but one number, that as "f1", and how many there are."""
+def _rates(run: FinishedRun, scores: Scored, kind: str) -> Scored:
+    """The rates of a kind; a kind that is a single number becomes "f1", with its "support"."""
     found = scores.get(kind)
     if found is None or (isinstance(found, dict) and "f1" in found):
         return dict(found or {})
@@ -148,7 +149,7 @@ def _section(
     pick: Pick,
     drawing: tuple[str, str],
 ) -> ScoreSection | None:
-    """`drawing`: the id of the plot, and what its axis is called."""
+    """The section, or None without a score; `drawing` is the id of the plot and its axis title."""
     rows = tuple(_row(name, views, columns, pick=pick) for name in names)
     rows = tuple(row for row in rows if any(cell[0] is not None for cell in row.cells))
     if not rows:
@@ -181,9 +182,9 @@ def _row(name: str, views: Sequence[RunView], columns: Sequence[Column], *, pick
 
 
 def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[ScoreRow]:
-    """The row of all together; where columns show several rates of one kind, a row by kind."""
+    """The row of totals; if the columns show several rates of one kind, one row for each kind."""
 
-    def overall(run: FinishedRun, name: str, kind: str) -> dict[str, Any]:
+    def overall(run: FinishedRun, name: str, kind: str) -> Scored:
         return _rates(run, run.overall, kind)
 
     kinds = _kinds(views)
@@ -198,7 +199,7 @@ def _whole(views: Sequence[RunView], columns: Sequence[Column]) -> Iterator[Scor
 
 
 def learning_curves(views: Sequence[RunView]) -> list[Markup]:
-    """Development scores by round and seconds of computing; of several methods by bytes, too."""
+    """Development scores by round and seconds of computing; for several methods also by bytes."""
     federated = [view for view in views if not view.note]
     ways = [("rounds", "round", _rounds, views), ("seconds", "seconds", _seconds, views)]
     if len(federated) > 1:
@@ -227,9 +228,9 @@ def learning_curves(views: Sequence[RunView]) -> list[Markup]:
 
 
 def reached(views: Sequence[RunView]) -> list[ReachedRow]:
-    """When each run reached which score; the highest that any reached last.
+    """When each run reached which score, in rising order.
 
-    Of the scores that every run reached at once, only the highest tells anything.
+    Of the scores that every run reached at its first scoring, only the highest is kept.
     """
     rows: list[ReachedRow] = []
     starts = [_reached(view, -1.0) for view in views]
@@ -252,7 +253,7 @@ def _reached(view: RunView, level: float) -> Reached | None:
 
 
 def _dev(run: FinishedRun, turn: Turn) -> float | None:
-    """The first kind of score on development text, where this round was scored."""
+    """The first kind of score on development text; None if this round was not scored."""
     return (turn.dev or {}).get(run.scoring.kinds[0])
 
 

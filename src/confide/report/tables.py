@@ -1,4 +1,4 @@
-"""Tables for the terminal, of what lies in run folders."""
+"""Tables for the terminal, made from run folders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from confide.tasks import TASKS
 def results(runs: Mapping[str, FinishedRun], *, title: str = "") -> Table:
     """Scores on test text, in points of 100: a row per site, then all; a column per named run.
 
-    Each cell is strict F1, and relaxed F1 behind it (of relations micro- and macro-F1; of bags the
-    AUC, and the mean of P@100, 200 and 300); the best first number of a row is bold. Raises
-    RunError where runs are of several tasks.
+    Each cell holds strict F1 with relaxed F1 in brackets (for relations, micro- and macro-F1; for
+    bags, the AUC and the mean of P@100, 200 and 300). The best first number of a row is bold.
+    Raises RunError if the runs have different tasks.
     """
     task = TASKS[task_of(runs.values())]
     kinds = task.words.shown or task.kinds
@@ -35,8 +35,8 @@ def results(runs: Mapping[str, FinishedRun], *, title: str = "") -> Table:
 
 
 def left(run: FinishedRun, *, title: str = "") -> Table:
-    """What left the sites in a run: by step and field, with the bytes of every site."""
-    table = _table(title, caption='"sum": the server\'s code sees only the sum over the sites')
+    """What left the sites in a run, by step and field, with every site's bytes."""
+    table = _table(title, caption='"sum": the server\'s code sees the sum over the sites only')
     for name in ("step", "field", "kind", "seen"):
         table.add_column(name)
     for name in run.senders:

@@ -1,4 +1,4 @@
-"""One run as the page shows it: its look, what it is for, and what crossed the wall."""
+"""One run as the page shows it: its look, its purpose, and what crossed the wall."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFERENCES = {
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """A field of a message over the whole run: `seen` as in the ledger."""
+    """A field of a message over the whole run; `seen` is as in the ledger."""
 
     step: str
     field: str
@@ -38,7 +38,7 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step: how often a site was asked, and the mean bytes of a reply and of what was asked."""
+    """A step: how often sites were asked, and the mean bytes of a reply and of an ask."""
 
     step: str
     asked: int
@@ -66,7 +66,7 @@ class RunView:
 
 
 def view_of(number: int, run: FinishedRun) -> RunView:
-    """The run with this number among those of the page."""
+    """The view of a run, given its number on the page."""
     rows = tuple((site, run.bytes("up", site), run.bytes("down", site)) for site in run.senders)
     told = "; ".join(f"{s}: {words.size(u)} up, {words.size(d)} down" for s, u, d in rows)
     plot = None
@@ -89,7 +89,7 @@ def view_of(number: int, run: FinishedRun) -> RunView:
 
 
 def _steps(run: FinishedRun) -> Iterator[StepRow]:
-    """The ledger by step. A message has one line for each field."""
+    """The ledger by step. A message has one line per field."""
     lines = Counter((line.step, line.direction, line.field) for line in run.ledger)
     messages: dict[tuple[str, str], int] = {}
     for (step, way, _), number in lines.items():
@@ -102,7 +102,7 @@ def _steps(run: FinishedRun) -> Iterator[StepRow]:
 
 
 def _fields(run: FinishedRun, direction: str) -> Iterator[FieldRow]:
-    """One direction of the ledger, by field."""
+    """One direction of the ledger by field."""
     lines = [line for line in run.ledger if line.direction == direction]
     messages = Counter((x.step, x.field, x.kind, x.seen) for x in lines)
     for key, bytes in totals(lines, lambda x: (x.step, x.field, x.kind, x.seen)).items():

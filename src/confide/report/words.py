@@ -15,7 +15,7 @@ def points(fraction: float | None) -> str:
 
 
 def size(bytes: float | None) -> str:
-    """A number of bytes in powers of ten.
+    """A number of bytes, in powers of ten.
 
     >>> size(512), size(20_480), size(3_400_000)
     ('512 B', '20.5 kB', '3.4 MB')
@@ -49,7 +49,7 @@ def duration(seconds: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """A whole number with thin separators of thousands.
+    """A whole number with its thousands separated.
 
     >>> count(1234567)
     '1,234,567'

@@ -5,8 +5,8 @@ environment.json  versions, seeds, machine, fingerprint of the data
 result.json       scores, history, bytes, seconds (docs/result.md)
 ledger.jsonl      what crossed the wall
 checkpoints/      the server's state, by round
-alone/NAME/       the same two for every site of a run with method "alone"
-sites/NAME/       what the site owns: its memory, log, errors, counts by sentence; not the server's
+alone/NAME/       ledger and checkpoints of each site, if the method is "alone"
+sites/NAME/       what the site owns, not the server: memory, log, errors, counts by sentence
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import platform
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
@@ -28,7 +28,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
 from confide.runs.result import RESULT, Result
 from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
-from confide.userfiles import json_of, text_of
+from confide.userfiles import Tree, json_of, text_of
 
 if TYPE_CHECKING:
     from confide.methods import Method
@@ -52,7 +52,7 @@ class RunFolder:
         return inside(self.sites, plain_name(site, "site"), "home")
 
     def part(self, name: str) -> Path:
-        """Where checkpoints and ledger of one federation lie: here, or below `alone`."""
+        """The folder with one federation's checkpoints and ledger: this one, or one in `alone`."""
         return self.path / ALONE / name if name else self.path
 
     def store(self, part: str = "") -> CheckpointStore:
@@ -60,14 +60,14 @@ class RunFolder:
         return CheckpointStore(self.part(part) / CHECKPOINTS)
 
     def is_taken(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run was started here."""
         return (self.path / "settings.toml").exists()
 
     def check(self, settings: Settings, *, resume: bool) -> None:
-        """Raise RunError where starting would lose a run, or where there is none to resume."""
+        """Raise RunError if starting would overwrite a run, or if there is none to resume."""
         if self.is_taken() and not resume:
             raise RunError(
-                "there is a run in this folder already",
+                "there is already a run in this folder",
                 where=str(self.path),
                 fix="continue it with --resume, or choose another folder with --out",
             )
@@ -75,22 +75,22 @@ class RunFolder:
             raise RunError(
                 "there is no run to resume in this folder",
                 where=str(self.path),
-                fix="leave --resume away to start one",
+                fix="leave out --resume to start one",
             )
         if resume:
             self._same(settings)
 
     def begin(self, settings: Settings) -> None:
-        """Make the folder with its settings, and the sites' key where none was named.
+        """Make the folder with its settings, and a key for the sites if the settings name none.
 
-        That key is random; it comes from the seed where the settings say that sites are simulated,
-        or deal one corpus to several.
+        The key is random, unless the sites are simulated (or one corpus is dealt to them): then it
+        comes from the seed.
         """
         self.close()
         self.write("settings.toml", dump(settings))
         key_file = self.key_file(settings)
         if settings.key in (None, SIMULATED) and not key_file.exists():
-            fresh = key_file.with_name("new.key")  # renamed when it is whole
+            fresh = key_file.with_name("new.key")  # renamed once it is complete
             fresh.unlink(missing_ok=True)
             simulated = settings.split is not None or settings.key == SIMULATED
             key = simulated_key(settings.seed) if simulated else None
@@ -102,13 +102,13 @@ class RunFolder:
             private_folder(self.path)
         except OSError as error:
             raise RunError(
-                f"the run's folder cannot be made, or not closed to others ({error.strerror})",
+                f"the run's folder cannot be made, or cannot be made private ({error.strerror})",
                 where=str(self.path),
                 fix="choose another folder with --out",
             ) from error
 
     def _same(self, settings: Settings) -> None:
-        """Raise RunError where the run was begun with other settings, or by a newer confide."""
+        """Raise RunError if the run has other settings, or was written by a newer confide."""
         before, now = decisive(self.settings(as_written=True)), decisive(settings)
         if (self.path / RESULT).exists():
             self.result()
@@ -117,7 +117,7 @@ class RunFolder:
         )
         if changed:
             raise RunError(
-                f"the run was begun with another {changed[0]}",
+                f"the run was started with another {changed[0]}",
                 where=str(self.path),
                 expected=repr(before.get(changed[0])),
                 got=repr(now.get(changed[0])),
@@ -125,14 +125,14 @@ class RunFolder:
             )
 
     def key_file(self, settings: Settings) -> Path:
-        """The key that the simulated sites share: the given one, or one made for this run."""
+        """The file of the key that the sites share: the given one, or the one made for this run."""
         given = settings.key not in (None, SIMULATED)
         return Path(str(settings.key)) if given else self.sites / "shared.key"
 
     def settings(self, *, as_written: bool = False) -> Settings:
-        """The settings of the run; relative paths are from its folder, unless taken `as_written`.
+        """The settings of the run; relative paths start at its folder, unless taken `as_written`.
 
-        Raises RunError where there is none.
+        Raises RunError if there is no run.
         """
         path = self.path / "settings.toml"
         if not path.is_file():
@@ -140,18 +140,21 @@ class RunFolder:
                 "this is not the folder of a run",
                 where=str(self.path),
                 expected="a settings.toml, written by `confide run`",
+                fix="check the path",
             )
         try:
             return parse(read_tree(path)) if as_written else load(path)
         except SettingsError as error:
-            raise RunError(f"its settings cannot be read: {error}", where=str(self.path)) from error
+            raise RunError(
+                f"the run's settings cannot be read: {error}", where=str(self.path)
+            ) from error
 
     def settings_text(self) -> str:
-        """settings.toml as it stands; empty where there is none. Raises RunError."""
+        """The text of settings.toml; empty if there is none. Raises RunError."""
         return self._text("settings.toml")
 
-    def environment(self) -> dict[str, Any]:
-        """environment.json; empty where there is none. Raises RunError."""
+    def environment(self) -> Tree:
+        """What environment.json holds; empty if there is none. Raises RunError."""
         try:
             found = json_of(self._text("environment.json") or "{}")
         except ValueError:
@@ -171,13 +174,13 @@ class RunFolder:
             raise RunError("the file cannot be read", where=where) from error
 
     def result(self) -> Result:
-        """What the run came to. Raises RunError as `Result.read` does, or where there is no run."""
+        """The run's result. Raises RunError as `Result.read` does, or if there is no run."""
         if self.path.is_dir() and not (self.path / RESULT).exists():
             self.settings()
         return Result.read(self.path)
 
     def part_of(self, result: Result, site: str | None, *, personal: bool = False) -> str:
-        """Which federation of the run a site's model belongs to; raises RunError.
+        """The federation of the run that a site's model belongs to. Raises RunError.
 
         `personal`: every site of a federation has a model of its own.
         """
@@ -193,19 +196,19 @@ class RunFolder:
             )
         return site
 
-    def trained(self, method: type[Method], site: str | None) -> tuple[Any, Any]:
-        """The state at the selected round, and the memory that goes with it, if there is one.
+    def trained(self, method: type[Method], site: str | None) -> tuple[object, object]:
+        """The state of the selected round, and the site's memory that goes with it, if any.
 
-        Raises RunError (also where another version wrote it), CheckpointError.
+        Raises RunError (also if another version wrote the state), CheckpointError.
         """
         result = self.result()
         part = self.part_of(result, site, personal=method.personal)
         checkpoint = self.store(part).load(result.best_rounds[part])
         try:
-            state: Any = decode_file(method.State, checkpoint.state.tobytes())
+            state: object = decode_file(method.State, checkpoint.state.tobytes())
         except MessageError as error:
             raise RunError(
-                f"the model was written by another version of confide: {error.what}",
+                f"another version of confide wrote this model: {error.what}",
                 where=str(self.path),
                 fix="use the version that environment.json names, or train again",
             ) from error
@@ -214,15 +217,15 @@ class RunFolder:
         owner = "pooled" if result.method == "pooled" else str(site)
         return state, memory_of(self.sites / owner, method.Memory)
 
-    def write(self, name: str, content: str | dict[str, Any]) -> Path:
-        """Write a text or JSON file of the run, whole or not at all."""
+    def write(self, name: str, content: str | Tree) -> Path:
+        """Write a text or JSON file of the run, completely or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         write_of_run(self.path / name, text.encode())
         return self.path / name
 
 
 class HeldFolder(RunFolder):
-    """A run's folder that nobody writes into: settings and result are read once."""
+    """The folder of a run that is not being written: settings and result are read only once."""
 
     @cached_property
     def _settings(self) -> Settings:
@@ -233,34 +236,33 @@ class HeldFolder(RunFolder):
         return super().result()
 
     def settings(self, *, as_written: bool = False) -> Settings:
-        """As of any folder; taken `as_written` they are read again."""
+        """As in `RunFolder`; `as_written` reads them again."""
         return super().settings(as_written=True) if as_written else self._settings
 
     def result(self) -> Result:
-        """As of any folder."""
+        """As in `RunFolder`."""
         return self._result
 
 
-def memory_of(folder: Path, kind: Any) -> Any:
-    """What a site remembers at the end of a run; `folder` is the site's own.
+def memory_of(folder: Path, kind: type) -> object:
+    """A site's memory at the end of a run; `folder` is the site's own.
 
-    Raises RunError where there is nothing.
+    Raises RunError if there is none.
     """
     memory = MemoryStore(folder / "memory", kind).written()
     if memory is None:
         raise RunError(
             "the site's own part of the model is not here",
             where=str(folder / "memory"),
-            fix="ask the site: its part of the model never left it",
+            fix="ask the site: that part of the model never left it",
         )
     return memory
 
 
-def decisive(settings: Settings) -> dict[str, Any]:
+def decisive(settings: Settings) -> dict[str, object]:
     """The settings that decide the numbers of a round, by dotted key.
 
-    How many rounds there are, how many workers, and how patient a run is do not, nor how long a
-    site may take.
+    Left out are the number of rounds and of workers, the patience, and how long a site may take.
     """
     tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
     for key in ("rounds", "workers", "name", "when"):
@@ -270,8 +272,8 @@ def decisive(settings: Settings) -> dict[str, Any]:
     return {".".join(key): value for key, value in leaves(tree)}
 
 
-def environment(settings: Settings, fingerprint: str) -> dict[str, Any]:
-    """What the numbers depend on besides settings: versions, machine, data. No host name."""
+def environment(settings: Settings, fingerprint: str) -> Tree:
+    """What the numbers depend on besides the settings: versions, machine, data. No host name."""
     packages = ("torch", "numpy", "safetensors", "pydantic")
     return {
         "confide": __version__,

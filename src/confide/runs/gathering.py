@@ -1,8 +1,8 @@
-"""From settings to sites: reading every site's files, dealing one corpus to sites, holding out.
+"""From settings to sites: read every site's files, or deal one corpus to sites, and hold out text.
 
-What is held out of a whole corpus, and its public set, are taken off before the rest is dealt. In
-process all sites are gathered on one machine; a real site gathers only itself, and the server
-only the public set.
+If text is held out of a whole corpus, it is taken off before the rest is dealt, and so is a public
+set. In process, all sites are gathered on one machine; a real site gathers only itself, and the
+server only the public set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from confide.text.document import Document, Problem
 from confide.text.formats import read
 from confide.text.pairs import stated_pairs
 from confide.text.retag import check_types, retag
+from confide.userfiles import Tree
 
 PARTS = ("train", "dev", "test")
 Parts = dict[str, list[Document]]
@@ -49,9 +49,9 @@ Parts = dict[str, list[Document]]
 class Gathered:
     """Sites as specs, what did not fit, and a fingerprint of all text and annotations.
 
-    `public` is the public set, `labelled` whether it says what holds, and `public_problems` what
-    did not fit in it. `left_out` training documents had what `apart` names (`[split]`) in common
-    with held-out ones.
+    `public` is the public set, `labelled` whether its annotations may be used, `public_problems`
+    what did not fit in it. `left_out` training documents were left out because they share what
+    `apart` names (`[split]`) with held-out ones.
     """
 
     specs: tuple[SiteSpec, ...]
@@ -65,10 +65,10 @@ class Gathered:
     apart: str = ""
     left_out: int = 0
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Tree:
         """Counts per site and of the public set, for result.json. No text."""
         task = TASKS[self.task]
-        facts: dict[str, Any] = {
+        facts: Tree = {
             "fingerprint": self.fingerprint,
             "sites": {
                 spec.name: part_facts(
@@ -93,12 +93,14 @@ class Gathered:
 
 
 def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gathered:
-    """Read the data of all sites. `folder` is where each site's own folder lies.
+    """Read the data of all sites. `folder` holds each site's own folder.
 
     Raises SettingsError, MissingDataError, FormatError, DataError.
     """
     if not settings.site and settings.split is None:
-        raise SettingsError("the settings name no text; give [[site]] tables, or one [split] table")
+        raise SettingsError(
+            "the settings name no text", fix="give [[site]] tables, or one [split] table"
+        )
     public_problems: list[Problem] = []
     public = list(public_set(settings, public_problems))
     problems: dict[str, list[Problem]] = {}
@@ -136,17 +138,18 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
 
 
 def public_set(settings: Settings, problems: list[Problem] | None = None) -> tuple[Document, ...]:
-    """The documents of the files of `[public]`, which the server reads; none where none is named.
+    """The documents in the files of `[public]`, which the server reads; none if it names no files.
 
-    What did not fit is added to `problems`. Raises SettingsError, MissingDataError, FormatError,
+    Adds what did not fit to `problems`. Raises SettingsError, MissingDataError, FormatError,
     DataError.
     """
     named = settings.public.files or settings.public.share
     if named and not method_of(settings).wants_public:
         raise SettingsError(
-            "nothing uses a public set here",
+            "this method uses no public set",
             expected=" or ".join(one.name for one in METHODS.values() if one.wants_public),
             got=settings.trained_by,
+            fix="remove [public], or choose another method",
         )
     if not settings.public.files:
         return ()
@@ -158,7 +161,7 @@ def public_set(settings: Settings, problems: list[Problem] | None = None) -> tup
 def _spec(
     name: str, parts: Parts, settings: Settings, *, folder: Path, key_file: Path | None
 ) -> SiteSpec:
-    """A site's documents, with what its table says of it."""
+    """A site's documents, with what its table says about it."""
     if not any(document.text.strip() for document in parts["train"]):
         raise DataError(
             f"site {name} has no training text",
@@ -196,7 +199,7 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
 
 
 def _annotated(parts: Parts, site: SiteTable, settings: Settings) -> Parts:
-    """The documents with the types alone that the site annotates, where it says which these are."""
+    """The documents, with only the entity types that the site annotates if it names them."""
     if not site.knows or TASKS[settings.task].learns != "entities":
         return parts
     types = dict.fromkeys(parts, frozenset(site.knows))
@@ -207,9 +210,9 @@ def _annotated(parts: Parts, site: SiteTable, settings: Settings) -> Parts:
 def _dealt(
     settings: Settings, problems: dict[str, list[Problem]]
 ) -> tuple[dict[str, Parts], list[Document], int]:
-    """One corpus, each part dealt by itself to the same sites; and its share that is public.
+    """One corpus, each part dealt by itself to the same sites, and its share that is public.
 
-    And how many training documents were left out, since they shared something with held-out ones.
+    Also how many training documents were left out for sharing something with held-out ones.
     """
     split = settings.split
     assert split is not None
@@ -238,7 +241,7 @@ def _dealt(
 def _dealt_part(
     documents: list[Document], part: str, settings: Settings
 ) -> dict[str, list[Document]]:
-    """A part of a corpus, dealt as the settings say; held-out bags stay whole in any case."""
+    """A part of a corpus, dealt as the settings say; held-out bags always stay whole."""
     split, same = settings.split, settings.bags.same
     assert split is not None
     everybody = part == "train"
@@ -263,7 +266,7 @@ def _read(
     *,
     parts: Sequence[str] = PARTS,
 ) -> Parts:
-    """Each part's documents under their common names; what did not fit is added."""
+    """Each part's documents under their common names; adds what did not fit to `problems`."""
 
     def how(key: str) -> str | None:
         stated: str | None = getattr(table, key, None) or getattr(settings.data, key)
@@ -287,11 +290,11 @@ def _read(
 
 
 def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
-    """A site (or corpus, "") without dev or test files holds out a share of its training documents.
+    """The parts of a site (or of a corpus, ""), with dev and test text held out if it lacks files.
 
     At least one document stays for training; a site of one document holds out nothing. Parts that
-    are `given` stay as they are, even where none of it is here. Of bags, a share of the pairs of
-    entities is held out, each with all its documents.
+    are `given` stay as they are, even if this site has none of them. For bags, a share of the pairs
+    of entities is held out, each pair with all its documents.
     """
     wanted = [
         (held, share)
@@ -317,9 +320,9 @@ def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[st
 
 
 def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], list[Document]]:
-    """What of a corpus's training documents is dealt, and what is public, each in their order.
+    """A corpus's training documents as (those to deal, those in the public set), each in order.
 
-    A larger share has all that a smaller one has.
+    A larger share contains every smaller one.
     """
     share = settings.public.share
     if not share or len(train) < 2:
@@ -330,9 +333,9 @@ def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], l
 
 
 def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
-    """Public documents, without what is annotated where nobody shall look at it.
+    """Public documents, without their annotation if the public set is not labelled.
 
-    Of relations, entities stay: between which there may be one has to be known.
+    If relations are learnt, entities stay: a model must know between which to look.
     """
     if settings.public.labelled:
         return list(documents)
@@ -343,9 +346,9 @@ def _public(documents: Sequence[Document], settings: Settings) -> list[Document]
 
 
 def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
-    """Files or domains go to the same sites in each part only if each part drawn has all of them.
+    """Raise DataError if a part lacks a file or domain that others have.
 
-    Raises DataError.
+    Only if each part has them all do files or domains go to the same sites in every part.
     """
     split = settings.split
     if split is None or split.by not in ("file", "domain"):
@@ -357,14 +360,15 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
         if missing:
             raise DataError(
                 f"no document of the {split.by} {min(missing)!r} is left for {part}",
-                fix='deal by "iid" or another way, or hold_out = "site" and a smaller public set',
+                fix='deal by "iid" or another way, or set hold_out = "site" and a smaller public'
+                " set",
             )
 
 
 def _shared(train: list[Document], settings: Settings, name: str) -> list[Document]:
-    """The share of a site's training documents that it trains on, at least one, in their order.
+    """The share of a site's training documents that it trains on: at least one, in order.
 
-    A larger share has all that a smaller one has.
+    A larger share contains every smaller one.
     """
     share = settings.data.train_share
     if share == 1.0:
@@ -375,9 +379,9 @@ def _shared(train: list[Document], settings: Settings, name: str) -> list[Docume
 
 
 def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
-    """Raise DataError where relations shall be learned and nobody has any.
+    """Raise DataError if relations are to be learnt and no site has any.
 
-    A real site by itself may have pairs without a relation only.
+    A single real site may have nothing but pairs without a relation.
     """
     train = [document for spec in specs for document in spec.train]
     if count_relations(train) or (len(specs) == 1 and any(map(stated_pairs, train))):

@@ -1,6 +1,6 @@
 """Opening trained models: runs at their selected rounds, releases, and chains of two.
 
-A run recognises entities, or finds relations (or, of bags, facts) between entities that are there.
+A run recognises entities, or finds relations (with bags, facts) between given entities.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from confide.text.document import Document
 from confide.text.pairs import PAIR
 
 Runs = Path | str | Sequence[Path | str]
-"""A run or a release; or one that recognises entities and one for relations, in any order.
+"""A run or a release; or a chain of two, one for entities and one for relations, in any order.
 
-The two are a list, or one path with a + in between; a folder whose name has a + is that folder.
+A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
 """
 
 
 @dataclass(frozen=True)
 class Models:
-    """What annotates: a recogniser of entities, an extractor of relations, or one after the other.
+    """What annotates: a recogniser of entities, an extractor of relations, or both in a chain.
 
-    `tags` and `relation_names` are the chosen site's maps of the names in its files. `annotated`
-    are the entity types that it annotates, of a model of sites that annotate different ones; None:
-    whoever annotates looks for all types.
+    `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
+    model comes from sites that annotate different entity types, `annotated` has those of the chosen
+    site; None means that every site annotates all types.
     """
 
     entities: FindsEntities | None
@@ -45,20 +45,20 @@ class Models:
     annotated: frozenset[str] | None = None
 
     def found(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with the entities that are found in them, or that they have."""
+        """The documents with the entities that the recogniser finds, or else their own."""
         if self.entities is None:
             return list(documents)
         return [_unpaired(document) for document in self.entities(documents)]
 
     def types(self, documents: Sequence[Document]) -> set[str]:
-        """Names of the entity types that can be found, or that are in the documents."""
+        """The entity types that the recogniser can find, or else those in the documents."""
         if self.entities is not None:
             return set(self.entities.types)
         return types_of(documents)
 
 
 def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
-    """The models of runs at their selected rounds, or of releases. Raises as `predict` does."""
+    """Open runs at their selected rounds, or releases. Raises as `predict` does."""
     folders = _by_task(_paths(run))
     models: dict[str, Any] = {}
     annotated: dict[str, frozenset[str] | None] = {}
@@ -80,7 +80,7 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
 
 
 def _paths(run: Runs) -> list[Path]:
-    """The folders that are meant."""
+    """The folders that `run` means."""
     if not isinstance(run, (str, Path)):
         return [Path(one) for one in run]
     pieces = str(run).split("+")
@@ -90,7 +90,7 @@ def _paths(run: Runs) -> list[Path]:
 
 
 def _folders(pieces: Sequence[str]) -> list[Path]:
-    """Pieces put together to folders that exist, the longest names first; else nothing."""
+    """Pieces joined into folders that exist, the longest names first; empty if that fails."""
     for size in range(len(pieces), 0, -1):
         folder, rest = Path("+".join(pieces[:size])).expanduser(), pieces[size:]
         others = _folders(rest) if rest else []
@@ -100,42 +100,43 @@ def _folders(pieces: Sequence[str]) -> list[Path]:
 
 
 def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
-    """Each model's folder by what it does. Raises RunError where two do the same."""
+    """Each model's folder by its task. Raises RunError if two have the same."""
     found: dict[str, HeldFolder] = {}
     for path in paths:
         folder = HeldFolder(path)
         task = TASKS[release_task(path) or folder.settings().task]
         if not task.learns:
             raise RunError(
-                "this run pretrained a BART, which annotates nothing by itself",
+                "this run trained a BART, which annotates nothing by itself",
                 where=str(path),
-                fix="write it as a folder with `confide release`, and name that as lightner.bart",
+                fix="write it to a folder with `confide release` and name that as lightner.bart",
             )
         if task.name in found:
             raise RunError(
                 f"two models {task.words.does}",
                 where=f"{found[task.name].path} and {path}",
-                expected="one run, or NER_RUN+RE_RUN: one that recognises entities, one for"
+                expected="one run, or NER_RUN+RE_RUN: one that recognises entities and one for"
                 " the relations between them",
             )
         found[task.name] = folder
     related = [found[n] for n in TASKS if n in found and TASKS[n].learns == "relations"]
     if len(related) > 1:
         raise RunError(
-            "one model finds relations and another finds facts: use one of them at a time",
+            "one model finds relations and another finds facts",
             where=" and ".join(str(one.path) for one in related),
+            fix="use one of them at a time",
         )
     if not found:
-        raise RunError("there is no run to use", expected="the folder of a run or of a release")
+        raise RunError("no run is named", expected="the folder of a run or of a release")
     return found
 
 
 def _opened(
     folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
 ) -> tuple[Any, SiteTable | SplitTable | None, frozenset[str] | None]:
-    """The model in a folder, the settings' table with the names of the chosen site's files.
+    """The model in a folder, and the table of the settings with the names in the site's files.
 
-    And the entity types that this site annotates (`Models.annotated`).
+    Also the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(folder.path):
         model = released(folder.path)
@@ -161,10 +162,10 @@ def _opened(
         raise
     except KeyFileError as error:
         raise KeyFileError(
-            f"the words of this model are keyed, and {error.what}",
+            f"this model knows its words by key only, and {error.what}",
             where=str(secret),
-            fix="name the key file that the sites share with --key, or let a site make a copy"
-            " with its words in the clear: `confide release`",
+            fix="name the sites' shared key file with --key, or let a site make a copy with its"
+            " words in the clear: `confide release`",
         ) from error
     own_types = _annotated(settings, folder, own, site)
     return model, settings.split or own, own_types
@@ -173,9 +174,9 @@ def _opened(
 def _annotated(
     settings: Settings, folder: RunFolder, own: SiteTable | None, site: str | None
 ) -> frozenset[str] | None:
-    """The entity types that a site annotates, in training or in test text; none of no site.
+    """The entity types that a site annotates in training or test text; empty without a site.
 
-    None where all sites annotate the same.
+    None if all sites annotate the same types.
     """
     if not method_of(settings).apart and not any(table.knows for table in settings.site):
         return None
@@ -185,7 +186,7 @@ def _annotated(
 
 
 def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
-    """Whether a site is one of the other run and not of this one."""
+    """Whether a site takes part in the other run and not in this one."""
     if release_task(other.path):
         return False
     here, there = (one.result().data.sites for one in (folder, other))
@@ -193,11 +194,11 @@ def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
 
 
 def types_of(documents: Sequence[Document]) -> set[str]:
-    """Names of the entity types that occur."""
+    """The entity types that occur in the documents."""
     return {entity.type for document in documents for entity in document.entities}
 
 
 def _unpaired(document: Document) -> Document:
-    """The document without what it says of pairs of the entities that it had before."""
+    """The document without the pairs that it stated between its former entities."""
     kept = tuple(one for one in document.attributes if one[0] != PAIR)
     return replace(document, attributes=kept)

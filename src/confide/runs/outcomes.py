@@ -1,6 +1,6 @@
-"""What a federation comes to: trained, scored and counted, and what result.json says of it.
+"""From a federation to a result: train it, score it, and put together what result.json says.
 
-One path for both engines: `run` walks it with all sites on one machine, `flare` with real ones.
+Both engines take this path: `run` with all sites on one machine, `flare` with real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide import __version__
 from confide.federation.combining import Combining
@@ -25,13 +24,14 @@ from confide.runs.result import SCHEMA, AllScores, Data, Result, Traffic, Turn
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
+from confide.userfiles import Tree
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the federations of one run have in common.
 
-    `binding` is a digest of all that decides the numbers (`binding_of`).
+    `binding` is a digest of everything that decides the numbers (`binding_of`).
     """
 
     settings: Settings
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one federation came to: the selected state, test counts, and what it cost."""
+    """The outcome of one federation: the selected state, test counts, and its ledger."""
 
     name: str
     sites: tuple[str, ...]
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def open_ledger(folder: RunFolder, name: str) -> Ledger:
-    """The ledger of one federation of a run: what is there counts up to its newest checkpoint."""
+    """The ledger of one federation of a run, continued from its newest checkpoint."""
     path = ledger_path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     round, length = checkpointed_ledger(folder.store(name))
@@ -62,16 +62,16 @@ def open_ledger(folder: RunFolder, name: str) -> Ledger:
 
 
 def ledger_path(folder: RunFolder, name: str) -> Path:
-    """Where the ledger of one federation of a run lies."""
+    """The ledger file of one federation of a run."""
     return folder.part(name) / "ledger.jsonl"
 
 
 def outcome_of(
     plan: Plan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
 ) -> Outcome:
-    """Train the federation of these sites from its last checkpoint on, and score their test text.
+    """Train the federation of these sites from its last checkpoint, and score their test text.
 
-    `name` is that of its part of the run's folder. Raises FederationError, CheckpointError.
+    `name` is its part of the run's folder. Raises FederationError, CheckpointError.
     """
     settings = plan.settings
     ledger = ledger or open_ledger(plan.folder, name)
@@ -96,7 +96,7 @@ def federation_of(
 ) -> Federation:
     """These sites as the server sees them.
 
-    Raises SettingsError where they are too few for the way in which they are to be combined.
+    Raises SettingsError if they are too few for the way in which updates are combined.
     """
     check_enough(settings, len(sites))
     return Federation(
@@ -112,7 +112,7 @@ def federation_of(
 
 
 def combining_of(settings: Settings) -> Combining:
-    """How the replies of a run's sites become one; a reference's one site has nothing to choose."""
+    """How the sites' replies become one; the single site of a reference leaves no choice."""
     own = settings.federation
     return Combining(
         how="mean" if settings.method in REFERENCES else own.combine,
@@ -126,13 +126,12 @@ def result_of(
     outcomes: Sequence[Outcome],
     *,
     name: str,
-    data: dict[str, Any],
+    data: Tree,
     counts: Mapping[str, Counts] | None = None,
 ) -> Result:
     """What result.json says.
 
-    `data` is what is known of the sites' text, in numbers; `counts` those of each site where they
-    are not the outcomes' own.
+    `data` describes the sites' text in numbers; `counts` replaces the outcomes' own counts by site.
     """
     if counts is None:
         counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
@@ -176,9 +175,9 @@ def result_of(
 
 
 def own_result(
-    settings: Settings, *, site: str, round: int, data: dict[str, Any], counts: Mapping[str, Counts]
+    settings: Settings, *, site: str, round: int, data: Tree, counts: Mapping[str, Counts]
 ) -> Result:
-    """What result.json says at a real site: its own scores, and where its model is."""
+    """What result.json says at a real site: its own scores, and where to find its model."""
     scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
     return Result(
         schema=SCHEMA,
@@ -207,8 +206,8 @@ def is_personal(settings: Settings) -> bool:
 _RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
 
 
-def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The rounds of the run. Those of `alone` are joined: mean scores and losses over the sites."""
+def _joined_history(outcomes: Sequence[Outcome]) -> list[Tree]:
+    """The rounds of the run; those of `alone` are joined, with scores and losses averaged."""
     if len(outcomes) == 1:
         return outcomes[0].trained.progress.history
     longest = max(len(o.trained.progress.history) for o in outcomes)
@@ -217,7 +216,7 @@ def _joined_history(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         at = [o.trained.progress.history[place] for o in outcomes
               if place < len(o.trained.progress.history)]  # fmt: skip
         scored = [one["dev"] for one in at if "dev" in one]
-        record: dict[str, Any] = {
+        record: Tree = {
             "round": place + 1,
             "loss": _mean([one["loss"] for one in at]),
             "learning_rate": at[0]["learning_rate"],
@@ -243,6 +242,6 @@ def _mean(numbers: list[float]) -> float:
 
 
 def binding_of(settings: Settings, fingerprint: str) -> str:
-    """A digest of all that decides the numbers of a round."""
+    """A digest of everything that decides the numbers of a round."""
     chosen = json.dumps(decisive(settings), sort_keys=True)
     return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()

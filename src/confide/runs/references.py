@@ -1,4 +1,4 @@
-"""The sites of references: all text in one place, and the public set alone."""
+"""The sites of the references: all text in one place, or the public set alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from confide.text.document import Document
 
 
 def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
-    """One site that holds the text of all: a reference, and only possible where text may move.
+    """One site with the text of all, which is only possible where text may move.
 
-    It trains on the public set as well, if that is labelled.
+    It also trains on the public set, if that is labelled.
     """
     train = [document for spec in gathered.specs for document in spec.train]
     train += gathered.public if gathered.labelled else ()
@@ -21,9 +21,9 @@ def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
 
 
 def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
-    """One site that trains on the public set alone, tested on everybody's text: a reference.
+    """One site that trains on the public set alone and is tested on everybody's text.
 
-    Raises SettingsError where there is no public set, or nothing is known of it.
+    Raises SettingsError if there is no labelled public set.
     """
     if not gathered.public or not gathered.labelled:
         what = "not labelled" if gathered.public else "no public set"
@@ -31,7 +31,7 @@ def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
             "public-only has nothing to learn from",
             expected="an annotated public set",
             got=what,
-            fix="name files, or a share of the corpus, in [public]",
+            fix="name files or a share of the corpus in [public]",
         )
     return _everybody("public-only", list(gathered.public), gathered, folder)
 

@@ -1,7 +1,7 @@
-"""What a run came to: result.json as a typed value. docs/result.md describes every key.
+"""The result of a run: result.json as a typed value. docs/result.md describes every key.
 
-A newer version may add keys under the same schema: they are kept, and written again where they
-stood. A number that cannot be one of a run (not finite, absurdly large) is refused.
+A newer version may add keys under the same schema; they are kept and written back in place. A
+number that no run can have (not finite, absurdly large) is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -27,27 +27,29 @@ from pydantic_core import CoreSchema, core_schema
 
 from confide.errors import RunError, printable
 from confide.federation.files import write_of_run
+from confide.scoring.scores import Scored
 from confide.tasks import TASKS, USUAL, TaskName
-from confide.userfiles import MOST_JSON, json_of, text_of
+from confide.userfiles import MOST_JSON, Tree, json_of, text_of
 
+T = TypeVar("T")
 RESULT = "result.json"
 SCHEMA = 1
 _WHAT = "this is not the result of a run"
 
 
-def _as_it_stands(value: Any, check: Callable[[Any], Any]) -> Any:
-    """The value itself once it is checked: 1 is not written again as 1.0."""
+def _as_it_stands(value: T, check: Callable[[T], object]) -> T:
+    """Check a value and leave it as it is: 1 is not written back as 1.0."""
     check(value)
     return value
 
 
 class _In:
-    """A value that is checked to be of a form, and stays what it is."""
+    """Marks a value that is checked against a form and left as it is."""
 
     def __init__(self, form: type[BaseModel]) -> None:
         self._form = form
 
-    def __get_pydantic_core_schema__(self, _: Any, known: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, _: object, known: GetCoreSchemaHandler) -> CoreSchema:
         form = known.generate_schema(self._form)
         return core_schema.no_info_wrap_validator_function(_as_it_stands, form)
 
@@ -58,21 +60,21 @@ Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Part(BaseModel):
-    """A table of a result: frozen, and its keys stay in the order in which they came."""
+    """A table of a result: frozen, and its keys keep their order."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
     _keys: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_order(cls, data: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+    def _in_order(cls, data: object, check: ModelWrapValidatorHandler[Self]) -> Self:
         made = check(data)
         if isinstance(data, Mapping):
             made._keys = tuple(data)
         return made
 
     @model_serializer(mode="plain")
-    def _as_written(self) -> dict[str, Any]:
+    def _as_written(self) -> Tree:
         fields = type(self).model_fields
         values = {field.alias or name: getattr(self, name) for name, field in fields.items()
                   if name in self.model_fields_set}  # fmt: skip
@@ -91,7 +93,7 @@ class _Rates(Part):
 
 
 class _Scores(Part):
-    """The forms of the scores of all tasks in one; docs/result.md has them apart."""
+    """The scores of all tasks in one form; docs/result.md lists them by task."""
 
     strict: _Rates | None = None
     relaxed: _Rates | None = None
@@ -117,8 +119,8 @@ class _Scores(Part):
     hidden_pieces: Whole = 0
 
 
-Scores = Annotated[dict[str, Any], _In(_Scores)]
-"""Scores have another form for each task: a mapping, as in `scores["strict"]["f1"]`."""
+Scores = Annotated[Scored, _In(_Scores)]
+"""Scores, whose form depends on the task: a mapping, as in `scores["strict"]["f1"]`."""
 
 
 class AllScores(Part):
@@ -129,7 +131,7 @@ class AllScores(Part):
 
 
 class Fault(Part):
-    """A failure of a site in a round: `why` in words, with the code that stands for it."""
+    """A site's failure in a round: its code, and `why` in words."""
 
     site: str
     step: str
@@ -145,14 +147,14 @@ class Moved(Part):
 
 
 class Traffic(Part):
-    """Bytes of the whole run: what left each site, and what came to it."""
+    """Bytes of the whole run: what left each site, and what reached it."""
 
     up: dict[str, Whole] = {}
     down: dict[str, Whole] = {}
 
 
 class Turn(Part):
-    """A round of the history. `dev` is None where development text was not scored."""
+    """A round of the history. `dev` is None if development text was not scored."""
 
     round: Whole
     loss: Loss | None = None
@@ -172,7 +174,7 @@ class Turn(Part):
 
 
 class SiteData(Part):
-    """What is known of a site's text, in numbers; `entities` are those of its training text."""
+    """A site's text in numbers; `entities` are those of its training text."""
 
     train: Whole = 0
     dev: Whole = 0
@@ -184,7 +186,7 @@ class SiteData(Part):
 
 
 class PublicData(Part):
-    """What is known of the public set."""
+    """The public set in numbers."""
 
     documents: Whole = 0
     entities: dict[str, Whole] = {}
@@ -200,7 +202,7 @@ class Apart(Part):
 
 
 class Data(Part):
-    """What is known of all text: a digest, and numbers of each site's."""
+    """All text in numbers: a digest of it, and the counts of each site."""
 
     fingerprint: str = ""
     sites: dict[str, SiteData] = {}
@@ -209,9 +211,9 @@ class Data(Part):
 
 
 class Result(Part):
-    """result.json. What an older version, or a site of its own part, does not say has a default.
+    """result.json. Whatever an older version or a single site leaves out has a default.
 
-    `bytes` is None there: the ledger has them.
+    `bytes` is None there; the ledger has them.
     """
 
     schema_: Annotated[int, Field(ge=1)] = Field(default=SCHEMA, alias="schema")
@@ -241,8 +243,8 @@ class Result(Part):
     def read(cls, folder: Path) -> Self:
         """The result of the run in a folder.
 
-        Raises RunError: not finished, damaged (the first wrong value is named), of a newer schema,
-        or of a task that is not known.
+        Raises RunError if the run is not finished, or its result is damaged (the error names the
+        first wrong value), of a newer schema or of an unknown task.
         """
         file = folder / RESULT
         try:
@@ -250,7 +252,7 @@ class Result(Part):
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunError(
                 "the run is not finished",
-                expected=f"a {RESULT}, which a run writes at its end",
+                expected=f"{RESULT}, which a run writes at its end",
                 where=str(folder),
                 fix="continue it with `confide run … --resume`",
             ) from error
@@ -268,12 +270,12 @@ class Result(Part):
         return json.dumps(self.model_dump(), indent=1) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write result.json, whole or not at all. Raises RunError."""
+        """Write result.json, completely or not at all. Raises RunError."""
         write_of_run(folder / RESULT, self.to_json().encode())
 
 
-def _check(tree: Any, file: Path) -> None:
-    """Raise RunError where this is no result, or one that only a newer version understands."""
+def _check(tree: object, file: Path) -> None:
+    """Raise RunError if this is not a result, or one that only a newer version understands."""
     if not isinstance(tree, dict):
         raise RunError(f"{_WHAT}: the file does not hold a JSON object", where=str(file))
     schema, task = tree.get("schema"), tree.get("task", USUAL)
@@ -281,7 +283,7 @@ def _check(tree: Any, file: Path) -> None:
         raise RunError(_WHAT, expected='a "schema" number', where=str(file))
     if schema > SCHEMA:
         raise RunError(
-            "the run was written by a newer confide",
+            "a newer confide wrote this run",
             expected=f"schema {SCHEMA} or older",
             got=printable(f"schema {schema}", 40),
             where=str(file),
@@ -289,7 +291,7 @@ def _check(tree: Any, file: Path) -> None:
         )
     if not isinstance(task, str) or task not in TASKS:
         raise RunError(
-            "the run has a task that this confide does not know",
+            "this confide does not know the task of this run",
             expected=" or ".join(TASKS),
             got=printable(repr(task), 40),
             where=str(file),
@@ -307,13 +309,13 @@ _EXPECTED = {
     "greater_than_equal": "a larger number",
     "less_than": "a smaller number",
 }
-"""By kind of error, where pydantic speaks of Python."""
+"""By kind of error, where pydantic would speak of Python's types."""
 
 
 def first_wrong(
     error: ValidationError, what: str, file: Path, *, fix: str | None = None
 ) -> RunError:
-    """An error that names the first wrong value: what was expected, where it stands, what came."""
+    """An error that names the first wrong value: what was expected, where it is, what came."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
     came, missing = first["input"], first["type"] == "missing"

@@ -1,4 +1,4 @@
-"""The rounds of one federation: train, score development text, checkpoint, go on after a crash."""
+"""The rounds of one federation: train, score development text, checkpoint, resume after a crash."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
 from confide.methods import Method
+from confide.scoring.scores import Scored
 from confide.settings import Settings
 from confide.tasks import TASKS, Counts
+from confide.userfiles import Tree
 
 
 @dataclass
 class Progress:
-    """What a run has come to so far; saved in every checkpoint, so nothing counts twice.
+    """How far a run has come; saved in every checkpoint, so nothing counts twice.
 
-    `left_out` holds the sites that failed at the start, and why.
+    `left_out` holds the sites that failed at the start, with the code of their failure.
     """
 
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[Tree] = field(default_factory=list)
     best_round: int = 0
     best_score: float = -2.0
-    best_dev: dict[str, Any] = field(default_factory=dict)
+    best_dev: Scored = field(default_factory=dict)
     seconds: float = 0.0
     compute_seconds: float = 0.0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -46,10 +48,10 @@ class Trained:
 
 
 class Rounds:
-    """Runs a method over a federation; a checkpoint whenever development text is scored.
+    """Runs a method over a federation, with a checkpoint whenever development text is scored.
 
-    `binding` is a digest of all that decides the numbers; a checkpoint with another one is
-    refused, since it belongs to another run.
+    `binding` is a digest of everything that decides the numbers; a checkpoint with another binding
+    belongs to another run and is refused.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Rounds:
         self._before = Progress()
 
     def run(self) -> Trained:
-        """All rounds that are still to do; the state of the best one by development counts."""
+        """Run all remaining rounds; gives the state of the best round by development counts."""
         settings, progress = self._settings, Progress()
         rounds = self._store.rounds()
         if rounds:
@@ -82,7 +84,7 @@ class Rounds:
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
             self._federation.go_on_without(differ)
-            self._tell(progress, progress.history[-1])  # who listens may have missed its end
+            self._tell(progress, progress.history[-1])  # listeners may have missed its end
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()
@@ -96,7 +98,7 @@ class Rounds:
             return Trained(state, progress)
         return Trained(self._restore(progress.best_round)[1], progress)
 
-    def score(self, state: Any, part: str, round: int) -> Mapping[str, Counts]:
+    def score(self, state: object, part: str, round: int) -> Mapping[str, Counts]:
         """Every site's counts on its own held-out text."""
         return self._method.score(state, self._federation, part=part, round=round)
 
@@ -108,7 +110,7 @@ class Rounds:
             and (number - 1 - progress.best_round >= patience)
         )
 
-    def _round(self, state: Any, progress: Progress, number: int) -> Any:
+    def _round(self, state: object, progress: Progress, number: int) -> object:
         start, computed = time.perf_counter(), self._federation.compute_seconds
         worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
@@ -116,7 +118,7 @@ class Rounds:
         state, facts = self._method.round(state, self._federation, number)
         self._check(state, number)
         trained = time.perf_counter() - start
-        record: dict[str, Any] = {"round": number, **facts, "train_seconds": trained}
+        record: Tree = {"round": number, **facts, "train_seconds": trained}
         settings = self._settings
         scored = number % settings.select.every == 0 or number == settings.rounds
         if scored:
@@ -143,23 +145,23 @@ class Rounds:
             self._save(state, progress, number)
         return state
 
-    def _check(self, state: Any, number: int) -> None:
-        """Raise FederationError where no site could train from the state: it is never saved."""
+    def _check(self, state: object, number: int) -> None:
+        """Raise FederationError, before the state is saved, if no site could train from it."""
         odd = odd_part(state)
         if odd is None:
             return
         sites = ", ".join(sorted(self._federation.took_part)) or "none"
         raise FederationError(
-            f"round {number} came to a state that no site could train from: {odd};"
-            f" the replies in it were those of {sites}",
+            f"round {number} led to a state that no site could train from: {odd};"
+            f" it combines replies of {sites}",
             expected=f"finite numbers of at most {LARGEST:.0f}",
             where=f"round {number}",
             fix="leave out the site that sends such numbers, or lower training.learning_rate, then"
             " resume: the checkpoint before this round is sound",
         )
 
-    def _develop(self, state: Any, progress: Progress, record: dict[str, Any], number: int) -> None:
-        """Score development text and note whether this round is the best so far."""
+    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> None:
+        """Score development text, and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
         task, by = TASKS[self._settings.task], self._settings.select.by
         overall = task.scores(task.sum(counts.values()))
@@ -169,13 +171,13 @@ class Rounds:
             site: task.value(task.scores(count), first) for site, count in counts.items()
         }
         has_text = overall[task.unit] > 0
-        later = -1 / number  # grows from round to round, and is under every score
+        later = -1 / number  # grows from round to round and stays below every score
         value = later if by == "last" or not has_text else record["dev"][by]
         if value > progress.best_score:
             progress.best_score, progress.best_round = value, number
             progress.best_dev = overall if has_text else {}
 
-    def _tell(self, progress: Progress, record: dict[str, Any]) -> None:
+    def _tell(self, progress: Progress, record: Tree) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
         left = self._settings.rounds - record["round"]
         task = TASKS[self._settings.task]
@@ -195,7 +197,7 @@ class Rounds:
             )
         )
 
-    def _save(self, state: Any, progress: Progress, number: int) -> None:
+    def _save(self, state: object, progress: Progress, number: int) -> None:
         progress.seconds = self._before.seconds + time.perf_counter() - self._clock
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
         checkpoint = Checkpoint(
@@ -207,19 +209,19 @@ class Rounds:
         )
         self._store.save(checkpoint, best=progress.best_round)
 
-    def _restore(self, round: int) -> tuple[int, Any, Progress]:
+    def _restore(self, round: int) -> tuple[int, object, Progress]:
         checkpoint = self._store.load(round)
         if checkpoint.binding != self._binding:
             raise CheckpointError(
                 "the checkpoint was made with other settings or other data",
                 where=str(self._store.path(round)),
-                fix="resume with the settings and data of the run, or start in another folder",
+                fix="resume with the run's settings and data, or start in another folder",
             )
         try:
-            state: Any = decode(self._method.State, checkpoint.state.tobytes())
+            state: object = decode(self._method.State, checkpoint.state.tobytes())
         except MessageError as error:
             raise CheckpointError(
-                f"the checkpoint was written by another version of confide: {error.what}",
+                f"another version of confide wrote this checkpoint: {error.what}",
                 where=str(self._store.path(round)),
                 fix="finish the run with the version that environment.json names",
             ) from error
@@ -227,6 +229,6 @@ class Rounds:
 
 
 def checkpointed_ledger(store: CheckpointStore) -> tuple[int, int]:
-    """The round of the newest checkpoint, and how long the ledger was then; 0 before the first."""
+    """The round of the newest checkpoint, and the ledger's length then; 0 without a checkpoint."""
     rounds = store.rounds()
     return (rounds[-1], store.load(rounds[-1]).ledger) if rounds else (0, 0)

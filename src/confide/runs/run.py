@@ -1,8 +1,8 @@
 """A run: settings in, a folder with a model, scores, ledger and history out.
 
-`fedavg` and its like are one federation of all sites; `pooled` is a federation of one site that
-holds all text, `public-only` of one that holds the public set, `alone` is one federation for each
-site. All walk the same path.
+A method such as `fedavg` makes one federation of all sites. `pooled` is a federation of one site
+with all text, `public-only` of one site with the public set, and `alone` is one federation for each
+site. All take the same path.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ __all__ = ["Event", "RunResult", "run"]
 ONE_AND_ALL = ""
 """The name of the part of a run that is one federation of everybody."""
 
-
 ONE_SITE = {"pooled": pooled, "public-only": public_only}
-"""References that are one site, and how it comes by its text."""
+"""References that are one site, and what makes that site."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Part:
-    """One federation of a run: its name, its sites, and what it came to."""
+    """One federation of a run: its name and its sites."""
 
     name: str
     specs: tuple[SiteSpec, ...]
@@ -67,32 +66,32 @@ def run(
 
     Args:
         settings: a TOML file, the name of a recipe, or settings.
-        overrides: `key=value` texts that go before the file's values.
+        overrides: `key=value` texts that replace the file's values.
         out: the run's folder; by default `runs/NAME-METHOD-SEED`.
-        resume: go on from the last checkpoint in the folder; the numbers are those of a run
+        resume: continue from the last checkpoint in the folder; the numbers are those of a run
             that was never interrupted.
-        on_event: is told what happens.
+        on_event: called with every event of the run.
 
     Raises:
-        ConfideError: any of the errors of confide.errors; the folder keeps its last checkpoint.
+        ConfideError: any error in `confide.errors`; the folder keeps its last checkpoint.
     """
     watch = on_event or unwatched
     chosen = _chosen(settings, overrides)
     kind = method_of(chosen)
-    kind(chosen)  # wrong options are named before text is read
+    kind(chosen)  # reports wrong options before any text is read
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
     folder.check(chosen, resume=resume)
     watch(Event("start", rounds=chosen.rounds, message=f"{name}: {chosen.method}"))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
-    unlock(own_keys, ask=chosen.workers == 1)  # nobody can be asked by a worker
+    unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
     method = kind(chosen, gathered.public)
     parts = _parts(chosen, gathered, folder)
     outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
-    watch(Event("scores", message="the sites look at their own errors"))
+    watch(Event("scores", message="the sites examine their own errors"))
     ended = list(zip(parts, outcomes, strict=True))
     left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
     there = [spec for spec in gathered.specs if spec.name not in left_out]
@@ -132,7 +131,7 @@ def _train(
     gathered: Gathered,
     watch: Watcher,
 ) -> list[Outcome]:
-    """All federations of the run; those of `alone` side by side where there are workers."""
+    """Train all federations of the run; those of `alone` run side by side if there are workers."""
     import torch
 
     specs = [spec for part in parts for spec in part.specs]
@@ -162,20 +161,20 @@ def _train(
         with closing(engine):
             if len(parts) == 1 or workers == 1:
                 return [one(part) for part in parts]
-            with ThreadPoolExecutor(len(parts)) as pool:  # they wait for each other's processes
+            with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
                 try:
                     return list(pool.map(one, parts))
                 except BaseException:
-                    engine.stop()  # Ctrl-C, or one that failed: the others need not go on
+                    engine.stop()  # after Ctrl-C or a failure the others need not finish
                     raise
     finally:
         torch.set_num_threads(threads)
 
 
 def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
-    """The state and memory that a site ends with, and the site with the key that goes with them.
+    """A site with the state and memory that it ends with, and the key that goes with them.
 
-    They are those of its own federation; or of the only one, where all text is in one place.
+    They come from its own federation, or from the only one if all text is in one place.
     """
     part, outcome = next((one for one in ended if spec in one[0].specs), ended[0])
     owner = spec if spec in part.specs else part.specs[0]

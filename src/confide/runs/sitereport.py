@@ -1,8 +1,8 @@
-"""What a site can see of its own errors: confusion and the worst cases, with their text.
+"""What a site learns about its own errors: a confusion table and the worst cases, with their text.
 
-And what each of its sentences counted (of relations: each of its documents; of bags: each bag), in
-numbers. Both are written into the folder that the site owns, by whoever holds the site's text;
-never sent. What stands in them is the kind's to say.
+Also the counts of each of its sentences (with relations, each document; with bags, each bag).
+Whoever holds the site's text writes both into the folder that the site owns; they are never sent.
+The kind decides what they contain.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ SENTENCES_SCHEMA = 1
 
 @dataclass(frozen=True)
 class Home:
-    """A site at the end of a run: the state, and the memory that goes with it, if there is one."""
+    """A site at the end of a run: the state, and the memory that goes with it, if any."""
 
     spec: SiteSpec
-    state: Any
-    memory: Any = None
+    state: object
+    memory: object = None
 
 
 def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
-    """Every site's report.
+    """Write every site's report and give its counts.
 
-    Neighbours with one model and one key share the extractor; no more than one is held at a time.
+    Neighbours with one model and one key share the extractor; only one is held at a time.
     """
     counts: dict[str, Counts] = {}
-    made: tuple[Any, Any, bytes | None, Any] = (None, None, None, None)
+    made: tuple[object, object, bytes | None, Any] = (None, None, None, None)
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if method.keyed else None
         no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
@@ -63,16 +63,16 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
 
 
 def annotated_at(spec: SiteSpec, learns: str) -> set[str]:
-    """The types of what is learnt that a site annotates, in training or in test text."""
+    """The types of what is learnt that a site annotates in training or test text."""
     seen = {found.type for one in spec.train for found in getattr(one, learns, ())}
     return {*(spec.knows or seen), *spec.test_knows}
 
 
 def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
-    """Write a site's errors on its test text, and its sentences' counts, into its own folder.
+    """Write a site's errors on its test text, and the counts of its sentences, into its own folder.
 
-    (true, predicted, gold) of every sentence are numbers only; still the site's own, since they say
-    of each sentence whether it was understood.
+    (true, predicted, gold) of each sentence are only numbers, but still the site's own: they tell
+    whether each sentence was understood.
     """
     if not report.errors:
         return
@@ -83,10 +83,7 @@ def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
 
 
 def _keep_weights(method: Method, extract: Any, spec: SiteSpec) -> None:
-    """Keep at the site how much each training sentence counts, where the method weighs them.
-
-    Nothing is written where no weights were ever made.
-    """
+    """Keep at the site how much each training sentence counts, if the method weighs them."""
     found = method.sentence_weights(
         lambda: MemoryStore(spec.folder / "memory", method.Memory).latest()
     )
@@ -98,7 +95,7 @@ def _keep_weights(method: Method, extract: Any, spec: SiteSpec) -> None:
 
 
 def _key_of(spec: SiteSpec) -> bytes | None:
-    """The key of a site that has test text; a site without a key took no part."""
+    """The key of a site with test text; None if it has no key and so took no part."""
     try:
         return read_key(spec.key_file) if spec.test and spec.key_file else None
     except KeyFileError:

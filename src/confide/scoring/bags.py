@@ -1,10 +1,10 @@
 """Scores of bags and their true facts -> counts that add up over sites -> curve, areas, P@N.
 
-A candidate is a (bag, relation) with a relation other than `NO_RELATION`; it is true if the bag's
-facts have the relation. All candidates are ranked by score together (Mintz et al. 2009). Scores
-cannot be added up, counts can: a site counts its candidates in `BINS` bins of the log odds of their
-scores, and the sum of the sites' histograms is the ranking of all, with ties within a bin (whose
-width is 1/256: scores of 0.500 and 0.501 lie apart).
+A candidate is a (bag, relation) with a relation other than `NO_RELATION`; it is true if the
+relation is one of the bag's facts. All candidates are ranked together by score (Mintz et al. 2009).
+Scores cannot be added up, but counts can: each site counts its candidates in `BINS` bins of the log
+odds of their scores, and the sum of the sites' histograms ranks all candidates, with ties within a
+bin (which is 1/256 wide: scores of 0.500 and 0.501 fall into different bins).
 
 Legend: G bags, R relations (the first is `NO_RELATION`), B bins, from the lowest scores to the
 highest.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,14 @@ from numpy.typing import NDArray
 from confide.errors import DataError
 from confide.scoring.counts import Count
 from confide.scoring.ranking import Ranking, auc, pr_curve, precisions_at
-from confide.scoring.scores import micro, rate_of
+from confide.scoring.scores import Scored, micro, rate_of
 from confide.text.pairs import NO_RELATION
 
 BINS = 8192
 FARTHEST = 16.0
-"""Log odds beyond it are counted as it: probabilities under 1e-7 and over 1 - 1e-7."""
+"""Larger log odds count as this much: probabilities below 1e-7 and above 1 - 1e-7."""
 TOP = 2000
-"""How many candidates `auc_2000` is over."""
+"""How many candidates `auc_2000` covers."""
 
 
 def _no_bins() -> NDArray[np.int64]:
@@ -38,14 +37,14 @@ def _no_bins() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BagCounts:
-    """Candidates and true ones by score, and counts of each bag's best label. Numbers only.
+    """All candidates and the true ones by score, and counts of each bag's best label. Numbers only.
 
     Attributes:
         candidates_B: how many candidates have a score in each bin.
         true_B: how many of them are facts.
-        facts: how many facts there are: recall's denominator.
+        facts: how many facts there are, the denominator of recall.
         bags: how many bags were scored.
-        relations: by relation, true, predicted and gold where each bag has its best label.
+        relations: true, predicted and gold by relation, with each bag given its best label.
     """
 
     candidates_B: NDArray[np.int64] = field(default_factory=_no_bins)
@@ -71,20 +70,20 @@ class BagCounts:
 
     @property
     def ranking(self) -> Ranking:
-        """The candidates from the best bin on."""
+        """The candidates, from the best bin to the worst."""
         return Ranking.of(self.candidates_B[::-1], self.true_B[::-1], self.facts)
 
 
 def count_bags(
-    scores_GR: NDArray[Any], relations: Sequence[str], facts: Sequence[frozenset[str]]
+    scores_GR: NDArray[np.floating], relations: Sequence[str], facts: Sequence[frozenset[str]]
 ) -> BagCounts:
     """Count the bags with these scores from 0 to 1 and these facts.
 
-    A bag's best label is the relation with its highest score (the first of several); it is true if
-    it is one of the facts. A fact whose relation is not among `relations` was not found: it has no
-    candidate, and counts as gold.
+    A bag's best label is the relation with the highest score (the first of equals); it is true if
+    it is one of the facts. A fact whose relation is not among `relations` has no candidate and
+    counts as gold that was not found.
 
-    Raises DataError: shapes that do not fit, a score that is no probability, facts that name
+    Raises DataError if the shapes do not fit, a score is not a probability, or a fact is
     `NO_RELATION`.
 
     >>> import numpy as np
@@ -106,20 +105,20 @@ def count_bags(
 
 
 def _check(
-    scores_GR: NDArray[Any], relations: Sequence[str], facts: Sequence[frozenset[str]]
+    scores_GR: NDArray[np.floating], relations: Sequence[str], facts: Sequence[frozenset[str]]
 ) -> None:
     if scores_GR.shape != (len(facts), len(relations)):
         raise DataError(
             "the scores do not fit the bags and relations",
-            expected=str((len(facts), len(relations))),
-            got=str(scores_GR.shape),
+            expected=f"shape {(len(facts), len(relations))}",
+            got=f"shape {scores_GR.shape}",
         )
     if not relations or relations[0] != NO_RELATION:
-        raise DataError("the first relation is that of no relation", expected=NO_RELATION)
+        raise DataError("the relations start with the wrong one", expected=repr(NO_RELATION))
     if not ((scores_GR >= 0) & (scores_GR <= 1)).all():
         raise DataError("a bag's score is not a probability", expected="0 to 1")
     if any(NO_RELATION in known for known in facts):
-        raise DataError("no relation is not a fact of a bag", expected=f"no {NO_RELATION!r}")
+        raise DataError(f"a bag has {NO_RELATION!r} among its facts", expected="relations only")
 
 
 def _truths(relations: Sequence[str], facts: Sequence[frozenset[str]]) -> NDArray[np.bool_]:
@@ -130,7 +129,7 @@ def _truths(relations: Sequence[str], facts: Sequence[frozenset[str]]) -> NDArra
     return true_GR
 
 
-def _bins(scores_GR: NDArray[Any]) -> NDArray[np.int64]:
+def _bins(scores_GR: NDArray[np.floating]) -> NDArray[np.int64]:
     """The bin of each probability's log odds."""
     p_GR = np.asarray(scores_GR, np.float64)
     with np.errstate(divide="ignore"):
@@ -165,13 +164,13 @@ def sum_bag_counts(parts: Iterable[BagCounts]) -> BagCounts:
     return BagCounts(candidates_B, true_B, facts, bags, dict(sorted(relations.items())))
 
 
-def bag_scores(counts: BagCounts) -> dict[str, Any]:
+def bag_scores(counts: BagCounts) -> Scored:
     """The JSON form of counts; every rate is a fraction from 0 to 1.
 
     `{"auc": area, "auc_2000": area over the first 2,000 candidates, "precision_at": {"100": p,
     "200": p, "300": p, "mean": p}, "micro": rates, "curve": [[recall, precision], ...], "bags": n,
-    "facts": n, "candidates": n}`. The rates of `micro` are those of each bag's best label, in the
-    form that `relation_scores` has; `curve` has at most 200 points.
+    "facts": n, "candidates": n}`. The rates of `micro` count each bag's best label, in the form
+    of `relation_scores`; `curve` has at most 200 points.
     """
     found = counts.ranking
     types = {name: rate_of(count) for name, count in counts.relations.items()}

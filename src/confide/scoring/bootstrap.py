@@ -1,4 +1,4 @@
-"""How sure an F1 is: the bootstrap over sentences, for one system and for a pair of systems.
+"""How certain an F1 is: the bootstrap over sentences, for one system or a pair of systems.
 
 Legend: `counts_N3` holds, for N sentences, (true, predicted, gold).
 """
@@ -34,9 +34,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Second system minus first, in micro-F1, on the same sentences.
+    """Second system minus first, in micro-F1 on the same sentences.
 
-    `p` is the two-sided share of resamples in which the difference has the other sign.
+    `p` is two-sided: twice the share of resamples in which the difference has the other sign.
     """
 
     difference: float
@@ -53,9 +53,9 @@ def sentence_counts(
     matching: Literal["strict", "relaxed"] = "strict",
     mode: Mode = "default",
 ) -> Table:
-    """For each sentence (true, predicted, gold) over all types: int64, shape (sentences, 3).
+    """(true, predicted, gold) of each sentence over all types: int64, shape (sentences, 3).
 
-    Documents are cut by `by_sentence`, so a relaxed match across a sentence border is not counted.
+    Documents are cut by `by_sentence`, so a relaxed match across a sentence border does not count.
     """
     matches = match_documents(*by_sentence(gold, predicted), mode=mode)
     rows = [
@@ -69,7 +69,7 @@ def bootstrap_interval(
 ) -> Interval:
     """The percentile interval of micro-F1 over resampled sentences (Efron 1979).
 
-    Raises DataError without a sentence.
+    Raises DataError if there is no sentence.
     """
     drawn = np.concatenate([_f1(sums[0]) for sums in _resampled([counts_N3], samples, seed)])
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
@@ -81,10 +81,13 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare two systems on the same sentences, resampled together (Koehn 2004).
 
-    Raises DataError where the two are not counts of the same sentences.
+    Raises DataError if the two do not count the same sentences.
     """
     if first_N3.shape != second_N3.shape or not np.array_equal(first_N3[:, 2], second_N3[:, 2]):
-        raise DataError("the two systems were not scored on the same sentences")
+        raise DataError(
+            "the two systems were not scored on the same sentences",
+            expected="equally many sentences with equal gold counts",
+        )
     differences = np.concatenate(
         [
             _f1(second) - _f1(first)
@@ -105,8 +108,8 @@ def paired_bootstrap(
 def _resampled(tables: Sequence[Table], samples: int, seed: int) -> Iterator[list[Table]]:
     """Sums over sentences drawn with replacement, the same draw for all tables: (draws, 3).
 
-    Sentences that count alike in all tables are drawn together: how often each kind comes up in a
-    resample is multinomial, so the work grows with the kinds and not with the sentences.
+    Sentences with equal counts in all tables are drawn together: how often each kind comes up in
+    a resample is multinomial, so the work grows with the kinds, not with the sentences.
     """
     size = len(tables[0])
     if not size:

@@ -1,13 +1,13 @@
 """Gold and predicted documents -> counts that add up over documents and sites.
 
 - **Strict**: the same type and exactly the same characters.
-- **Relaxed**: the same type and at least one shared character; one prediction answers at most one
-  gold entity and the other way round, and the matching is a maximum.
-- Mode `"n2c2"` counts as the script of the 2018 n2c2 shared task does: a discontinuous entity is
-  its hull; a prediction that touches an already matched gold entity is deleted, so it is no false
+- **Relaxed**: the same type and at least one shared character; predictions and gold entities are
+  paired one to one, as many as possible.
+- Mode `"n2c2"` counts like the script of the 2018 n2c2 shared task: a discontinuous entity becomes
+  its hull; a prediction that touches an already matched gold entity is deleted and so no false
   positive; one prediction over two gold entities is one true positive and one false negative.
 
-By default an entity that stands twice in a document (same type, same characters) counts once.
+By default an entity that occurs twice in a document (same type, same characters) counts once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES: tuple[Mode, ...] = ("default", "n2c2")
 
 
 class Count(NamedTuple):
-    """Of one type: right predictions, all predictions, all gold entities."""
+    """The correct predictions, all predictions and all gold entities of one type."""
 
     true: int = 0
     predicted: int = 0
@@ -51,7 +51,7 @@ class EntityCounts:
 
 
 class Match(NamedTuple):
-    """What one type of one document counts, both ways."""
+    """The strict and relaxed counts of one type in one document."""
 
     type: str
     strict: Count
@@ -78,8 +78,8 @@ def count_entities(
 ) -> EntityCounts:
     """Count the entities of documents that are paired by position.
 
-    `sentences` counts the gold documents' sentences, or the predicted ones' where only those are
-    segmented. Raises DataError where the two sides are not the same documents.
+    `sentences` counts the gold documents' sentences, or the predicted ones' if only those are
+    segmented. Raises DataError if the two sides are not the same documents.
 
     >>> from confide.text.document import Document, Entity
     >>> gold = Document("d", "fever and cough", (Entity("1", "Sign", ((0, 5),)),))
@@ -100,9 +100,9 @@ def count_entities(
 def match_documents(
     gold: Sequence[Document], predicted: Sequence[Document], *, mode: Mode = "default"
 ) -> Iterator[list[Match]]:
-    """For each document what its types count. Raises DataError as `count_entities` does."""
+    """Each document's counts by type. Raises DataError as `count_entities` does."""
     if mode not in MODES:
-        raise DataError("unknown way to count", expected=" or ".join(MODES), got=repr(mode))
+        raise DataError("unknown way of counting", expected=" or ".join(MODES), got=repr(mode))
     count = _count_once if mode == "default" else _count_as_n2c2
     for one, other in paired(gold, predicted):
         if one.entities or other.entities:
@@ -114,7 +114,7 @@ def match_documents(
 def paired(
     gold: Sequence[Document], predicted: Sequence[Document]
 ) -> Iterator[tuple[Document, Document]]:
-    """The documents two by two. Raises DataError where number or ids differ."""
+    """The documents in pairs. Raises DataError if their number or ids differ."""
     if len(gold) != len(predicted):
         raise DataError(
             "gold and predicted are not the same documents",
@@ -127,7 +127,7 @@ def paired(
                 f"gold and predicted documents differ at position {position}",
                 expected=f"the id {one.id!r}",
                 got=repr(other.id),
-                fix="give both in the same order",
+                fix="give both sides in the same order",
             )
         yield one, other
 
@@ -137,7 +137,7 @@ def _spans_by_type(document: Document) -> dict[str, list[Fragments]]:
     for entity in document.entities:
         if not all(start < end for start, end in entity.fragments):
             raise DataError(
-                f"the entity {entity.id!r} has a fragment without a character",
+                f"the entity {entity.id!r} has an empty fragment",
                 where=document.source or document.id,
                 got=str(entity.fragments),
             )
@@ -172,7 +172,7 @@ def _count_as_n2c2(
 
 
 def _keep_first_touch(matched: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """The true positives and the predictions left, given the gold entities each one matches."""
+    """(true positives, predictions kept), given the gold entities that each prediction matches."""
     taken: set[int] = set()
     true = kept = 0
     for gold in matched:

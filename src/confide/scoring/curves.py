@@ -2,7 +2,7 @@
 
 The curve is the inverse power law f(x) = a - b (x / full)^-c with 0 <= b and a <= 1, which the
 scores of many models follow (Hestness et al. 2017, arXiv 1712.00409; Viering & Loog 2023). `a` is
-the F1 that endless text would give; `b` is what the text at hand falls short of it.
+the F1 that unlimited text would give; `b` is how far the text at hand falls short of it.
 
 Legend: S seeds, K sizes, N sentences scored, B replicates, C exponents on the grid.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ CHUNK = 100  # replicates drawn at once
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """F1 of an amount of text: `ceiling - shortfall * (size / full) ** -exponent`."""
+    """F1 as a function of size: `ceiling - shortfall * (size / full) ** -exponent`."""
 
     ceiling: float
     shortfall: float
@@ -39,14 +38,14 @@ class Curve:
         return self.ceiling - self.shortfall * float((size / self.full) ** -self.exponent)
 
     def gain(self, factor: float) -> float:
-        """What `factor` times all the text adds to F1."""
+        """How much F1 rises with `factor` times as much text as there is."""
         return self.at(self.full * factor) - self.at(self.full)
 
 
 def fit_curve(sizes_K: Sequence[float], f1_K: Sequence[float]) -> Curve:
-    """The curve of least squares; the exponent is searched on a grid.
+    """Fit the curve by least squares; the exponent is searched on a grid.
 
-    A falling curve is fitted as a flat one. Raises DataError for fewer than 4 sizes.
+    Falling scores are fitted by a flat curve. Raises DataError for fewer than 4 sizes.
     """
     sizes = _checked(sizes_K)
     a, b, c = _fit(sizes, np.asarray(f1_K, dtype=np.float64)[None])[0].tolist()
@@ -56,22 +55,22 @@ def fit_curve(sizes_K: Sequence[float], f1_K: Sequence[float]) -> Curve:
 def resampled_curves(
     counts_SKN3: NDArray[np.int64], sizes_K: Sequence[float], *, samples: int = 1000, seed: int = 0
 ) -> list[Curve]:
-    """Curves fitted to resampled scores: what else the curve could have been.
+    """Fit curves to resampled scores: what else the curve could have been.
 
-    `counts_SKN3` are (true, predicted, gold) of each held-out sentence, for each seed and size. A
-    replicate draws held-out sentences with replacement, the same for all sizes, and moves the mean
-    of each size as far as a mean of S seeds may be off. The scatter among seeds is pooled over the
-    sizes and is uncertain itself: the moves follow Student's t with K (S - 1) degrees of freedom.
-    (Drawing few seeds with replacement instead would be far too sure.)
+    `counts_SKN3` holds (true, predicted, gold) of each held-out sentence, for each seed and size. A
+    replicate draws held-out sentences with replacement, the same ones for all sizes, then moves the
+    mean of each size as far as a mean over S seeds may be off. The scatter among seeds is pooled
+    over the sizes and itself uncertain, so the moves follow Student's t with K (S - 1) degrees of
+    freedom. (Drawing a few seeds with replacement instead would give far too narrow intervals.)
 
     Raises DataError for fewer than 2 seeds.
     """
     sizes = _checked(sizes_K)
     seeds = len(counts_SKN3)
     if seeds < 2:
-        raise DataError("one seed does not say how sure a curve is", expected="at least 2 seeds")
+        raise DataError("one seed cannot show how certain a curve is", expected="at least 2 seeds")
     if not counts_SKN3.shape[2]:
-        raise DataError("there is no held-out sentence to draw from")
+        raise DataError("there is no held-out sentence to draw from", expected="at least one")
     f1_SK = _f1(counts_SKN3.sum(axis=2))
     freedom = len(sizes) * (seeds - 1)
     scatter = float(np.sqrt(((f1_SK - f1_SK.mean(axis=0)) ** 2).sum() / freedom / seeds))
@@ -91,7 +90,7 @@ def _checked(sizes: Sequence[float]) -> Floats:
     sizes_K = np.asarray(sizes, dtype=np.float64)
     if len(sizes_K) < LEAST_SIZES or (sizes_K <= 0).any() or (np.diff(sizes_K) <= 0).any():
         raise DataError(
-            "the sizes do not carry a curve",
+            "no curve can be fitted to these sizes",
             expected=f"at least {LEAST_SIZES} growing amounts of text",
             got=str([float(size) for size in sizes_K]),
         )
@@ -107,14 +106,14 @@ def _drawn_f1(counts_SKN3: NDArray[np.int64], draws: int, generator: np.random.G
     return _f1((times_BN @ flat).reshape(draws, seeds, sizes, 3))
 
 
-def _f1(sums: NDArray[Any]) -> Floats:
-    """Micro-F1 of (true, predicted, gold) in the last axis."""
+def _f1(sums: Floats | NDArray[np.int64]) -> Floats:
+    """Micro-F1 from (true, predicted, gold) in the last axis."""
     f1: Floats = 2 * sums[..., 0] / np.maximum(sums[..., 1] + sums[..., 2], 1)
     return f1
 
 
 def _fit(sizes_K: Floats, f1_BK: Floats) -> Floats:
-    """(ceiling, shortfall, exponent) of each row: for each exponent a straight line in x^-c."""
+    """(ceiling, shortfall, exponent) of each row; for each exponent, fit a line in x^-c."""
     x_CK = (sizes_K / sizes_K[-1]) ** -EXPONENTS_C[:, None]
     mean_C, mean_B = x_CK.mean(axis=1), f1_BK.mean(axis=1)
     centred_CK = x_CK - mean_C[:, None]

@@ -1,12 +1,11 @@
-"""Relations between entities that were found, not given: gold and predicted facts -> counts.
+"""Relations between entities that a model found itself: gold and predicted facts -> counts.
 
 - **Strict**: the same relation, and both entities have the same type and exactly the same
   characters as those of a gold relation.
-- **Relaxed**: the same relation and types, and each of the two shares at least one character with
-  its counterpart; one prediction answers at most one gold relation and the other way round, and
-  the matching is a maximum.
+- **Relaxed**: the same relation and types, and each entity shares at least one character with its
+  counterpart. Predicted and gold relations are paired one to one, as many as possible.
 
-A fact that stands twice in a document counts once.
+A fact that occurs twice in a document counts once.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from confide.scoring.matching import Fragments, maximum_matching, shared_charact
 
 
 class Mention(NamedTuple):
-    """An entity by what counts: its type and its characters."""
+    """What counts of an entity: its type and its characters."""
 
     type: str
     fragments: Fragments
 
 
 class Fact(NamedTuple):
-    """A relation by what counts."""
+    """What counts of a relation: its name and its two ends."""
 
     relation: str
     head: Mention
@@ -41,10 +40,10 @@ def count_facts(
     *,
     missed: Mapping[str, int] | None = None,
 ) -> EntityCounts:
-    """Count the facts of documents that are paired by position, by relation.
+    """Count the facts of documents by relation; the two sides are paired by position.
 
-    `missed`, by relation, are gold relations that are known to be in no document's facts.
-    Raises DataError where the two sides are not equally many documents.
+    `missed` counts, by relation, further gold relations that are in no document's facts.
+    Raises DataError if the two sides differ in their number of documents.
 
     >>> drug = Mention("Drug", ((0, 7),))
     >>> whole, part = (Fact("causes", drug, Mention("AE", ((start, 20),))) for start in (8, 15))
@@ -87,6 +86,6 @@ def _names(fact: Fact) -> tuple[str, str, str]:
 
 
 def _touch(one: Fact, other: Fact) -> bool:
-    """Whether both mentions share a character with their counterparts."""
+    """Whether both ends share a character with their counterparts."""
     pairs = ((one.head, other.head), (one.tail, other.tail))
     return all(shared_characters(a.fragments, b.fragments) for a, b in pairs)

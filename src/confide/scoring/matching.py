@@ -1,4 +1,4 @@
-"""Which predicted span answers which gold one: overlaps and one-to-one maximum matching.
+"""Which predicted span goes with which gold one: overlaps and one-to-one maximum matching.
 
 A span is a tuple of character fragments, half open and ascending; most have one fragment.
 """
@@ -27,10 +27,10 @@ def shared_characters(first: Fragments, second: Fragments) -> int:
 
 
 def maximum_pairs(gold: Sequence[Fragments], predicted: Sequence[Fragments]) -> list[Pair]:
-    """The most one-to-one pairs (gold index, predicted index) that share at least one character.
+    """As many one-to-one pairs (gold index, predicted index) of overlapping spans as possible.
 
-    Linear after sorting where neither side overlaps itself and no span is discontinuous, as with
-    every flat tagger. Otherwise augmenting paths: `O(pairs x overlaps)`.
+    Linear after sorting if no side overlaps itself and no span is discontinuous, as with every flat
+    tagger. Otherwise by augmenting paths: `O(pairs x overlaps)`.
 
     >>> maximum_pairs([((0, 9),), ((8, 9),)], [((0, 2),), ((3, 9),)])
     [(0, 0), (1, 1)]
@@ -62,10 +62,10 @@ def _sweep(
     gold_order: Sequence[int],
     predicted_order: Sequence[int],
 ) -> list[Pair]:
-    """Both sides flat: pair the two leading spans if they overlap, else drop what ends first.
+    """For two flat sides: pair the leading spans if they overlap, else drop the one ending first.
 
-    It is a maximum: of two leading spans that overlap, the one that ends first overlaps nothing
-    else that is left, so some maximum matching pairs the two.
+    The result is a maximum: of two overlapping leading spans, the one that ends first overlaps
+    nothing else that is left, so some maximum matching pairs the two.
     """
     pairs = []
     i = j = 0
@@ -85,7 +85,7 @@ def _sweep(
 def _neighbours(
     gold: Sequence[Fragments], predicted: Sequence[Fragments], order: Sequence[int]
 ) -> list[list[int]]:
-    """For each gold span the predicted ones that it overlaps, in reading order."""
+    """The predicted spans that each gold span overlaps, in reading order."""
     starts = [predicted[index][0][0] for index in order]
     longest = max((span[-1][1] - span[0][0] for span in predicted), default=0)
     found = []
@@ -98,10 +98,10 @@ def _neighbours(
 
 
 def maximum_matching(neighbours: Sequence[Sequence[int]], predicted: int) -> list[Pair]:
-    """A maximum bipartite matching: the pairs, as many as there can be.
+    """A maximum bipartite matching, as pairs (gold index, predicted index).
 
-    `neighbours[i]` are the predicted ones, of so many, that gold i may be paired with. By
-    breadth-first augmenting paths (Berge 1957), without recursion.
+    `neighbours[i]` lists the predicted indices, each below `predicted`, that gold i may be paired
+    with. Uses breadth-first augmenting paths (Berge 1957), without recursion.
     """
     partner_of_gold: list[int] = [-1] * len(neighbours)
     partner_of_predicted: list[int] = [-1] * predicted

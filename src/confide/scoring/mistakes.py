@@ -1,4 +1,4 @@
-"""Which type became which, and where a model is most wrong.
+"""Which type was taken for which, and where a model is most wrong.
 
 Error lists hold text: they are for the owner of the documents only.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from confide.scoring.counts import paired
 from confide.scoring.matching import maximum_pairs, shared_characters
 from confide.scoring.units import by_sentence
 from confide.text.document import Document, Entity
+from confide.userfiles import Tree
 
 Aligned = tuple[Entity | None, Entity | None]
 
@@ -23,7 +23,7 @@ class Confusion:
     """How often a gold type was predicted as which type. Numbers only, no text.
 
     `pairs` counts (gold type, predicted type) of entities that share characters; `missed` and
-    `spurious` count what nothing on the other side answers.
+    `spurious` count entities without a counterpart on the other side.
     """
 
     pairs: dict[tuple[str, str], int]
@@ -36,7 +36,7 @@ class Confusion:
         return tuple(sorted({type_ for pair in self.pairs for type_ in pair}
                             | self.missed.keys() | self.spurious.keys()))  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Tree:
         """`{"types", "rows": {gold: {predicted: n}}, "missed": {type: n}, "spurious": ...}`."""
         rows: dict[str, dict[str, int]] = {}
         for (gold, predicted), count in self.pairs.items():
@@ -57,7 +57,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCase:
-    """A sentence with mistakes: its text, both annotations, and how many mistakes of which kind.
+    """A sentence with mistakes: its text, both annotations, and the number of each kind of mistake.
 
     `borders`: the right type with other characters. `types`: shared characters, another type.
     """
@@ -73,20 +73,20 @@ class ErrorCase:
 
     @property
     def mistakes(self) -> int:
-        """All mistakes of the sentence."""
+        """The number of mistakes in the sentence."""
         return self.missed + self.spurious + self.borders + self.types
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Tree:
         """The fields as plain values."""
         return asdict(self)
 
 
 def confusion(gold: Sequence[Document], predicted: Sequence[Document]) -> Confusion:
-    """Which type became which. An entity that stands twice counts once.
+    """Count which type was taken for which. An entity that occurs twice counts once.
 
-    Entities are paired one to one: first equal ones, then as many as possible of the same type that
-    overlap, then, over all types, those that share most characters. So for flat annotation the
-    diagonal is the relaxed count of true predictions.
+    Entities are paired one to one: first equal ones, then as many as possible that overlap and have
+    the same type, then, over all types, those that share most characters. So for flat annotation,
+    the diagonal is the relaxed count of true predictions.
     """
     pairs: Counter[tuple[str, str]] = Counter()
     missed: Counter[str] = Counter()
@@ -107,9 +107,9 @@ def confusion(gold: Sequence[Document], predicted: Sequence[Document]) -> Confus
 def worst_errors(
     gold: Sequence[Document], predicted: Sequence[Document], n: int
 ) -> list[ErrorCase]:
-    """The `n` sentences with most mistakes, the surest wrong predictions first among equals.
+    """The `n` sentences with most mistakes; among equals, the most confident mistakes come first.
 
-    The cases hold text: they may be shown to the owner of the documents and to nobody else.
+    The cases hold text: show them to the owner of the documents and to nobody else.
     """
     cases = [
         (case, doubt)
@@ -122,7 +122,7 @@ def worst_errors(
 
 
 def align(gold: Document, predicted: Document) -> list[Aligned]:
-    """Every entity of both sides once, in pairs where they answer each other (see `confusion`)."""
+    """Every entity of both sides once, paired where they correspond (see `confusion`)."""
     theirs = {(entity.type, entity.fragments): entity for entity in predicted.entities}
     ours = {(entity.type, entity.fragments): entity for entity in gold.entities}
     pairs: list[Aligned] = [(ours[key], theirs[key]) for key in ours if key in theirs]

@@ -1,11 +1,11 @@
 """Ranked candidates -> precision-recall curve, the area under it, precision of the first N.
 
-Each candidate, from the highest score down, adds a point (recall, precision). Candidates of one
-score are a *step*: their order is not known, so the curve has what is expected of all their orders,
-that each of the step's true candidates is anywhere in it with the same chance. Recall's denominator
-is the number of facts, which is more than the true candidates where some fact has no candidate.
+Each candidate, from the highest score down, adds a point (recall, precision). Candidates with one
+score form a *step*: their order is unknown, so the curve is the expectation over all orders, in
+which each true candidate is equally likely to be anywhere in the step. Recall's denominator is the
+number of facts, which exceeds the true candidates if a fact has no candidate.
 
-The area is that of the trapezoid rule over the points, as the field has it (Riedel et al. 2010;
+The area follows the trapezoid rule over the points, as is usual in the field (Riedel et al. 2010;
 Lin et al. 2016): there is no point (0, 1) before the first candidate.
 
 Legend: C candidates, B steps from the best on, P points.
@@ -13,9 +13,8 @@ Legend: C candidates, B steps from the best on, P points.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +30,7 @@ _SMALL = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """Steps from the best on: how many candidates each has, and how many of these are true."""
+    """Steps from the best to the worst: how many candidates each has, and how many are true."""
 
     candidates_B: Floats
     true_B: Floats
@@ -39,10 +38,10 @@ class Ranking:
 
     @classmethod
     def of(cls, candidates_B: ArrayLike, true_B: ArrayLike, facts: int) -> Ranking:
-        """Steps without a candidate left out.
+        """The ranking with these steps; steps without a candidate are left out.
 
-        Raises DataError where a step has more true candidates than candidates, or all have more
-        than there are facts.
+        Raises DataError if a step has more true candidates than candidates, or if there are more
+        true candidates than facts.
         """
         many, right = np.asarray(candidates_B, np.float64), np.asarray(true_B, np.float64)
         if many.shape != right.shape or (right > many).any() or (right < 0).any():
@@ -56,37 +55,37 @@ class Ranking:
         return cls(many[many > 0], right[many > 0], facts)
 
     def first(self, many: int) -> Ranking:
-        """The first so many candidates; of the step that is cut, what is expected."""
+        """The ranking of the first `many` candidates; a step that is cut keeps its expectation."""
         before_B = np.cumsum(self.candidates_B) - self.candidates_B
         kept_B = np.clip(many - before_B, 0, self.candidates_B)
         share_B = kept_B / np.maximum(self.candidates_B, 1)
         return Ranking(kept_B[kept_B > 0], (self.true_B * share_B)[kept_B > 0], self.facts)
 
 
-def ranking(scores: Sequence[float] | NDArray[Any], true: ArrayLike, facts: int) -> Ranking:
-    """The candidates with these scores, which need not be in order; `true` says which are facts.
+def ranking(scores: ArrayLike, true: ArrayLike, facts: int) -> Ranking:
+    """Rank candidates by these scores, given in any order; `true` says which are facts.
 
-    Raises DataError: other numbers of both, a score that is not a number, too few facts.
+    Raises DataError if the two differ in length, a score is NaN, or there are too few facts.
     """
     scores_C, true_C = np.asarray(scores, np.float64), np.asarray(true, bool)
     if scores_C.shape != true_C.shape or scores_C.ndim != 1:
         raise DataError(
-            "scores and truths are not of the same candidates",
-            expected=f"{scores_C.shape}",
-            got=f"{true_C.shape}",
+            "scores and truths do not belong to the same candidates",
+            expected=f"one truth per score, shape {scores_C.shape}",
+            got=f"shape {true_C.shape}",
         )
     if np.isnan(scores_C).any():
-        raise DataError("a score is not a number")
+        raise DataError("a score is not a number", expected="numbers", got="NaN")
     _, step_C = np.unique(-scores_C, return_inverse=True)
     return Ranking.of(np.bincount(step_C), np.bincount(step_C, weights=true_C), facts)
 
 
 def auc(found: Ranking) -> float:
-    """The area under the curve; 0 where there is no fact.
+    """The area under the curve; 0 if there is no fact.
 
     Within a step of n candidates, t of them true, after N candidates with T true ones, the j-th
     has the precision (T + a j) / (N + j) = a + (T - a N) / (N + j), a = t / n, and adds a / facts
-    to recall: the sum over j is one of harmonic numbers.
+    to recall, so the sum over j is a difference of harmonic numbers.
     """
     if not found.facts or not len(found.candidates_B):
         return 0.0
@@ -103,22 +102,22 @@ def auc(found: Ranking) -> float:
 
 
 def precision_at(found: Ranking, first: int) -> float:
-    """The share of true ones among the first so many candidates, or all where there are fewer."""
+    """The share of true ones among the first candidates, or among all if there are fewer."""
     top = found.first(first)
     many = top.candidates_B.sum()
     return float(top.true_B.sum() / many) if many else 0.0
 
 
 def precisions_at(found: Ranking, firsts: Iterable[int] = FIRSTS) -> dict[str, float]:
-    """Precision at each N, by its digits, and their `mean`."""
+    """Precision at each N, keyed by N in digits, and their `mean`."""
     each = {str(first): precision_at(found, first) for first in firsts}
     return {**each, "mean": sum(each.values()) / max(len(each), 1)}
 
 
 def pr_curve(found: Ranking, *, points: int = 200) -> list[list[float]]:
-    """`[recall, precision]` of the first candidate, and where recall has grown by even steps.
+    """`[recall, precision]` at the first candidate and then at even steps of recall.
 
-    At most `points` of them, recall never falling; none where nothing true was ranked.
+    At most `points` pairs, recall never falling; none if no true candidate was ranked.
     """
     right_B = found.true_B
     total = float(right_B.sum())
@@ -138,7 +137,7 @@ def pr_curve(found: Ranking, *, points: int = 200) -> list[list[float]]:
 
 
 def _harmonic(counts: Floats) -> Floats:
-    """1 + 1/2 + ... + 1/n of whole numbers from 0, and what lies between of others."""
+    """The harmonic number 1 + 1/2 + ... + 1/n, interpolated for fractions."""
     table = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, _SMALL + 1))])
     small = np.interp(counts, np.arange(_SMALL + 1), table)
     n = np.maximum(counts, _SMALL)

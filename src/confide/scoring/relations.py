@@ -1,8 +1,8 @@
 """Gold and predicted relations -> counts that add up over documents and sites -> scores.
 
-What is compared is one label for each pair of entities, `NO_RELATION` where nothing holds. That
-class is never scored: a prediction is true if it is the pair's relation and not `NO_RELATION`.
-A gold relation whose pair was never looked at (`missed`) was not found: it counts as gold.
+One label is compared for each pair of entities, `NO_RELATION` if nothing holds. That label is never
+scored: a prediction is true if it is the pair's relation and not `NO_RELATION`. A gold relation
+whose pair was never looked at (`missed`) counts as gold that was not found.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from confide.errors import DataError
 from confide.scoring.bootstrap import Table
 from confide.scoring.counts import Count
-from confide.scoring.scores import micro, rate_of
+from confide.scoring.scores import Scored, micro, rate_of
 from confide.text.pairs import NO_RELATION
 
 Labels = tuple[str, str]
@@ -27,10 +26,10 @@ _DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
 
 @dataclass(frozen=True, slots=True)
 class RelationCounts:
-    """How often a gold relation was predicted as which. Numbers only, no text.
+    """How often which gold relation was predicted as which. Numbers only, no text.
 
-    `confusion` counts (gold, predicted) labels of pairs, `NO_RELATION` among them; `missed`, by
-    relation, gold relations whose pair was never looked at. All other counts follow from these.
+    `confusion` counts the (gold, predicted) labels of pairs, `NO_RELATION` included; `missed`
+    counts, by relation, gold relations whose pair was never looked at. The rest follows from these.
     """
 
     confusion: dict[Labels, int] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class RelationCounts:
         """True, predicted and gold of each relation but `NO_RELATION`, in alphabetical order."""
         return _by_relation(self, {})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Scored:
         """`{"confusion": {gold: {predicted: n}}, "missed": {relation: n}}`."""
         rows: dict[str, dict[str, int]] = {}
         for (gold, predicted), count in self.confusion.items():
@@ -60,9 +59,9 @@ class RelationCounts:
 def count_relations(
     gold: Sequence[str], predicted: Sequence[str], *, missed: Mapping[str, int] | None = None
 ) -> RelationCounts:
-    """Count labels that are paired by position; `missed` as `Candidates` has it.
+    """Count labels that are paired by position; `missed` is as in `RelationCounts`.
 
-    Raises DataError where the two are not equally many, or fewer than none were missed.
+    Raises DataError if the two differ in length or a number missed is negative.
 
     >>> counts = count_relations(["a", "no-relation", "a"], ["a", "a", "no-relation"])
     >>> counts.relations
@@ -92,9 +91,9 @@ def _sorted(confusion: Mapping[Labels, int], missed: Mapping[str, int]) -> Relat
 
 
 def _by_relation(counts: RelationCounts, base: Mapping[str, str]) -> dict[str, Count]:
-    """Counts by relation, relations with the same name in `base` taken together.
+    """Counts by relation; labels with the same name in `base` are merged.
 
-    A prediction is true only if the whole label is right, also where `base` takes labels together.
+    A prediction is true only if the whole label is right, even where `base` merges labels.
     """
     sums: dict[str, Count] = {}
 
@@ -111,26 +110,26 @@ def _by_relation(counts: RelationCounts, base: Mapping[str, str]) -> dict[str, C
     return dict(sorted(sums.items()))
 
 
-def relation_scores(counts: RelationCounts) -> dict[str, Any]:
+def relation_scores(counts: RelationCounts) -> Scored:
     """The JSON form of counts; every rate is a fraction from 0 to 1.
 
-    `{"micro": rates, "macro": rates, "examples": n, "confusion": ..., "missed": ...}`. The rates of
-    `micro`: `f1`, `precision`, `recall` over all relations but `NO_RELATION`, `support` (gold
-    relations, the missed ones included), `true`, `predicted` and, by relation, the same under
-    `types`. Those of `macro` are `f1`, `precision` and `recall`: the means over the relations that
-    occur. The rest is as `RelationCounts` has it.
+    `{"micro": rates, "macro": rates, "examples": n, "confusion": ..., "missed": ...}`. `micro` has
+    `f1`, `precision` and `recall` over all relations but `NO_RELATION`, `support` (gold relations,
+    missed ones included), `true`, `predicted` and, under `types`, the same by relation. `macro` has
+    `f1`, `precision` and `recall`, each the mean over the relations that occur. The rest is as in
+    `RelationCounts`.
     """
     relations = counts.relations
     return _scores(counts, relations, list(relations))
 
 
-def directed_scores(counts: RelationCounts) -> dict[str, Any]:
-    """As `relation_scores`, with the two directions of a relation taken together.
+def directed_scores(counts: RelationCounts) -> Scored:
+    """As `relation_scores`, with the two directions of a relation merged.
 
-    That is the official score of SemEval-2010 task 8, "(9+1)-way evaluation with directionality
-    taken into account", whose number is `["macro"]["f1"]`: ``R(e1,e2)`` and ``R(e2,e1)`` are the
-    one relation R in precision's and recall's denominators, and a prediction is true only with
-    the right direction. As there, `macro` is the mean over the relations that are in the gold.
+    This is the official score of SemEval-2010 task 8, "(9+1)-way evaluation with directionality
+    taken into account"; its number is `["macro"]["f1"]`. ``R(e1,e2)`` and ``R(e2,e1)`` are one
+    relation R in the denominators of precision and recall, but a prediction is true only in the
+    right direction. As there, `macro` is the mean over the relations that occur in the gold.
     """
     labels = {label for pair in counts.confusion for label in pair} | counts.missed.keys()
     base = {label: match[1] for label in labels if (match := _DIRECTED.fullmatch(label))}
@@ -140,8 +139,8 @@ def directed_scores(counts: RelationCounts) -> dict[str, Any]:
 
 def _scores(
     counts: RelationCounts, relations: Mapping[str, Count], averaged: Sequence[str]
-) -> dict[str, Any]:
-    """All rates; `averaged` are the relations of the macro-average."""
+) -> Scored:
+    """All rates; the macro-average covers the relations in `averaged`."""
     types = {name: rate_of(count) for name, count in relations.items()}
     many = max(len(averaged), 1)
     macro = {
@@ -168,20 +167,21 @@ def relation_table(
     Args:
         gold: the label of each pair.
         predicted: the predicted label of each, in the same order.
-        units: what each pair belongs to and is drawn with (its sentence or document); None: each
-            pair is drawn by itself.
+        units: what each pair is drawn with (its sentence or document); None: each pair by itself.
         missed: gold relations whose pair was never looked at; each is a unit of its own.
 
     Returns:
-        int64, shape (units, 3), units in the order in which they first come.
+        int64, shape (units, 3), units in the order of their first pair.
 
     Raises:
-        DataError: the arguments are not equally many.
+        DataError: the arguments differ in length.
     """
     _must_pair(gold, predicted)
     places = range(len(gold)) if units is None else units
     if len(places) != len(gold):
-        raise DataError("units do not fit the pairs", expected=str(len(gold)), got=str(len(places)))
+        raise DataError(
+            "there is not one unit for each pair", expected=str(len(gold)), got=str(len(places))
+        )
     sums: dict[Hashable, list[int]] = {}
     for unit, one, other in zip(places, gold, predicted, strict=True):
         row = sums.setdefault(unit, [0, 0, 0])

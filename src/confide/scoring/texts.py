@@ -1,7 +1,7 @@
-"""Counts of a model that writes noised text again: what adds up over sites -> rates.
+"""Counts of a model that restores noised text: counts that add up over sites -> rates.
 
-A piece is a word piece that the model is to write. It is *hidden* where the noised text of its
-passage does not have it, so that it cannot be copied.
+A piece is a word piece that the model has to write. It is *hidden* if the noised text of its
+passage lacks it, so that it cannot be copied.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+
+from confide.scoring.scores import Scored
 
 
 @dataclass(frozen=True, slots=True)
 class TextCounts:
-    """Pieces to write, and what became of them. Numbers only.
+    """How many pieces there were and how the model did on them. Numbers only.
 
     Attributes:
-        pieces: how many were to be written.
-        right: how many of them were the likeliest of all pieces.
-        hidden: how many are not in the noised text.
-        hidden_right: how many of these were the likeliest.
+        pieces: how many pieces there were to write.
+        right: for how many of them the correct piece was the likeliest.
+        hidden: how many pieces the noised text lacks.
+        hidden_right: for how many of these the correct piece was the likeliest.
         loss: the sum of -ln p over all pieces, in nats.
     """
 
@@ -41,7 +42,7 @@ def sum_text_counts(parts: Iterable[TextCounts]) -> TextCounts:
     return TextCounts(**{name: sum(getattr(part, name) for part in known) for name in names})
 
 
-def text_scores(counts: TextCounts) -> dict[str, Any]:
+def text_scores(counts: TextCounts) -> Scored:
     """The JSON form of counts; every rate is a fraction from 0 to 1.
 
     `{"likelihood": geometric mean of the pieces' probabilities, which is 1 / perplexity, "right":

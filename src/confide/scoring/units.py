@@ -15,8 +15,9 @@ def by_sentence(
 ) -> tuple[list[Document], list[Document]]:
     """The same entities as one document per sentence; offsets count from the sentence's start.
 
-    The gold document's sentences are used, or the predicted one's where only that is segmented. An
-    entity belongs to the sentence in which it starts. A document with at most one sentence stays.
+    The gold document's sentences are used, or the predicted one's if only that is segmented. An
+    entity belongs to the sentence in which it starts. A document of at most one sentence is kept
+    as it is.
     """
     left, right = [], []
     for one, other in paired(gold, predicted):

@@ -1,4 +1,4 @@
-"""What all tables of settings are made of: a strict table, and kinds of values."""
+"""What every table of settings is made of: a strict base class and types of values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from confide.userfiles import known_encoding
 
 def _odd(number: int) -> int:
     if number % 2 == 0:
-        raise ValueError("a width is odd, so that a word has as many neighbours on either side")
+        raise ValueError("a width must be odd, so that a word has equally many words on each side")
     return number
 
 
 def _whole(number: float) -> float:
     if number != math.inf and number != int(number):
-        raise ValueError("a count is a whole number, or inf for any")
+        raise ValueError("a count must be a whole number, or inf for no limit")
     return number
 
 
@@ -28,7 +28,7 @@ def _none_if_inf(number: float) -> float | None:
 
 def _encoding(name: str) -> str:
     if known_encoding(name) is None:
-        raise ValueError("an encoding is utf-8, windows-1252, latin-1 or another usual one")
+        raise ValueError("an encoding must be utf-8, windows-1252, latin-1 or another common one")
     return name
 
 
@@ -47,7 +47,7 @@ TagScheme = Literal["iobes", "iob2"]
 
 
 class Table(BaseModel):
-    """A table of settings: frozen, and strict about its keys; a number is finite unless said."""
+    """A table of settings: frozen, strict about its keys, and finite unless a field says so."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=False

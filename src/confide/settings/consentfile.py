@@ -1,6 +1,6 @@
-"""What a site agreed to: one small file beside its own, to be read, printed and signed.
+"""What a site has agreed to: a small file beside its own settings, to read, print and sign.
 
-It stays at the site. `confide site consent` writes it, with a word of explanation on every line:
+It stays at the site. `confide site consent` writes it, with an explanation on every line:
 
 [method.fedavg]
 wire = "0f3a..."
@@ -12,20 +12,20 @@ until = 2027-11-23
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
 from confide.errors import SettingsError
 from confide.settings.base import Positive, Table
 from confide.settings.reading import explained
-from confide.settings.tomlfile import read_toml
+from confide.settings.tomlfile import located, read_toml
 
 SCHEMA = 1
 ANYONE = "*"
-"""Among the leads of an agreement: whoever leads."""
+"""As the lead of an agreement: whoever leads."""
 
 Combine = Literal["mean", "trimmed", "median", "clipped"]
 Name = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}|\*)$")]
@@ -33,8 +33,8 @@ Site = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 
-def _several(value: Any) -> Any:
-    """A list; in text, what stands between commas."""
+def _several(value: object) -> object:
+    """Split a text at its commas; leave anything else as it is."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -43,11 +43,12 @@ def _several(value: Any) -> Any:
 class Agreement(Table):
     """What one method may do at a site, and how far its settings may go.
 
-    `wire` is the digest of the method's wire table; without `steps` it is all of them. A run may
-    have up to `rounds` rounds of up to `local_epochs` passes over the text, in batches of
-    `batch_size` sentences or more. In each round takes part a `fraction` of the sites or more, and
-    a sum is of `at_least` sites. All of `sites` take part and, unless `others`, nobody else.
-    `runs` runs are counted from `agreed` on, until the end of the day `until`.
+    `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of
+    them if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the
+    text, in batches of at least `batch_size` sentences. Each round takes at least a `fraction` of
+    the sites, and a sum covers at least `at_least`. All of `sites` must take part; further sites
+    may only if `others`. Up to `runs` runs are allowed from `agreed` until the end of the day
+    `until`.
     """
 
     wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -68,7 +69,7 @@ class Agreement(Table):
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
         if not self.sites and not self.others:
-            raise ValueError("without sites that must take part, others is true")
+            raise ValueError("name sites that must take part, or set others = true")
         return self
 
 
@@ -83,7 +84,7 @@ class ConsentFile(Table):
     def _is_among_them(self) -> ConsentFile:
         for method, agreement in self.method.items():
             if not agreement.others and self.site not in agreement.sites:
-                raise ValueError(f"{method}: {self.site!r} itself is not among its sites")
+                raise ValueError(f"{method}: this site, {self.site!r}, is missing from sites")
         return self
 
 
@@ -97,21 +98,21 @@ BOUNDS = {
     "lead": f'who may lead; "{ANYONE}" is anyone with a kit of the lead',
     "sites": "who must take part",
     "others": "whether further sites may take part",
-    "runs": "how many runs; one that is resumed counts once",
+    "runs": "how many runs; a resumed run counts once",
     "until": "the last day",
 }
-"""The lines of an agreement that a site may choose, and what each says."""
+"""The lines of an agreement that a site may choose, and what each means."""
 
 _TOLD = {
     "wire": "the number of the table of everything that leaves the site",
-    "steps": "the steps of that table that are agreed to",
+    "steps": "the steps of that table that the site agrees to",
     **BOUNDS,
-    "agreed": "when; runs are counted from here on",
+    "agreed": "when the site agreed; runs count from here on",
 }
 _HEAD = """\
 # What the site {site} agrees to. This page stays at the site.
-# confide holds every run against it before any text is read, and again at every ask. What is
-# outside is refused; the lead hears the name of the line, and not what it says.
+# confide checks every run against it before reading any text, and again at every ask. It refuses
+# whatever is outside; the lead learns the name of the line, but not its value.
 # `confide site consent KIT` shows it as a table. To sign it on paper, print it:
 #
 # for the site: ........................................   date: ..................
@@ -129,17 +130,15 @@ def load_consent(path: Path) -> ConsentFile:
             f"the site's agreements cannot be read: {error.what}",
             expected="TOML, as `confide site consent` writes it",
             where=error.where,
-            fix="bring the file back from a backup, or move it away and agree again",
+            fix="restore the file from a backup, or move it away and agree again",
         ) from error
     try:
         return parse_consent(tree)
     except SettingsError as error:
-        raise SettingsError(
-            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
-        ) from error.__cause__
+        raise located(error, str(path)) from error.__cause__
 
 
-def parse_consent(tree: Mapping[str, Any]) -> ConsentFile:
+def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
     """Agreements from plain values. Raises SettingsError."""
     try:
         held = ConsentFile.model_validate(dict(tree))
@@ -147,15 +146,16 @@ def parse_consent(tree: Mapping[str, Any]) -> ConsentFile:
         raise explained(error, ConsentFile, tables={"method": Agreement}) from error
     if held.schema_ > SCHEMA:
         raise SettingsError(
-            "the agreements were written by a newer confide",
+            "a newer confide wrote these agreements",
             expected=f"schema {SCHEMA} or older",
             got=f"schema {held.schema_}",
+            fix="upgrade confide",
         )
     return held
 
 
 def dump_consent(held: ConsentFile) -> str:
-    """The file: TOML, with what each line means beside it, and room to sign."""
+    """The file: TOML with the meaning of each line beside it, and room to sign."""
     lines = [_HEAD.format(site=held.site), f"schema = {held.schema_}\n", f'site = "{held.site}"\n']
     for method, agreement in sorted(held.method.items()):
         lines.append(f"\n[method.{method}]\n")
@@ -166,14 +166,14 @@ def dump_consent(held: ConsentFile) -> str:
     return "".join(lines)
 
 
-def _toml(value: Any) -> str:
-    """A value of an agreement as TOML. Names have neither quotes nor backslashes in them."""
+def _toml(value: object) -> str:
+    """A value of an agreement as TOML. Names contain neither quotes nor backslashes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(one) for one in value)}]"
     if isinstance(value, str):
         return f'"{value}"'
-    if hasattr(value, "astimezone"):
-        return str(value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return value.isoformat() if isinstance(value, date) else repr(value)

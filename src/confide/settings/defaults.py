@@ -1,12 +1,11 @@
-"""What settings are where a file says nothing, by method and kind of model."""
+"""Defaults that depend on the method, the kind of model or the task."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from confide.tasks import TASKS
+from confide.userfiles import Tree
 
-_ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
+_ENCODER: Tree = {  # Sui et al. 2020, 4.1
     "optimiser": "adamw",
     "learning_rate": 2.5e-5,
     "decay": 1.0,
@@ -14,9 +13,9 @@ _ENCODER: dict[str, Any] = {  # Sui et al. 2020, 4.1
     "local_epochs": 2,
     "clip": 1.0,
 }
-OF_PAIRS: dict[str, dict[str, Any]] = {
+OF_PAIRS: dict[str, Tree] = {
     "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
-    "feded-tagger": {  # the server's tagger has few sentences, and learns them once a round
+    "feded-tagger": {  # the server's tagger learns from few sentences, once a round
         "training": {
             "optimiser": "adam",
             "learning_rate": 0.002,
@@ -28,7 +27,7 @@ OF_PAIRS: dict[str, dict[str, Any]] = {
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
 }
-OF_METHODS: dict[str, dict[str, Any]] = {
+OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
         "rounds": 3000,
         "training": {"optimiser": "adam", "learning_rate": 0.001, "decay": 1.0, "batch_size": 64},
@@ -43,7 +42,7 @@ OF_METHODS: dict[str, dict[str, Any]] = {
     },
     "pseudo-complete": {"rounds": 25},  # Wang et al. 2023, App. C
 }
-OF_KINDS: dict[str, dict[str, Any]] = {
+OF_KINDS: dict[str, Tree] = {
     "encoder": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
     "lightner": {  # Wang et al. 2023, App. C
         "training": {
@@ -67,7 +66,7 @@ OF_KINDS: dict[str, dict[str, Any]] = {
             "weight_decay": 1e-5,
         },
     },
-    "text": {  # those of `confide pretrain`, but for its falling rate
+    "text": {  # as in `confide pretrain`, apart from its falling rate
         "rounds": 20,
         "training": {
             "optimiser": "adamw",
@@ -80,15 +79,15 @@ OF_KINDS: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""What settings are where they differ from the tables' own defaults: a pair's go before a method's,
-and these before a kind's."""
-OF_TASKS: dict[str, dict[str, Any]] = {
+"""These replace the tables' own defaults: a pair's come before a method's, and those before a
+kind's."""
+OF_TASKS: dict[str, Tree] = {
     name: {"select": {"by": task.kinds[0]}} for name, task in TASKS.items()
 }
-"""What settings are for a task, whatever the method."""
+"""Defaults of a task, whatever the method."""
 
 
-def defaults(task: str, method: str, kind: str) -> list[dict[str, Any]]:
-    """What settings are where nothing is said, the first that says something first."""
+def defaults(task: str, method: str, kind: str) -> list[Tree]:
+    """Trees of defaults; the first one that has a key wins."""
     named = (OF_PAIRS.get(f"{method}-{kind}"), OF_METHODS.get(method), OF_KINDS.get(kind))
     return [one for one in (*named, OF_TASKS.get(task)) if one]

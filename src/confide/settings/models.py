@@ -1,4 +1,4 @@
-"""The tables of what is trained: the tagger, and what reads the text around two entities."""
+"""The tables of the models: taggers, relation classifiers, bag rankers and BARTs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from confide.settings.base import NotNegative, Odd, Positive, Table, TagScheme
 
 
 class ModelTable(Table):
-    """The tagger: BiLSTM-CNNs-CRF (Ma & Hovy 2016), whose sizes are the defaults.
+    """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
 
-    `kind` says whether it is that tagger, or an `encoder` (`[classifier]`) with a layer that tags
-    its words, or `lightner` (`[lightner]`).
-    `context` names a frozen encoder whose states join the words; `cnn_filters` is for each of the
-    word CNN's `cnn_widths` (0: none); `bilstm_layers = 0` leaves the BiLSTM out.
+    `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words, or
+    `lightner` (`[lightner]`). `context` names a frozen encoder whose states are appended to the
+    words; `cnn_filters` is the number of filters for each of the word CNN's `cnn_widths` (0: no
+    CNN); `bilstm_layers = 0` leaves the BiLSTM out.
     """
 
     kind: Literal["tagger", "encoder", "lightner"] = "tagger"
@@ -36,10 +36,11 @@ class ModelTable(Table):
 
 
 class ClassifierTable(Table):
-    """The relation classifier: an encoder by folder or name, and a linear layer.
+    """The relation classifier: an encoder, given by folder or name, and a linear layer.
 
-    `blind`: entities are replaced by their types; `typed`: each type has marks of its own; `pool`:
-    what stands for an entity, the sum of its pieces or its opening mark; `longest`: pieces.
+    `blind` replaces entities by their types; `typed` gives each type marks of its own; `pool` says
+    what represents an entity, the sum of its pieces or its opening mark; `longest` is the length
+    limit in pieces.
     """
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
@@ -74,13 +75,14 @@ class LightnerTable(Table):
 
 
 class DenoisingTable(Table):
-    """The BART that is made of an encoder and learns to write noised text again: `task = "text"`.
+    """A BART that is built from an encoder and learns to restore noised text: `task = "text"`.
 
-    `encoder` is a folder or name of BERT's form; `train` what learns: the decoder, or all;
-    `longest`: pieces of a passage; `sampled`: rows of the table that stand for all others in a
-    step's loss (0: every row); `measured`: pieces of a site's held-out text that are looked at, in
-    whole batches (0: all); `masked` share of words in spans of `mean_span` words; `permuted`:
-    share of passages whose sentences come in any order.
+    `encoder` is the folder or name of a BERT encoder; `train` says what learns, the decoder or
+    everything. `longest` is the length of a passage in pieces; `sampled` is how many rows of the
+    output table stand for all others in a step's loss (0: use every row); `measured` is how many
+    pieces of a site's held-out text are scored, in whole batches (0: all). `masked` is the share of
+    words to hide, in spans of `mean_span` words on average; `permuted` is the share of passages
+    whose sentences are shuffled.
     """
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
@@ -96,12 +98,12 @@ class DenoisingTable(Table):
 
 
 class BagsTable(Table):
-    """What stands for a bag: all sentences that name one pair of entities.
+    """How a bag is read: all sentences that name one pair of entities.
 
-    `reader` reads a sentence: a `pcnn` (`[pcnn]`), or an `encoder` (`[classifier]`). `denoise` is
-    how the sentences of a bag become one: a setting of the model of FedAvg and `chain`. `same` is
-    what makes two mentions one entity: their first concept (their letters, if they have none), or
-    always their letters.
+    `reader` reads each sentence: a `pcnn` (`[pcnn]`) or an `encoder` (`[classifier]`). `denoise` is
+    how FedAvg and `chain` combine the sentences of a bag. `same` decides when two mentions are one
+    entity: if they share their first concept (or their letters, if they have none), or always by
+    their letters.
     """
 
     reader: Literal["pcnn", "encoder"] = "pcnn"
@@ -110,9 +112,9 @@ class BagsTable(Table):
 
 
 class PcnnTable(Table):
-    """The piecewise CNN (Zeng et al. 2015): sizes, and the words that it reads of a sentence.
+    """The piecewise CNN (Zeng et al. 2015): its sizes, and how many words of a sentence it reads.
 
-    `farthest`: words from an entity beyond this distance have the position of this distance.
+    `farthest`: words farther than this from an entity get the position of this distance.
     """
 
     word_dim: Positive = 50

@@ -11,6 +11,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -27,33 +28,32 @@ from confide.settings.tables import (
     Settings,
     kind_of,
 )
-from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, parse_toml, read_toml
+from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, located, parse_toml, read_toml
+from confide.userfiles import Tree
 
 T = TypeVar("T", bound=Table)
 D = TypeVar("D", bound=Table)
 _MOST_EXTENDED = 4
-"""How many files may stand one upon the other."""
+"""How many files may extend one another."""
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
     """Read a settings file, then apply `[when.METHOD]` and `key=value` overrides, in this order.
 
-    Relative paths in the file are taken from the file's folder. Raises SettingsError.
+    Relative paths in the file start at its folder. Raises MissingDataError, SettingsError.
     """
     path = Path(path)
     tree = read_tree(path)
     try:
         return parse(tree, overrides, folder=path.parent.resolve())
     except SettingsError as error:
-        raise SettingsError(
-            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
-        ) from error.__cause__
+        raise located(error, str(path)) from error.__cause__
 
 
-def read_tree(path: Path, *, above: Sequence[str] = ()) -> dict[str, Any]:
-    """The plain values of a settings file, over those of the file that it `extends`.
+def read_tree(path: Path, *, above: Sequence[str] = ()) -> Tree:
+    """The plain values of a settings file, laid over those of the file that it `extends`.
 
-    `above` are the files that lead to this one. Raises MissingDataError, SettingsError.
+    `above` are the files that led to this one. Raises MissingDataError, SettingsError.
     """
     try:
         tree = read_toml(path)
@@ -68,27 +68,21 @@ def read_tree(path: Path, *, above: Sequence[str] = ()) -> dict[str, Any]:
         return tree
     above = (*above, os.path.realpath(path))
     if not isinstance(below, str) or not below:
-        raise _extends("extends is not a file's name", path, below)
+        raise _extends("extends is not the name of a file", path, below)
     if os.path.realpath(path.parent / below) in above:
-        raise _extends("extends goes round in circles", path, below)
+        raise _extends("extends goes round in a circle", path, below)
     if len(above) > _MOST_EXTENDED:
         raise _extends(f"more than {_MOST_EXTENDED} files extend each other", path, below)
     try:
         merged = read_tree(path.parent / below, above=above)
     except (SettingsError, MissingDataError) as error:
-        raise type(error)(
-            error.what,
-            expected=error.expected,
-            got=error.got,
-            where=f"{error.where}, which {path} extends",
-            fix=error.fix,
-        ) from error
+        raise located(error, f"{error.where}, which {path} extends") from error
     try:
         for key, value in leaves(tree):
             _put(merged, key, value)
     except SettingsError as error:
         raise SettingsError(
-            f"it does not fit the file that it extends: {error.what}",
+            f"the file does not fit the one that it extends: {error.what}",
             where=str(path),
             fix="use the same tables and lists in both",
         ) from error
@@ -101,15 +95,18 @@ def _extends(what: str, path: Path, below: object) -> SettingsError:
         expected="the name of one settings file beside this one",
         got=printable(repr(below)),
         where=str(path),
-        fix="name another file, or take the line out",
+        fix="name another file, or remove the line",
     )
 
 
 def parse(
-    tree: Mapping[str, Any], overrides: Sequence[str] = (), *, folder: Path | None = None
+    tree: Mapping[str, object], overrides: Sequence[str] = (), *, folder: Path | None = None
 ) -> Settings:
-    """Typed settings from a tree of plain values. Raises SettingsError."""
-    plain: dict[str, Any] = _copy(tree)
+    """Typed settings from a tree of plain values; with a `folder`, relative paths start there.
+
+    Raises SettingsError.
+    """
+    plain = dict(deepcopy(tree))
     given = [parse_assignment(text) for text in overrides]
     method = next((v for k, v in reversed(given) if k == ["method"]), plain.get("method"))
     when = plain.get("when")
@@ -133,22 +130,22 @@ RENAMED = {
     ("options", "adversary"): ("lightner", "adversary"),
     ("options", "reversal"): ("lightner", "reversal"),
 }
-"""Keys that have another name now: old files go on working."""
+"""Keys that have been renamed; files with the old names still work."""
 
 
-def _rename(plain: dict[str, Any]) -> None:
-    """Put what stands under an old name under the new one, and say so."""
+def _rename(plain: Tree) -> None:
+    """Move the values of old names to the new ones, with a warning."""
     for (table, old), new in RENAMED.items():
         held = plain.get(table)
         if isinstance(held, dict) and old in held:
             warnings.warn(
-                f"{table}.{old} is called {'.'.join(new)} now", FutureWarning, stacklevel=3
+                f"{table}.{old} is now called {'.'.join(new)}", FutureWarning, stacklevel=3
             )
             _put(plain, list(new), held.pop(old), unless_there=True)
 
 
-def _chosen(plain: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The task, the method that trains, and the kind of model of settings not yet typed."""
+def _chosen(plain: Mapping[str, object]) -> tuple[str, str, str]:
+    """The task, the method that trains and the kind of model, from settings not yet typed."""
     values = {name: field.default for name, field in Settings.model_fields.items()}
     task, method, base = (str(plain.get(k, values[k])) for k in ("task", "method", "base"))
     model = plain.get("model")
@@ -157,7 +154,7 @@ def _chosen(plain: Mapping[str, Any]) -> tuple[str, str, str]:
     return task, named, kind_of(task, str(kind or values["model"].kind))
 
 
-def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
+def own_settings(kind: type[T], options: Mapping[str, object]) -> T:
     """A method's own settings from the table `[options]`. Raises SettingsError."""
     try:
         return kind.model_validate(dict(options))
@@ -166,7 +163,7 @@ def own_settings(kind: type[T], options: Mapping[str, Any]) -> T:
 
 
 def dump(settings: Settings) -> str:
-    """The settings as TOML, everything resolved, `[when]` applied and left out."""
+    """The settings as TOML, with everything resolved and `[when]` applied."""
     import tomli_w
 
     tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -180,15 +177,11 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
-def _copy(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
-    """Every value of a tree that is no table, with the keys that lead to it."""
-    found = []
+def leaves(
+    tree: Mapping[str, object], path: tuple[str, ...] = ()
+) -> list[tuple[list[str], object]]:
+    """Every value of a tree that is not a table, with the keys that lead to it."""
+    found: list[tuple[list[str], object]] = []
     for key, value in tree.items():
         if isinstance(value, Mapping):
             found += leaves(value, (*path, key))
@@ -198,7 +191,10 @@ def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[li
 
 
 def parse_assignment(text: str) -> tuple[list[str], Any]:
-    """The keys and the value of `key=value`, which is TOML or plain text. Raises SettingsError."""
+    """The keys and the value of `key=value`; the value is TOML or plain text.
+
+    Raises SettingsError.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsError(
@@ -211,28 +207,30 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
     keys = key.strip().split(".")
     if len(keys) > DEEPEST or max(map(len, keys)) > LONGEST_KEY:
         raise SettingsError(
-            "an override goes too deep, or names a key that is too long",
+            "an override has too many keys or too long a key",
             expected=f"at most {DEEPEST} keys of {LONGEST_KEY} characters",
             got=printable(repr(key)),
         )
     return keys, parsed
 
 
-def _put(
-    tree: dict[str, Any], key: Sequence[str], value: Any, *, unless_there: bool = False
-) -> None:
-    node: Any = tree
+def _put(tree: Tree, key: Sequence[str], value: object, *, unless_there: bool = False) -> None:
+    node: object = tree
     for part in key[:-1]:
         if isinstance(node, list) and part.isdecimal() and len(part) < 9 and int(part) < len(node):
             node = node[int(part)]
         elif isinstance(node, dict):
             node = node.setdefault(part, {})
         else:
-            raise SettingsError(f"there is no {'.'.join(key)!r} to set")
+            raise _nothing_there(key)
     if not isinstance(node, dict):
-        raise SettingsError(f"there is no {'.'.join(key)!r} to set")
+        raise _nothing_there(key)
     if not (unless_there and key[-1] in node):
         node[key[-1]] = value
+
+
+def _nothing_there(key: Sequence[str]) -> SettingsError:
+    return SettingsError(f"there is no {'.'.join(key)!r} to set", fix="check the names before it")
 
 
 def explained(
@@ -241,7 +239,7 @@ def explained(
     *,
     tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
 ) -> SettingsError:
-    """The first complaint of pydantic about a `kind` with these tables, in our words."""
+    """Pydantic's first complaint about a `kind` with these tables, in our words."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -255,8 +253,8 @@ def explained(
 
 
 def anchored(settings: Settings, folder: Path) -> Settings:
-    """Relative paths become absolute; `$CONFIDE_DATA/...` stays until the data is read."""
-    update: dict[str, Any] = {
+    """Make relative paths absolute; `$CONFIDE_DATA/...` stays until the data is read."""
+    update: Tree = {
         "site": tuple(anchored_table(site, folder) for site in settings.site),
         "split": settings.split and anchored_table(settings.split, folder),
         "public": anchored_table(settings.public, folder),
@@ -266,7 +264,7 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     }
     if settings.key and settings.key != SIMULATED:
         update["key"] = _anchor(settings.key, folder)
-    model: dict[str, Any] = {"context": _encoder(settings.model.context, folder)}
+    model = {"context": _encoder(settings.model.context, folder)}
     if settings.model.vectors:
         model["vectors"] = _anchor(settings.model.vectors, folder)
     update["model"] = settings.model.model_copy(update=model)
@@ -274,8 +272,8 @@ def anchored(settings: Settings, folder: Path) -> Settings:
 
 
 def anchored_table(table: D, folder: Path) -> D:
-    """The same with the paths of a site, or of a corpus that is dealt to sites."""
-    update: dict[str, Any] = {
+    """Make the relative paths of a site's or a corpus's table absolute."""
+    update: Tree = {
         name: tuple(_anchor(path, folder) for path in getattr(table, name))
         for name in ("train", "dev", "test", "files")
         if hasattr(table, name)
@@ -295,7 +293,7 @@ def _anchor(text: str, folder: Path) -> str:
 
 
 def _encoder(text: str, folder: Path) -> str:
-    """A folder's path, unless it is a name that no folder here has."""
+    """The path of an encoder's folder; a name that no folder here has stays a name."""
     path = _anchor(text, folder)
     return path if text[:1] in "./~$" or _is_folder(path) else text
 
@@ -303,5 +301,5 @@ def _encoder(text: str, folder: Path) -> str:
 def _is_folder(path: str) -> bool:
     try:
         return Path(path).is_dir()
-    except OSError:  # a name that is too long for a file
+    except OSError:  # the name is too long for a file
         return False

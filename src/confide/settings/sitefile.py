@@ -1,4 +1,4 @@
-"""A real site's own file: where its text is, what it consents to, its limits. It never leaves.
+"""A real site's own file: where its text is, and its limits. It never leaves the site.
 
 name = "north"
 format = "conll"
@@ -10,7 +10,7 @@ memory = "memory"
 [guards]
 min_sentences = 50
 
-What it consents to stands in a file beside it (`confide.settings.consentfile`).
+The site's agreements are in a file beside it (`confide.settings.consentfile`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
@@ -26,16 +26,17 @@ from confide.errors import SettingsError
 from confide.settings.base import Norm, Positive, Table
 from confide.settings.reading import anchored_table, explained, read_tree
 from confide.settings.tables import GuardsTable, SiteTable
+from confide.settings.tomlfile import located
 
 SCHEMA = 2
-"""Of a site's file. In one of schema 1, guards that say what refused nothing then count as not
-said: an older `confide site setup` wrote all of them down."""
+"""The schema of a site's file. In schema 1, guards at the defaults of that time count as unset,
+because `confide site setup` then wrote all of them down."""
 
 
 class SiteGuards(GuardsTable):
-    """A real site's own limits. Its defaults refuse; whoever wants less says so in the site's file.
+    """A real site's own limits. The defaults are strict; the site's file may relax them.
 
-    `max_norm` is far above what honest training was seen to change (docs/deployment.md).
+    `max_norm` is far above any change seen in honest training (docs/deployment.md).
     """
 
     min_sentences: Positive = 20
@@ -45,9 +46,9 @@ class SiteGuards(GuardsTable):
 
 
 class ConsentTable(Table):
-    """What a site agreed to before agreements had bounds (`consentfile`): still read, not written.
+    """An agreement from before agreements had bounds (`consentfile`): still read, never written.
 
-    The digest of a method's wire table, and which of its steps; without `steps` it is all.
+    The digest of a method's wire table and the steps agreed to, or all of them if `steps` is empty.
     """
 
     wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -55,9 +56,9 @@ class ConsentTable(Table):
 
 
 class SiteFile(SiteTable):
-    """A site by itself. `memory` is the folder of what it keeps of its runs.
+    """A site's own file. `memory` is the folder where it keeps its part of every run.
 
-    `compared`: it takes part only where the fingerprints of server and lead have been compared.
+    `compared`: take part only if the fingerprints of server and lead have been compared.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -69,7 +70,7 @@ class SiteFile(SiteTable):
 
 
 def load_site(path: Path) -> SiteFile:
-    """Read a site's file; relative paths are taken from its folder.
+    """Read a site's file; relative paths start at its folder.
 
     Raises MissingDataError, SettingsError.
     """
@@ -77,17 +78,15 @@ def load_site(path: Path) -> SiteFile:
     try:
         return anchored_table(parse_site(tree), path.parent.resolve())
     except SettingsError as error:
-        raise SettingsError(
-            error.what, expected=error.expected, got=error.got, where=str(path), fix=error.fix
-        ) from error.__cause__
+        raise located(error, str(path)) from error.__cause__
 
 
-def parse_site(tree: Mapping[str, Any]) -> SiteFile:
+def parse_site(tree: Mapping[str, object]) -> SiteFile:
     """A site's file from plain values. Raises SettingsError."""
     plain = dict(tree)
-    if plain.get("schema") == 1 and isinstance(plain.get("guards"), Mapping):
-        plain["schema"] = SCHEMA
-        plain["guards"] = _without_old_defaults(plain["guards"])
+    guards = plain.get("guards")
+    if plain.get("schema") == 1 and isinstance(guards, Mapping):
+        plain |= {"schema": SCHEMA, "guards": _without_old_defaults(guards)}
     try:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:
@@ -97,12 +96,13 @@ def parse_site(tree: Mapping[str, Any]) -> SiteFile:
             "the site's file was written for a newer confide",
             expected=f"schema {SCHEMA} or older",
             got=f"schema {site.schema_}",
+            fix="upgrade confide",
         )
     return site
 
 
 def dump_site(site: SiteFile) -> str:
-    """The file as TOML. Of the guards those that it says itself: a default stays a default."""
+    """The file as TOML, with only those guards that it sets itself: a default stays a default."""
     import tomli_w
 
     tree = site.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -114,7 +114,7 @@ def dump_site(site: SiteFile) -> str:
     return tomli_w.dumps({key: value for key, value in tree.items() if value not in ({}, [])})
 
 
-def _without_old_defaults(guards: Mapping[str, Any]) -> dict[str, Any]:
+def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
     before = GuardsTable().model_dump(mode="json")
     return {
         name: value for name, value in guards.items() if name not in before or value != before[name]

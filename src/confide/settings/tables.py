@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,14 +27,13 @@ from confide.settings.models import (
     PcnnTable,
 )
 from confide.tasks import TASKS, TaskName
+from confide.userfiles import Tree
 
 SCHEMA = 1
 SIMULATED = "simulated"
 REFERENCES = ("pooled", "alone", "public-only")
-"""Baselines that are federations of one site.
-
-All text in one place, each site by itself, and the public set alone.
-"""
+"""Baselines, as federations of one site: all text in one place, each site by itself, and the public
+set alone."""
 OLD_NAMES = {
     "fedavg": "fedavg-tagger",
     "fedner": "fedner-tagger",
@@ -45,16 +44,16 @@ OLD_NAMES = {
     "lazy-mil": "lazy-mil-bags",
     "chain": "chain-bags",
 }
-"""What pairs of a method and a kind were called before each had a name of the two."""
+"""Earlier names of pairs of a method and a kind, which are now called METHOD-KIND."""
 
 
 class DataTable(Table):
-    """How files are read where a site does not say otherwise.
+    """How files are read, unless a site says otherwise.
 
-    `types` declares the entity types; empty means the union of what the sites have. A site without
-    `dev` or `test` files holds out that share of its training documents. For experiments, a site
-    trains on a `train_share` of its training documents only, and `mask_common` is the share of the
-    entities found at several sites whose letters are hidden in training text.
+    `types` declares the entity types; empty means the union over the sites. A site without `dev` or
+    `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
+    `train_share` is the share of its training documents that a site trains on, and `mask_common`
+    is the share of the entities found at several sites whose letters are hidden in training text.
     """
 
     format: str | None = None
@@ -68,13 +67,13 @@ class DataTable(Table):
 
 
 class SiteTable(Table):
-    """One site: its files, their format, and how its tags are called here (`tags`, "" drops).
+    """One site: its files and how to read them.
 
-    `context` is where this site has the encoder, `tag_scheme` the scheme of its own tagger, where
-    the method leaves each site one. `relations` are for relations what `tags` are for entities;
-    `knows` are the common relations (of entities: types) that it annotates, if these are not all.
-    Entities of other types are dropped from its text; from test text those that are not among
-    `test_knows`, where more is annotated there.
+    `tags` maps the site's entity types to the common ones ("" drops a type), `relations` does the
+    same for relations. `knows` lists the common types or relations that the site annotates, if not
+    all; entities of other types are dropped from its text. `test_knows` lists further types that
+    its test text annotates. `context` is where this site has the encoder, and `tag_scheme` is the
+    scheme of its own tagger, if the method gives each site one.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -95,11 +94,11 @@ class SiteTable(Table):
 
 
 class SplitTable(Table):
-    """One corpus dealt to `sites` simulated sites.
+    """One corpus, dealt to `sites` simulated sites.
 
-    `hold_out` is where text is held out, if no file is named: of each "site", or of the "corpus"
-    before it is dealt. `apart` names an attribute of documents ("file", say), or "pair": training
-    documents that share theirs with a held-out one are left out.
+    If no file is named for it, held-out text is taken from each "site", or from the "corpus" before
+    it is dealt (`hold_out`). `apart` names an attribute of documents (such as "file") or "pair":
+    training documents that share theirs with a held-out one are left out.
     """
 
     sites: Positive
@@ -118,8 +117,9 @@ class SplitTable(Table):
 class PairsTable(Table):
     """Which pairs of entities are looked at for a relation (`data.batches.relations.Rules`).
 
-    `types`: pairs of entity types, head first; none: those of the relations in training text. What
-    may lie between the two: ends of sentences, and tokens (inf: any).
+    `types` lists pairs of entity types, head first; empty means those of the relations in training
+    text. At most `max_sentences` ends of sentences and `max_tokens` tokens may lie between the two
+    (inf: no limit).
     """
 
     types: tuple[tuple[str, str], ...] = ()
@@ -131,8 +131,8 @@ class PairsTable(Table):
 class PublicTable(Table):
     """The public set: text that the server and all sites may read.
 
-    Its own `files`; or, of one corpus that is dealt to sites, this `share` of the training
-    documents. `labelled = false`: nobody looks at its relations; of task `ner`, at its entities.
+    It has `files` of its own, or takes a `share` of the training documents of a corpus that is
+    dealt to sites. `labelled = false` hides its relations, or its entities if the task is `ner`.
     """
 
     files: Paths = ()
@@ -174,12 +174,12 @@ class VocabularyTable(Table):
 
 
 class FederationTable(Table):
-    """Who takes part: `fraction` of the sites is drawn each round; `at_least` must answer.
+    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
 
-    `at_least = 0` means every site that was asked. `timeout`: seconds that a site may take for one
-    answer before it is left out; `inf` waits for ever. `combine` is how what sites learnt becomes
-    one, of which `trimmed` leaves the share `trim` out at each end; an update whose norm is more
-    than `most_norm` times the median of the round's is refused (inf: none is).
+    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
+    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
+    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
+    `most_norm` times the round's median (inf: never).
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -191,10 +191,10 @@ class FederationTable(Table):
 
 
 class SelectTable(Table):
-    """Which round's state is kept, by development counts only. `patience = 0`: never stop early.
+    """Which round's state is kept: development counts decide. `patience = 0`: never stop early.
 
-    Every `every` rounds, and after the last one, development text is scored and a checkpoint is
-    written, from which `--resume` goes on.
+    Every `every` rounds and after the last one, development text is scored and a checkpoint is
+    written, from which `--resume` continues.
     """
 
     by: Literal[
@@ -208,9 +208,10 @@ class SelectTable(Table):
 class GuardsTable(Table):
     """A site's own limits: what it refuses, whatever the server asks.
 
-    It refuses to train on fewer sentences, to give a gradient of fewer (`min_batch`), to share a
-    `private` part of the model, and more rounds; over real sites also to be one of fewer sites.
-    What training uploads changes by no more than `max_norm`, if it is given (inf: by any).
+    It refuses to train on fewer than `min_sentences`, to send a gradient of fewer than `min_batch`,
+    to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
+    to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
+    `max_norm`, if given (inf: no limit).
     """
 
     min_sentences: Positive = 1
@@ -225,8 +226,8 @@ class GuardsTable(Table):
 class Settings(Table):
     """The settings of one run.
 
-    `key` names the key file of sites that share one machine; "simulated" makes it from the seed,
-    which gives the same numbers again and protects nothing.
+    `key` names the key file of sites that share one machine; "simulated" makes the key from the
+    seed, which repeats the same numbers and protects nothing.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -255,8 +256,8 @@ class Settings(Table):
     federation: FederationTable = FederationTable()
     select: SelectTable = SelectTable()
     guards: GuardsTable = GuardsTable()
-    options: dict[str, Any] = {}
-    when: dict[str, dict[str, Any]] = {}
+    options: Tree = {}
+    when: dict[str, Tree] = {}
 
     @model_validator(mode="after")
     def _fits(self) -> Settings:
@@ -265,7 +266,7 @@ class Settings(Table):
                 f"schema {self.schema_} is newer than this confide, which reads schema {SCHEMA}"
             )
         if self.site and self.split is not None:
-            raise ValueError("give either [[site]] tables, or one [split] table, and not both")
+            raise ValueError("give either [[site]] tables or one [split] table, not both")
         names = [site.name for site in self.site]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -273,18 +274,18 @@ class Settings(Table):
         rates = TASKS[self.task].kinds
         if self.select.by not in (*rates, "last"):
             raise ValueError(
-                f"select.by of task {self.task!r} is {', '.join(rates)} or last,"
+                f"select.by must be {', '.join(rates)} or last for task {self.task!r},"
                 f" not {self.select.by!r}"
             )
         if self.public.files and self.public.share:
-            raise ValueError("the public set has files of its own, or a share of the corpus")
+            raise ValueError("give either public.files or public.share, not both")
         if self.public.share and self.split is None:
-            raise ValueError("public.share needs a corpus that is dealt: [split]")
+            raise ValueError("public.share needs a corpus that is dealt to sites: [split]")
         return self
 
     @property
     def trained_by(self) -> str:
-        """The method that runs, or `base` where `method` is a reference, and the kind of model."""
+        """METHOD-KIND: the method (`base` if it is a reference) and the kind of model."""
         return trained_by(self.task, self.method, self.base, kind=self.model.kind)
 
     @property
@@ -294,12 +295,12 @@ class Settings(Table):
 
 
 def kind_of(task: str, model: str) -> str:
-    """The kind of model that these settings train; `model` is `model.kind`."""
+    """The kind of model for a task: the task's own or, if it has none, `model` (`model.kind`)."""
     return (TASKS[task].kind if task in TASKS else "") or model
 
 
 def trained_by(task: str, method: str, base: str, *, kind: str = "") -> str:
-    """The method and the kind of model that these settings run: METHOD-KIND."""
+    """METHOD-KIND: the method (`base` if it is a reference) and the kind of model."""
     return f"{base if method in REFERENCES else method}-{kind_of(task, kind)}"
 
 
@@ -321,4 +322,4 @@ TABLES: dict[str, type[Table]] = {
     "select": SelectTable,
     "guards": GuardsTable,
 }
-"""The tables by their names in a file; `site` is a list of its table."""
+"""The tables by their names in a file; `site` is a list of tables."""

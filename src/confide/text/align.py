@@ -1,7 +1,7 @@
-"""Entities on tokens: what a flat tagger can learn of a document, and its answers back as text.
+"""Entities on tokens: what a flat tagger can learn from a document, and its answers back as text.
 
-A flat tagger gives every token to one entity at most, and an entity is a run of tokens inside one
-sentence. `flat_spans` keeps what fits and names everything else; nothing is dropped in silence.
+A flat tagger assigns each token to at most one entity, and an entity is a run of tokens inside one
+sentence. `flat_spans` keeps what fits and reports everything else; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class _Candidate(NamedTuple):
 def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]]:
     """The entities of a segmented document as token spans, sentence by sentence.
 
-    Left out (`Problem.lost`): "discontinuous"; "crosses-sentence"; "no-token" (no token at its
-    place); and of entities that share a token all but the longest (then the first): "nested" where
-    the kept one covers it, "overlapping" where it does not, "duplicate" where type and tokens are
-    the same. Changed: "not-on-token-border", an entity that begins or ends inside a token or in
-    white space, and is taken to whole tokens.
+    Left out (`Problem.lost`) are entities that are "discontinuous", that cross a sentence's end
+    ("crosses-sentence") or cover no token ("no-token"). Of entities that share a token, only the
+    longest (then the first) is kept; the others are "nested" if it covers them, "duplicate" if type
+    and tokens are the same, "overlapping" otherwise. Changed is an entity that begins or ends
+    inside a token or in white space ("not-on-token-border"): it is widened to whole tokens.
 
     Returns:
-        For each sentence, spans (first token, one past the last, type) in order, not
-        overlapping; and the problems, in the order of the document's entities.
+        For each sentence, its spans (first token, one past the last, type), ordered and without
+        overlap; and the problems, in the order of the document's entities.
 
     Raises:
-        DataError: the document has entities and nobody has segmented it.
+        DataError: the document has entities but no sentences.
     """
     spans: list[list[TokenSpan]] = [[] for _ in document.sentences]
     if not document.entities:
@@ -121,7 +121,7 @@ def _locate(document: Document, entity: Entity, starts: Sequence[int]) -> _Candi
 
 
 def _collision(document: Document, candidate: _Candidate, holder: _Candidate) -> Problem:
-    """The problem of an entity whose token belongs to another one."""
+    """The problem of an entity that shares a token with another one."""
     entity, other = candidate.entity, holder.entity
     same_tokens = (candidate.first, candidate.last) == (holder.first, holder.last)
     if same_tokens and entity.type == other.type:
@@ -149,7 +149,7 @@ def entities_from_spans(
         confidences: a number for each span, or None.
 
     Raises:
-        DataError: there are not as many lists as sentences, or a span leaves its sentence.
+        DataError: there is not one list for each sentence, or a span leaves its sentence.
     """
     where = document.source or document.id
     if len(spans_per_sentence) != len(document.sentences):

@@ -1,7 +1,7 @@
-"""Files inside an archive, named as `corpus.zip!/folder/file`: read into memory, never unpacked.
+"""Files inside an archive, named like `corpus.zip!/folder/file`: read into memory, never unpacked.
 
-A zip or tar file (`.zip`, `.tar`, `.tar.gz`, `.tgz`) is followed by an exclamation mark and the
-path inside. Only plain files count; names that lead out of the archive are no files of it.
+The name of a zip or tar file (`.zip`, `.tar`, `.tar.gz`, `.tgz`) is followed by an exclamation mark
+and the path inside. Only plain files count; names that lead out of the archive are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, printable
 from confide.text.unpacking import BROKEN, Meter, unpacked
@@ -22,7 +21,7 @@ from confide.userfiles import NotAFileError, TooLargeError, bytes_of
 MARK = "!"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MOST_PACKED = 1 << 30
-"""How large an archive itself may be."""
+"""The largest archive, in bytes."""
 _DIGITS = re.compile(rb"[0-9]++")
 _LONGEST_NUMBER = 64
 _BROKEN = (
@@ -36,7 +35,7 @@ _BROKEN = (
 
 
 def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
-    """The archive that a path leads into, and the way from its root; None where it leads into none.
+    """The archive that a path leads into, and the path inside it; None if it leads into none.
 
     >>> archive, way = inside(Path("ddi/corpus.zip!/Train/a.xml"))
     >>> archive.as_posix(), str(way)
@@ -50,7 +49,7 @@ def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
 
 
 def _on_disk(path: Path) -> bool:
-    """Whether there is something; not where a name is too long for a file."""
+    """Whether the path exists; a name too long for a file does not."""
     try:
         return path.exists()
     except OSError:
@@ -58,9 +57,9 @@ def _on_disk(path: Path) -> bool:
 
 
 def must_be_a_path(path: Path) -> None:
-    """Raise DataError for a path that the system does not take: too long, a circle of links.
+    """Raise DataError for a path that the system refuses, such as a name too long or a link loop.
 
-    A path that leads nowhere is one.
+    A path to nothing is fine.
     """
     try:
         path.exists()
@@ -91,7 +90,7 @@ def exists(path: Path) -> bool:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files of a folder in an archive and of the folders in it; nothing where it is in none."""
+    """All files below a folder in an archive; empty if the folder is not in an archive."""
     place = inside(folder)
     if place is None:
         return
@@ -102,12 +101,12 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def read_member(path: Path) -> bytes | None:
-    """The bytes of a file in an archive; None where the path leads into none.
+    """The bytes of a file in an archive; None if the path does not lead into one.
 
     Raises:
         MissingDataError: there is no such archive, or no such file in it.
-        FormatError: it is a folder; or the archive is damaged, locked or far too large.
-        DataError: the system does not let us read it.
+        FormatError: this is a folder, or the archive is damaged, locked or far too large.
+        DataError: the system refuses to read it.
     """
     place = inside(path)
     if place is None or _on_disk(path):
@@ -124,7 +123,7 @@ def read_member(path: Path) -> bytes | None:
 
 
 def _files(archive: Path) -> Mapping[PurePosixPath, bytes]:
-    """Every file of an archive by its way from the root."""
+    """Every file of an archive by its path inside."""
     try:
         stamp = archive.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -160,19 +159,20 @@ def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPat
 
 
 class _Item(tarfile.TarInfo):
-    """A file of a tar. Long runs of digits in its header would keep tarfile busy for hours."""
+    """A file in a tar. Long runs of digits in its header could keep tarfile busy for hours."""
 
-    def _proc_pax(self, tarfile: Any) -> Any:
-        place = tarfile.fileobj.tell()
-        head = tarfile.fileobj.read(self.size)
-        tarfile.fileobj.seek(place)
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        place = archive.fileobj.tell()
+        head = archive.fileobj.read(self.size)
+        archive.fileobj.seek(place)
         if any(len(digits) > _LONGEST_NUMBER for digits in _DIGITS.findall(head)):
             raise ValueError("a header with an impossible number")
-        return super()._proc_pax(tarfile)  # type: ignore[misc]
+        found: tarfile.TarInfo = super()._proc_pax(archive)  # type: ignore[misc]
+        return found
 
 
 def zipped_files(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
-    """The files of a zip. Raises FormatError at the limit, and what damage raises in zipfile."""
+    """The files of a zip. Raises FormatError at the limit, and zipfile's own errors for damage."""
     meter = Meter(where, len(raw))
     with zipfile.ZipFile(io.BytesIO(raw)) as opened:
         for item in opened.infolist():
@@ -182,7 +182,7 @@ def zipped_files(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _tarred(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
-    """The files of a tar, which is unpacked first: what tarfile skips would not be counted."""
+    """The files of a tar, which is unpacked first, so that what tarfile skips is counted too."""
     whole = unpacked(raw, where)
     meter = Meter(where, max(len(raw), len(whole)))
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:", tarinfo=_Item) as opened:

@@ -1,7 +1,7 @@
-"""Look at a user's files before anything is trained on them, and change their format.
+"""Look at a user's files before training on them, and convert their format.
 
-`check` names every annotation that was lost or changed in reading, and every one that a flat
-tagger would have to leave out; `convert` goes from one format to another and says what was lost.
+`check` reports every annotation that was lost or changed in reading, and every one that a flat
+tagger would have to leave out. `convert` writes another format and reports what was lost.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CheckReport:
     """What `check` found.
 
     Attributes:
-        documents: as they were read, in order.
+        documents: the documents that were read, in order.
         problems: everything that was lost, changed or doubtful, in the order of the files.
-        format: the formats, joined by a comma where files differ.
+        format: the format, or several joined by commas if files differ.
         details: how each file was read: "<path>" to "iob2, utf-8, ...".
         counts: "documents", "sentences", "tokens", "entities", "relations", "lost" and "changed"
             (problems), "trainable" (entities that a flat tagger can learn).
@@ -66,9 +66,10 @@ def check(
     bare_type: str = "entity",
     types: Collection[str] | None = None,
 ) -> CheckReport:
-    """Read files and name every annotation that does not come through whole.
+    """Read files and report every annotation that does not survive intact.
 
-    Args: as `confide.text.formats.read`; `paths` is one file or folder, or several.
+    `paths` is one file or folder, or several; all other arguments are those of
+    `confide.text.formats.read`.
 
     Raises:
         ConfideError: as `read` does, for what cannot be read at all.
@@ -89,7 +90,7 @@ def check(
 
 
 def _report(readings: Mapping[str, Reading]) -> CheckReport:
-    """What is said of the files, by their paths."""
+    """How each file was read, by path."""
     documents = [document for reading in readings.values() for document in reading.documents]
     problems = [problem for reading in readings.values() for problem in reading.problems]
     problems += _same_ids(documents)
@@ -128,7 +129,7 @@ def _report(readings: Mapping[str, Reading]) -> CheckReport:
 
 
 def _paths(paths: Path | str | Sequence[Path | str]) -> list[Path]:
-    """The paths as a list that is not empty."""
+    """The paths as a list. Raises MissingDataError if it is empty."""
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     if not several:
         raise SettingsError("no file was named", expected="at least one file or folder")
@@ -143,7 +144,7 @@ def _described(reading: Reading) -> str:
 
 
 def _same_ids(documents: Iterable[Document]) -> list[Problem]:
-    """Documents that are called as one before them, and texts that were there before."""
+    """A problem for each document with the id or the text of an earlier one."""
     problems = []
     seen: dict[str, str] = {}
     for document in documents:
@@ -168,20 +169,20 @@ def convert(
 
     Args:
         paths: a file or folder, or several.
-        to: a key of `confide.text.formats.FORMATS`.
-        out: for one input a file, unless it is a folder that exists; for several inputs a folder,
-            which gets one file for each under its own name. brat always goes into a folder.
-        format: of the inputs; None: told from the content.
-        scheme: of CoNLL inputs; None: detected.
-        to_scheme: of CoNLL outputs.
-        encoding: of the inputs; None: UTF-8 or what a byte order mark says.
+        to: the output format, a key of `confide.text.formats.FORMATS`.
+        out: for one input a file, or an existing folder; for several inputs a folder, which gets
+            one file for each under its own name. brat always goes into a folder.
+        format: the format of the inputs; None: detect it from the content.
+        scheme: the tag scheme of CoNLL inputs; None: detect it.
+        to_scheme: the tag scheme of CoNLL outputs.
+        encoding: the encoding of the inputs; None: that of a byte order mark, or else UTF-8.
 
     Returns:
         The files and folders that were written, and what was lost, changed or doubtful in
         reading and in writing.
 
     Raises:
-        SettingsError: an output would be an input, or two outputs would be one.
+        SettingsError: an output would overwrite an input or another output.
         ConfideError: as `read` and `write` do.
     """
     inputs, target = _paths(paths), Path(out)
@@ -204,5 +205,5 @@ def convert(
 
 
 def _stem(path: Path) -> str:
-    """A file's name without its endings, of which `.gz` may be one more."""
+    """A file's name without its ending, and without `.gz` after that."""
     return Path(path.name.removesuffix(".gz")).stem

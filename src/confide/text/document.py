@@ -13,7 +13,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A mention: a type and one or more character fragments, ascending, not touching another."""
+    """A mention: a type and one or more character fragments, ascending and not touching."""
 
     id: str
     type: str
@@ -35,7 +35,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A typed link from `head` to `tail`: entity ids, or concept ids where `level` is "concept"."""
+    """A typed link from `head` to `tail`: entity ids, or concept ids if `level` is "concept"."""
 
     id: str
     type: str
@@ -57,10 +57,10 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Text and what is known about it. `sentences` is empty where nobody has segmented the text.
+    """Text and its annotations. `sentences` is empty if the text has not been segmented.
 
-    `source` says where the document came from ("file:line"); it is for messages to the owner of
-    the text and never travels.
+    `source` says where the document came from ("file:line"); it serves messages to the owner of the
+    text and never travels.
     """
 
     id: str
@@ -72,7 +72,7 @@ class Document:
     source: str = ""
 
     def surface(self, entity: Entity) -> str:
-        """The characters of an entity; its fragments are joined by one space."""
+        """The characters of an entity, its fragments joined by one space."""
         return " ".join(self.text[start:end] for start, end in entity.fragments)
 
     def token_texts(self, sentence: Sentence) -> tuple[str, ...]:
@@ -82,9 +82,9 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One annotation or line that was lost, changed or doubtful: a kind (slug), where, and why.
+    """An annotation or line that was lost, changed or doubtful: a kind (slug), where, and why.
 
-    `lost` is true where something that was in the file is not in the documents.
+    `lost` is true if something in the file is missing from the documents.
     """
 
     kind: str

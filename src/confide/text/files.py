@@ -1,4 +1,4 @@
-"""Bytes of a user's file to text, strictly: what cannot be read is said with offset and line."""
+"""Bytes of a user's file to text, strictly: errors name the offset and the line."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from confide.userfiles import (
 )
 
 MOST_BYTES = 1 << 31
-"""How large a file of text may be."""
+"""The largest text file, in bytes."""
 LONGEST_LINE = 1 << 24
-"""Characters of a line: nobody writes longer ones, and a line is held whole, with all its parts."""
+"""The longest line, in characters; a line is held in memory with all its parts."""
 LONGEST_JSON = 1 << 27
-"""Characters of a line that holds JSON: whole collections are written in one."""
+"""The longest line of JSON, in characters: some tools write a whole collection on one line."""
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -37,9 +37,10 @@ def read_bytes(path: Path) -> bytes:
 
     Raises:
         MissingDataError: there is no such file.
-        FormatError: it is a folder, a named pipe, a device, larger than `MOST_BYTES`, damaged
-            gzip, one that holds far more than it weighs, or in an archive that cannot be read.
-        DataError: the system does not let us read it.
+        FormatError: this is a folder, a named pipe or a device; or the file is larger than
+            `MOST_BYTES`, damaged gzip, gzip that unpacks to far too much, or in an archive that
+            cannot be read.
+        DataError: the system refuses to read it.
     """
     try:
         member = read_member(path)
@@ -66,12 +67,13 @@ def read_text(
 ) -> tuple[str, str]:
     """The text of a file and the encoding it was read with; line ends stay as they are.
 
-    Without `encoding`: what a byte order mark says, else UTF-8. A mark at the start is removed.
+    Without `encoding`, a byte order mark decides, or else it is UTF-8. The mark is removed.
 
     Raises:
-        FormatError: a byte that the encoding does not allow (with its offset and line, and an
-            encoding that would do), a NUL character, or a line of more than `longest` characters.
-        SettingsError: there is no encoding of that name, or it is not among those that are read.
+        FormatError: a byte does not fit the encoding (the error names its offset and line, and an
+            encoding that would fit), there is a NUL character, or a line has more than `longest`
+            characters.
+        SettingsError: the encoding is unknown, or not among those that confide reads.
     """
     text, name = decode(read_bytes(path), str(path), encoding=encoding)
     _must_have_lines(text, str(path), longest)
@@ -118,7 +120,7 @@ def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str,
 
 
 def must_be_known(encoding: str | None) -> None:
-    """Raise SettingsError for an encoding that is stated and is none of those that are read."""
+    """Raise SettingsError if an encoding is stated that confide does not read."""
     if encoding is not None and known_encoding(encoding) is None:
         raise SettingsError(
             "the encoding is not known",
@@ -128,7 +130,7 @@ def must_be_known(encoding: str | None) -> None:
 
 
 def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
-    """The error for bytes that are not in their encoding, with a remedy where one is known."""
+    """The error for bytes that are not in their encoding, with a remedy if one is known."""
     line = raw.count(b"\n", 0, offset) + 1
     fix = "state the encoding of the file"
     if name.startswith("utf-8"):
@@ -146,7 +148,7 @@ def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
 
 
 def likely_encoding(raw: bytes) -> str | None:
-    """The single-byte encoding that bytes may be in: none if they are UTF-8, marked, or mixed."""
+    """The single-byte encoding that fits bytes; none if they are UTF-8, marked, or mixed."""
     if b"\0" in raw or any(raw.startswith(mark) for mark, _ in _MARKS):
         return None
     try:
@@ -163,7 +165,7 @@ def likely_encoding(raw: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, split at LF and CR LF only (at CR where there is no LF).
+    """The lines of a text, split at LF and CR LF only (at CR if there is no LF).
 
     `str.splitlines` would also split at U+2028, U+0085 and form feeds, which tokens may hold.
     """
@@ -173,10 +175,10 @@ def lines_of(text: str) -> list[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8, line ends as they are, and make the folders that are missing.
+    """Write UTF-8, keeping line ends, and make missing folders.
 
     Raises:
-        DataError: the system does not let us write there.
+        DataError: the system refuses to write there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Which pairs of entities a document asks about, and what a pair without a relation is called.
+"""Which pairs of entities a document asks about, and the label of a pair without a relation.
 
 Some formats mark one pair of entities in each text (BioBERT's tables, ChemProt, SemEval-2010 task
-8), or list the pairs that were looked at. Documents carry these as attributes called "pair": two
-entity ids with a blank between them. A document without the attribute asks about every pair.
+8), or list the pairs that annotators looked at. Documents carry these as attributes named "pair":
+two entity ids separated by a blank. A document without the attribute asks about every pair.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from confide.text.document import Document
 
 NO_RELATION = "no-relation"
-"""What a pair is labelled where nobody said that anything holds between its entities."""
+"""The label of a pair between whose entities nothing is said to hold."""
 PAIR = "pair"
 
 
 def pair_attributes(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The attributes that say: these pairs (head id, tail id) and no others.
+    """The attributes that state these pairs (head id, tail id) and no others.
 
     >>> pair_attributes([("T1", "T2")])
     (('pair', 'T1 T2'),)
@@ -29,9 +29,9 @@ def pair_attributes(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
 
 
 def stated_pairs(document: Document) -> list[tuple[str, str]] | None:
-    """The pairs that a document asks about, in order, each once; None where it does not say.
+    """The pairs that a document asks about, in order, each once; None if it does not say.
 
-    A value that is not two words is no pair; that of no pair at all is empty.
+    A value that is not two words is not a pair; an empty value stands for no pair at all.
     """
     values = [value.split() for key, value in document.attributes if key == PAIR]
     if not values:

@@ -31,15 +31,15 @@ _PART_NAMES = (
 
 
 def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
-    """Files by corpus and part, in the order in which they were given.
+    """Group files by corpus and part, in the order in which they were given.
 
-    Files in one folder whose names differ only in words such as train, devel or test are one
+    Files in one folder whose names differ only in words such as train, devel or test form one
     corpus; a file whose name has no such word is a corpus for training. A folder of brat files
-    (or of i2b2's or DDI's) counts as one file; any other folder stands for what is in it.
+    (or of i2b2's or DDI's) counts as one file; any other folder stands for its contents.
 
     Returns:
-        For each corpus a name (letters, digits, ``_ . -``; from the files' names or their folder)
-        and its files by part. Every corpus has a file for training.
+        For each corpus, a name (letters, digits, ``_ . -``; taken from the files' names or their
+        folder) and its files by part. Every corpus has a file for training.
 
     Raises:
         MissingDataError: a folder holds nothing.
@@ -55,9 +55,9 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
 
 
 def _leaves(path: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
-    """The files of a path; a folder of brat, i2b2 or DDI files is one leaf.
+    """The files of a path; a folder of brat, i2b2 or DDI files counts as one.
 
-    `above` are the folders that lead to this one: a link back to one of them is not followed.
+    `above` are the folders that led to this one; a link back to one of them is not followed.
     """
     must_be_a_path(path)
     if not path.is_dir():
@@ -95,7 +95,7 @@ def _part(path: Path) -> tuple[str, str]:
 
 
 def _join_orphans(groups: dict[tuple[Path, str], dict[str, list[Path]]]) -> None:
-    """Groups without a train file join the only one beside them that has one, or train on dev."""
+    """Let groups without a train file join the only group beside them with one, or train on dev."""
     for key in [key for key, parts in groups.items() if not parts["train"]]:
         beside = [other for other in groups if other[0] == key[0] and groups[other]["train"]]
         orphan = groups[key]

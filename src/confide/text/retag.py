@@ -1,4 +1,4 @@
-"""One tag set out of several: rename types of entities and relations, or drop them, and check."""
+"""One tag set from several: rename or drop types of entities and relations, and check them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def retag(
     *,
     relations: Mapping[str, str] = _NONE,
 ) -> tuple[list[Document], list[Problem]]:
-    """Documents whose entity types are renamed by `tag_map`; ``""`` drops a type.
+    """Rename the entity types of documents by `tag_map`; ``""`` drops a type.
 
     Types that are not in the map keep their names. `relations` does the same for the types of
-    relations; a pair whose relation was dropped is one without a relation. A relation that was
-    dropped, by its own type or with an entity, is named ("relation-dropped"), as is a key of a map
-    that nothing has ("tag-not-found", "relation-not-found": often a spelling mistake).
+    relations; a pair whose relation is dropped becomes one without a relation. Reported are every
+    dropped relation, whether by its own type or along with an entity ("relation-dropped"), and keys
+    of a map that occur nowhere ("tag-not-found", "relation-not-found": often a spelling mistake).
     """
     problems: list[Problem] = []
     changed = list(documents)
@@ -84,7 +84,7 @@ def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
     """Check that no entity has a type outside `types`.
 
     Raises:
-        DataError: naming the first type that was not declared, and where it is.
+        DataError: a type was not declared; the error names the first one and its place.
     """
     declared = frozenset(types)
     for document in documents:

@@ -1,9 +1,9 @@
 """Tag schemes: sequences of tags to token spans and back, and which scheme a file follows.
 
-Every scheme is read by one rule, the one of conlleval and of seqeval's default mode: a tag goes on
-with the entity before it if it is an inside or an end tag of the same type and that entity is
-still open; any other tag than ``O`` begins an entity. So a malformed sequence still gives its
-entities; what is malformed under the scheme at hand is returned beside them, tag by tag.
+Every scheme is read by one rule, that of conlleval and of seqeval's default mode: a tag continues
+the entity before it if it is an inside or end tag of the same type and that entity is still open;
+any other tag but ``O`` begins an entity. So a malformed sequence still yields its entities; the
+tags that are malformed under the scheme at hand are returned beside them.
 
 ``L`` and ``U`` (BILOU) are read as ``E`` and ``S``, ``M`` (BMES) as ``I``. A bare ``B`` or ``I``
 has the type ``""``. A tag without a prefix (``PERSON``) is an inside tag of the scheme ``io``.
@@ -47,7 +47,7 @@ _SINGLE_AND_LAST = {"iobes": ("S", "E"), "bilou": ("U", "L")}
 
 
 class Malformed(NamedTuple):
-    """A tag that its scheme does not allow where it stands: token position, tag, why."""
+    """A tag that its scheme does not allow at its place: token position, tag, why."""
 
     position: int
     tag: str
@@ -58,9 +58,9 @@ class Malformed(NamedTuple):
 class SchemeGuess:
     """The scheme that tags follow best.
 
-    `evidence` counts prefixes ("B", "I", ..., "plain") and, for each scheme that could be meant,
-    the tags that would break it ("breaks iob2"). `certain` is false where two schemes fit
-    equally, where none fits wholly, and where there is no entity at all.
+    `evidence` counts prefixes ("B", "I", ..., "plain") and, for each possible scheme, the tags that
+    would break it ("breaks iob2"). `certain` is false if two schemes fit equally well, if none fits
+    completely, or if there is no entity.
     """
 
     scheme: str
@@ -69,10 +69,10 @@ class SchemeGuess:
 
 
 def scheme_named(name: str) -> str:
-    """The scheme of that name, also under its other usual names ("bio", "bioes", "bmes", ...).
+    """The scheme of that name; other common names are known too ("bio", "bioes", "bmes", ...).
 
     Raises:
-        SettingsError: there is no such scheme, or the name stands for two of them ("iob").
+        SettingsError: there is no such scheme, or the name is ambiguous ("iob").
     """
     plain = name.strip().lower().replace("-", "").replace("_", "")
     plain = _ALIASES.get(plain, plain)
@@ -200,10 +200,10 @@ def tags_from_spans(length: int, spans: Iterable[TokenSpan], scheme: str) -> lis
 
 
 def detect_scheme(sequences: Iterable[Sequence[str]]) -> SchemeGuess:
-    """The scheme that breaks the fewest tags; ties are decided in the order of most use.
+    """The scheme that the fewest tags break; among equals, the most common one.
 
-    IOB1 differs from IOB2 in how an entity begins: each scheme's breaks are counted, so that one
-    can never pass for the other unseen.
+    IOB1 differs from IOB2 in how an entity begins. The tags that break each of them are counted, so
+    that one never passes for the other unnoticed.
     """
     tagged = Counter(tuple(tags) for tags in sequences if tags.count("O") < len(tags))
     evidence: dict[str, int] = {}
@@ -224,7 +224,7 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> SchemeGuess:
 
 
 def _candidates(letters: Iterable[str]) -> list[str]:
-    """The schemes that could have these prefixes, the most used first; never empty."""
+    """The schemes that could have these prefixes, the most common first; never empty."""
     seen = {"" if letter == "plain" else letter for letter in letters}
     order = [
         ("iob2", True),
@@ -238,7 +238,7 @@ def _candidates(letters: Iterable[str]) -> list[str]:
 
 
 class Contradiction(NamedTuple):
-    """Where tags contradict a stated scheme: sequence and tag, and the scheme they follow."""
+    """A place where tags contradict the stated scheme: sequence, tag, and the scheme that fits."""
 
     sequence: int
     malformed: Malformed
@@ -246,11 +246,11 @@ class Contradiction(NamedTuple):
 
 
 def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradiction | None:
-    """The first tag that shows that another scheme than `scheme` was used, if there is one.
+    """The first tag that shows that the tags follow another scheme than `scheme`, if any.
 
-    A tag whose prefix the scheme does not have is always one. A tag in a wrong place is one only
-    if some other scheme explains every tag; otherwise the tags are merely malformed here and
-    there, and are repaired.
+    A tag with a prefix that the scheme lacks always shows it. A misplaced tag shows it only if some
+    other scheme explains every tag; otherwise the tags are merely malformed here and there, and are
+    repaired.
     """
     guess = detect_scheme(sequences)
     another_fits = guess.evidence.get(f"breaks {guess.scheme}") == 0 and guess.scheme != scheme

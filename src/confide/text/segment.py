@@ -1,9 +1,9 @@
 """Raw text to sentences and tokens, with exact offsets, behind one small interface.
 
-Tokens cover every character that is not white space, in order, without overlap; every token lies
+Tokens cover every character that is not white space, in order and without overlap; every token lies
 in one sentence. The rules are made for clinical and scientific prose: abbreviations, decimals,
-initials, list items, headings, notes whose lines end where the sentence ends and notes whose
-lines are merely wrapped.
+initials, list items, headings, and notes whose lines either end with the sentence or are merely
+wrapped.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Segmenter(Protocol):
 
 
 class RuleSegmenter:
-    """The sentence splitter and tokeniser that comes with confide; the same text, the same answer.
+    """The sentence splitter and tokeniser that comes with confide; it is deterministic.
 
     A full stop ends a sentence unless it belongs to a title, an abbreviation, an initial or a
     number, or a lower-case word follows. A newline ends one unless the line was merely wrapped
-    (the next line goes on in lower case, or the line is 60 characters or longer, has no final
-    mark, and no list item follows); an empty line always does.
+    (the next line continues in lower case, or the line has 60 characters or more and no final mark,
+    and no list item follows); an empty line always does.
     """
 
     def __call__(self, text: str) -> tuple[Sentence, ...]:
@@ -85,7 +85,7 @@ class RuleSegmenter:
 
 
 def tokens_of(text: str) -> list[Span]:
-    """The tokens of a text, wherever its sentences end: the same that `RuleSegmenter` finds."""
+    """The tokens of a text, the same that `RuleSegmenter` finds, without its sentences."""
     return [match.span() for match in _TOKEN.finditer(text)]
 
 
@@ -121,7 +121,7 @@ def _line_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
 
 
 def _stop_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
-    """Whether a stop that is followed by white space or nothing ends the sentence."""
+    """Whether a stop before white space or the end of the text ends the sentence."""
     position = match.end()
     while position < len(text) and text[position].isspace() and text[position] != "\n":
         position += 1
@@ -145,7 +145,7 @@ def _stop_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
 
 
 def segmented(document: Document, segmenter: Segmenter | None = None) -> Document:
-    """The document with sentences and tokens; one that has them already is given back as it is."""
+    """The document with sentences and tokens; one that already has them is returned as it is."""
     if document.sentences:
         return document
     return replace(document, sentences=(segmenter or RuleSegmenter())(document.text))

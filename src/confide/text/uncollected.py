@@ -1,7 +1,7 @@
-"""Reading without the garbage collector, which would look at every document again and again.
+"""Reading without the garbage collector, which would visit every document again and again.
 
-What readers make holds no cycles, so counting references frees it all. Of a file of a hundred
-thousand tiny documents the collector would take a third of the time.
+Readers make no reference cycles, so reference counting frees everything. With a file of a hundred
+thousand tiny documents, the collector would take a third of the time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """The collector rests meanwhile, if it is on; afterwards it is on again, whatever was raised.
+    """Pause the collector if it is on, and turn it on again afterwards, whatever was raised.
 
-    Several may be open at once, also in several threads: the first one that ends turns it on.
+    Several may be open at once, even in several threads: the first one to end turns it on.
     """
     if not gc.isenabled():
         yield

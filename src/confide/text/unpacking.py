@@ -1,8 +1,8 @@
-"""The one limit on what is unpacked, whatever packed it: gzip, zip, tar, a workbook.
+"""The one limit on unpacking, for gzip, zip, tar and workbooks alike.
 
-It is kept while unpacking, so that a small file that holds a huge one costs neither memory nor
-time: in all not more than `MOST_BYTES`, and not more than `MOST_TIMES` the packed bytes once `FREE`
-bytes are passed. Text packs to about a seventh of its size, tables of tags to a fifth.
+It is enforced while unpacking, so that a small file that holds a huge one costs neither memory nor
+time: at most `MOST_BYTES` in all and, beyond `FREE` bytes, at most `MOST_TIMES` the packed size.
+Text packs to about a seventh of its size, tables of tags to a fifth.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO
 
 from confide.errors import FormatError
 from confide.userfiles import size_in_words
 
 MOST_BYTES = 1 << 29
-"""What a packed file, or all files of an archive together, may hold."""
+"""The most bytes that a packed file, or all files of an archive together, may hold."""
 MOST_TIMES = 32
 """How many times its own size a packed file may hold."""
 FREE = 1 << 22
-"""Up to so many bytes any ratio will do."""
+"""Up to this many bytes, any ratio is fine."""
 GZIP = b"\x1f\x8b"
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, MemoryError, OverflowError)
-"""What damage raises in the libraries that unpack."""
-_STREAMS: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
+"""The errors that unpacking libraries raise for damaged files."""
+Stream = IO[bytes] | io.BufferedIOBase
+_STREAMS: dict[bytes, tuple[str, Callable[[IO[bytes]], Stream]]] = {
     GZIP: ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
     b"BZh": ("bzip2", bz2.BZ2File),
     b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
@@ -36,7 +37,7 @@ _CHUNK = 1 << 20
 
 
 class Meter:
-    """Counts what one packed file gives, over all of its parts; `packed` is its own size."""
+    """Counts what one packed file yields over all its parts; `packed` is its own size."""
 
     def __init__(self, where: str, packed: int) -> None:
         self._where = where
@@ -44,8 +45,8 @@ class Meter:
         self._packed = packed
         self._left = self._most
 
-    def chunks(self, stream: IO[bytes], most: int = _CHUNK) -> Iterator[bytes]:
-        """What a stream gives, piece by piece. Raises FormatError at the limit."""
+    def chunks(self, stream: Stream, most: int = _CHUNK) -> Iterator[bytes]:
+        """A stream's bytes, piece by piece. Raises FormatError at the limit."""
         while raw := stream.read(min(most, self._left + 1)):
             self._left -= len(raw)
             if self._left < 0:
@@ -59,24 +60,24 @@ class Meter:
                 )
             yield raw
 
-    def some(self, stream: IO[bytes], most: int) -> bytes:
+    def some(self, stream: Stream, most: int) -> bytes:
         """The next bytes of a stream, `most` at most. Raises FormatError at the limit."""
         return next(self.chunks(stream, most), b"")
 
-    def read(self, stream: IO[bytes]) -> bytes:
-        """All that a stream gives. Raises FormatError at the limit."""
+    def read(self, stream: Stream) -> bytes:
+        """All bytes of a stream. Raises FormatError at the limit."""
         return b"".join(self.chunks(stream))
 
 
 class Metered(io.BufferedIOBase):
-    """A stream that unpacks, under a limit. Reading from it raises FormatError there."""
+    """A stream that unpacks under a limit; reading past it raises FormatError."""
 
-    def __init__(self, stream: Any, meter: Meter) -> None:
+    def __init__(self, stream: Stream, meter: Meter) -> None:
         super().__init__()
         self._stream, self._meter = stream, meter
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def read1(self, size: int | None = -1, /) -> bytes:
@@ -84,14 +85,14 @@ class Metered(io.BufferedIOBase):
         return self._meter.some(self._stream, size if size and size > 0 else _CHUNK)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes; fewer than `size` now and then, none at the end only."""
+        """The next bytes, sometimes fewer than `size`; empty only at the end."""
         return self.read1(size)
 
 
 def unpacked(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
-    """The bytes of a gzip, bzip2 or xz file; those of any other file as they are.
+    """The unpacked bytes of a gzip, bzip2 or xz file; the bytes of any other file as they are.
 
-    `only` names the first bytes of the one sort of packing that is to be undone.
+    `only` restricts unpacking to files that begin with these bytes.
 
     Raises:
         FormatError: the file is damaged, or holds more than the limit.

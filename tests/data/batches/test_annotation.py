@@ -61,12 +61,12 @@ def test_windows_have_the_tags_that_encoding_gives_them() -> None:
 @pytest.mark.parametrize(
     ("spans", "says"),
     [
-        ([[]], "not those of these sentences"),
-        ([[], [], []], "not those of these sentences"),
+        ([[]], "do not belong to these"),
+        ([[], [], []], "do not belong to these"),
         ([[], [(0, 1, "dose")]], "outside the declared set"),
-        ([[(3, 5, "drug")], []], "outside of its sentence"),
-        ([[(2, 2, "drug")], []], "outside of its sentence"),
-        ([[(-1, 1, "drug")], []], "outside of its sentence"),
+        ([[(3, 5, "drug")], []], "outside its sentence"),
+        ([[(2, 2, "drug")], []], "outside its sentence"),
+        ([[(-1, 1, "drug")], []], "outside its sentence"),
     ],
 )
 def test_what_cannot_be_is_refused(spans: list[list[tuple[int, int, str]]], says: str) -> None:

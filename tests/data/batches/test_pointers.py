@@ -97,9 +97,9 @@ def test_there_may_be_more_entities_than_places() -> None:
     ("spans", "what"),
     [
         ([[(0, 1, "gene")]], "outside the declared set"),
-        ([[(1, 3, "drug")]], "outside of its sentence"),
-        ([[(1, 1, "drug")]], "outside of its sentence"),
-        ([[], []], "not those of these sentences"),
+        ([[(1, 3, "drug")]], "outside its sentence"),
+        ([[(1, 1, "drug")]], "outside its sentence"),
+        ([[], []], "do not belong to these"),
     ],
 )
 def test_what_is_no_annotation_of_the_text(spans: list[list[Span]], what: str) -> None:

@@ -229,7 +229,7 @@ class TestBadInput:
             partition(many(3), 5, by="iid", seed=1)
 
     def test_no_site(self):
-        with pytest.raises(DataError, match="there must be a site"):
+        with pytest.raises(DataError, match="there is no site to deal to"):
             partition(many(3), 0, by="iid", seed=1)
 
     def test_an_unknown_way(self):

@@ -280,7 +280,7 @@ def test_bounds_are_given_as_settings_are() -> None:
         ('lead="a b"', "lead.0 is wrong"),
         ("sites=../x", "sites.0 is wrong"),
         ("runs", "no value"),
-        ("others=false", "without sites that must take part"),
+        ("others=false", "name sites that must take part"),
     ],
 )
 def test_bounds_that_cannot_be_are_refused(bound: str, said: str) -> None:
@@ -304,7 +304,7 @@ def test_the_difference_names_the_lines_that_go_further() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"sites": ["b", "c"]}, "'a' itself is not among its sites"),
+        ({"sites": ["b", "c"]}, "this site, 'a', is missing from sites"),
         ({"wire": "0f3a"}, "wire is wrong"),
         ({"limit": 3}, "unknown key 'method.fedavg-tagger.limit'"),
         ({"agreed": datetime(2026, 1, 1)}, "agreed is wrong"),

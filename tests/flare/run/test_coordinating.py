@@ -342,7 +342,7 @@ def test_a_folder_is_never_taken_twice_and_another_is_not_resumed(
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files))
     lead(server, settings, tmp_path / "lead")
-    with pytest.raises(RunError, match="a run in this folder already"):
+    with pytest.raises(RunError, match="already a run in this folder"):
         lead(server, settings, tmp_path / "lead")
     (tmp_path / "lead" / NOTES).write_text("{}")
     with pytest.raises(RunError, match="not the folder of a run over real sites"):

@@ -147,8 +147,8 @@ def test_the_verb_says_what_came_of_it(
 
     assert said() == (
         0,
-        "trial-1 is ended, at the server and at the sites its checkpoints are kept; the same "
-        "command with --resume continues it",
+        "trial-1 has ended, at the server and at the sites its checkpoints are kept; repeat "
+        "the command with --resume to continue it",
     )
     assert said()[1].startswith(
         "nothing to end: trial-1 is not in progress its checkpoints are kept"

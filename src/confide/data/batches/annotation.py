@@ -1,7 +1,7 @@
-"""Annotation laid over text that is numbers already: a tag for each token, and whose it is.
+"""Annotation laid over text that is already numbers: a tag for each token, and its source.
 
-A token of an entity that a site annotated itself, or of no entity, is of the source loss; one of an
-entity that another model found is of the target loss (Wang et al. 2023, Eq. 6 to 9).
+A token of an entity that the site annotated itself, or of no entity, belongs to the source loss; a
+token of an entity that another model found belongs to the target loss (Wang et al. 2023, Eq. 6-9).
 
 Shapes: N tokens of all windows, S windows, B windows of a batch, L tokens, Y tags.
 """
@@ -41,14 +41,14 @@ def annotation(
 ) -> Annotation:
     """The tags of every window's tokens, window after window.
 
-    `spans`: those of each of the `examples`, in its tokens, none overlapping another. `source`: the
-    types that the site annotated itself. Of an entity that crosses a window's border, the part
-    inside is an entity. Raises DataError where a type is not in `tags`, a span outside of its
-    example, or where there are spans of more or fewer examples.
+    `spans` has the spans of each of the `examples`, in tokens and without overlap. `source` are the
+    types that the site annotated itself. If an entity crosses a window's border, the part inside is
+    an entity. Raises DataError if a type is not in `tags`, a span lies outside its example, or the
+    number of examples differs.
     """
     if len(spans) != examples:
         raise DataError(
-            "the spans are not those of these sentences",
+            "the spans do not belong to these sentences",
             expected=f"{examples} lists of spans",
             got=str(len(spans)),
         )
@@ -61,7 +61,7 @@ def annotation(
         for start, end, name in spans[window.example]:
             if not 0 <= start < end <= last[window.example]:
                 raise DataError(
-                    "a span lies outside of its sentence",
+                    "a span lies outside its sentence",
                     expected=f"tokens 0 to {last[window.example]}",
                     got=f"{start} to {end}",
                 )

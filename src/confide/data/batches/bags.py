@@ -1,9 +1,9 @@
 """Bags: all sentences that name one pair of entities (Riedel, Yao & McCallum 2010).
 
-Of training text a bag is the sentences of one *triple* (head, tail, relation), where a pair that is
-said to have no relation has the triple of `NO_RELATION`; of held-out text it is the sentences of
-one pair, with the facts that are known of it. A pair has a direction: who is head and tail of each
-other are two pairs.
+In training text, a bag is the sentences of one *triple* (head, tail, relation); a pair that is said
+to have no relation has the triple of `NO_RELATION`. In held-out text, a bag is the sentences of one
+pair, with the facts that are known about it. A pair has a direction: swapping head and tail gives
+another pair.
 
 Shapes: G bags.
 """
@@ -28,11 +28,11 @@ Names = tuple[str, str]
 
 @dataclass(frozen=True)
 class Bags:
-    """Examples, and which of them are a bag: `groups[g]` are rows of `examples`, ascending.
+    """Examples grouped into bags: `groups[g]` are rows of `examples`, ascending.
 
-    `pairs[g]` are the identities of head and tail. `relations[g]` is what a training bag is
-    labelled, `facts[g]` what is known of a held-out pair, without `NO_RELATION`; the other of the
-    two is empty. Bags are in the order in which the text names them first.
+    `pairs[g]` are the identities of head and tail. Training bags have labels, `relations[g]`;
+    held-out pairs have facts, `facts[g]`, without `NO_RELATION`; the other of the two is empty.
+    Bags are in the order in which the text first names them.
     """
 
     examples: list[RelationExample]
@@ -48,10 +48,9 @@ class Bags:
 def training_bags(
     examples: Sequence[RelationExample], documents: Sequence[Document], *, same: Same
 ) -> Bags:
-    """The bags of triples. `documents` are those that the examples were made of.
+    """The bags of triples. `documents` are those that the examples were made from.
 
-    A sentence whose pair has several relations is an example of each: in `examples` it is there
-    once for each.
+    A sentence whose pair has several relations occurs in `examples` once for each.
     """
     found: list[RelationExample] = []
     rows: dict[tuple[Names, str], list[int]] = {}
@@ -90,8 +89,8 @@ def held_out_bags(
 def identity(document: Document, entity_id: str, same: Same) -> str:
     """What makes two mentions one entity.
 
-    "concept": the first identifier of a knowledge base; where there is none, and with "letters"
-    always, the mention's letters in one case, with single blanks. Raises DataError where the
+    With "concept", the first identifier of a knowledge base; without an identifier, or with
+    "letters", the mention's letters in one case with single blanks. Raises DataError if the
     document has no such entity.
     """
     for entity in document.entities:

@@ -1,4 +1,4 @@
-"""Pseudo-complete annotation: a site's own spans, and of another model's those that it lacks.
+"""Pseudo-complete annotation: a site's own spans, plus another model's spans of missing types.
 
 Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra & Henao, "Federated Domain Adaptation for Named Entity
 Recognition via Distilling with Heterogeneous Tag Sets", Findings of ACL 2023, 3.2, Eq. 5.
@@ -14,10 +14,9 @@ from confide.text.document import Document
 
 
 def completed(own: Sequence[Span], found: Sequence[Span], *, missing: Set[str]) -> list[Span]:
-    """The own spans of a sentence and the found ones of a `missing` type, by their start.
+    """The own spans of a sentence and the found ones of a `missing` type, sorted by start.
 
-    A found span that shares a token with an own one is dropped; so is one that shares a token with
-    a found one before it.
+    A found span that shares a token with an own span, or with an earlier found one, is dropped.
 
     >>> completed([(0, 2, "drug")], [(1, 3, "event"), (4, 5, "event"), (6, 7, "drug")],
     ...           missing={"event"})
@@ -32,9 +31,9 @@ def completed(own: Sequence[Span], found: Sequence[Span], *, missing: Set[str]) 
 
 
 def only(documents: Sequence[Document], types: Set[str]) -> list[Document]:
-    """The documents as a site that annotates these entity types has them.
+    """The documents as a site would have them that annotates only these entity types.
 
-    A relation with an entity that went goes too.
+    A relation is dropped along with its entity.
     """
     return [_only(document, types) for document in documents]
 

@@ -1,8 +1,8 @@
-"""Batches of noised passages beside what they were.
+"""Batches of noised passages beside the originals.
 
-The encoder reads [CLS] noised text [SEP]; the decoder reads [CLS] text and is to write text [SEP].
-An epoch's batches, their order and their noise depend on the passages, the settings and its seed
-alone, so training can go on from any batch.
+The encoder reads [CLS] noised text [SEP]; the decoder reads [CLS] text and must write text [SEP].
+An epoch's batches, their order and their noise depend only on the passages, the settings and the
+seed, so training can continue from any batch.
 
 Shapes: B passages of a batch, P noised pieces (padded), Q written ones (padded), N written ones
 without padding, S passages.
@@ -37,9 +37,9 @@ class Specials:
 
 @dataclass(frozen=True, eq=False)
 class DenoisingBatch:
-    """`written_BQ` goes into the decoder; where `real_BQ`, it is to say `targets_N`, row by row.
+    """`written_BQ` goes into the decoder, which must predict `targets_N` where `real_BQ` is true.
 
-    `hidden_N`: the piece does not occur in the noised text of its row.
+    `hidden_N` is true if the noised text of the row lacks the piece.
     """
 
     source_BP: Tensor
@@ -73,9 +73,9 @@ class Batching:
 
 
 def epoch_plan(passages: Passages, how: Batching, *, seed: int) -> list[NDArray[np.int64]]:
-    """The passages of each batch of an epoch, like lengths together, batches in random order.
+    """The passages of each batch of an epoch, similar lengths together, batches in random order.
 
-    Raises DataError where there is no passage.
+    Raises DataError if there is no passage.
     """
     if not len(passages):
         raise DataError("there is no text to learn from")

@@ -83,7 +83,7 @@ class TagSet:
         return [single] if length == 1 else [begin, *[inside] * (length - 2), end]
 
     def continuation(self, type: str) -> int | None:
-        """The tag that would make an entity longer, where the scheme does not mark its end."""
+        """The tag that would continue an entity, if the scheme does not mark ends."""
         return self._first_tag[type] + 1 if self.scheme == "iob2" else None
 
     def encode(self, length: int, spans: Sequence[Span]) -> Ints:
@@ -185,11 +185,11 @@ def encode(
 ) -> Encoded:
     """The examples as numbers; every token once, every distinct word's characters once.
 
-    An example of more than `max_tokens` tokens is cut into windows that overlap by a quarter, so
-    that memory is bounded; of a word of more than `max_characters` characters, the first and the
-    last half of that many are kept. `characters=None` leaves all characters out.
+    An example of more than `max_tokens` tokens is cut into windows that overlap by a quarter, which
+    bounds memory; a word of more than `max_characters` characters keeps its first and last ones,
+    half of that number each. `characters=None` leaves all characters out.
 
-    Raises `DataError` where an entity's type is not in `tags`.
+    Raises `DataError` if an entity's type is not in `tags`.
     """
     if max_tokens < 8:
         raise DataError("windows are too short", expected="max_tokens >= 8", got=str(max_tokens))
@@ -235,11 +235,11 @@ def with_context(
 ) -> Encoded:
     """The same with contextual features; those of example `e` begin at row `starts_E[e]`.
 
-    Raises `DataError` where a window's tokens would lie outside.
+    Raises `DataError` if a window's tokens would lie outside.
     """
     places = [(starts_E[window.example] + window.start, window) for window in encoded.windows]
     if any(place + window.end - window.start > len(states_TX) for place, window in places):
-        raise DataError("the contextual features are not those of these sentences")
+        raise DataError("the contextual features do not belong to these sentences")
     from_S = np.array([place for place, _ in places], np.int64)
     return replace(encoded, context_TX=states_TX, context_from_S=from_S)
 
@@ -263,7 +263,7 @@ def _windows(example: int, length: int, max_tokens: int) -> Iterator[Window]:
 
 
 def _window_tags(example: Example, window: Window, tags: TagSet) -> Ints:
-    """Tags of a window; of an entity that crosses its border, the part inside is an entity."""
+    """Tags of a window; if an entity crosses its border, the part inside is an entity."""
     inside = [
         (max(start, window.start) - window.start, min(end, window.end) - window.start, name)
         for start, end, name in example.spans

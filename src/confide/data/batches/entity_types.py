@@ -1,7 +1,7 @@
-"""What the entity types of one model or file are called by a relation model.
+"""What a relation model calls the entity types of another model or file.
 
-An entity recogniser and a relation extractor are trained by themselves, and may call one type by
-two names: "Chemical" here, "CHEMICAL" there.
+An entity recogniser and a relation extractor are trained separately, and may have two names for one
+type: "Chemical" here, "CHEMICAL" there.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def as_known(
     pairs: Set[Types] | None = None,
     given: Mapping[str, str],
 ) -> dict[str, str]:
-    """The name that a relation model has for each found type; "" where it knows no such type.
+    """The relation model's name for each found type; "" if it knows no such type.
 
-    `given` decides; else the name that is the same, or the only one that is the same but for case.
+    `given` decides, otherwise the same name, or the only name that differs in case alone.
 
     Args:
-        found: names of types in text, or of those that a recogniser finds.
-        known: names of types that the relation model knows.
+        found: the types in the text, or those that a recogniser finds.
+        known: the types that the relation model knows.
         pairs: the (head type, tail type) that it looks at; None: any of the known.
-        given: what some of the found are called there; "" leaves a type out.
+        given: the model's names for some of the found types; "" leaves a type out.
 
     Raises:
-        SettingsError: `given` names a type that is not found, or gives it a name that is not known.
-        DataError: no relation can be found between any of these types.
+        SettingsError: `given` names a type that is not found, or uses a name that is not known.
+        DataError: no relation is possible between any of these types.
 
     >>> as_known(["Chemical", "Protein", "Age"], ["CHEMICAL", "GENE"], given={"Protein": "GENE"})
     {'Age': '', 'Chemical': 'CHEMICAL', 'Protein': 'GENE'}
@@ -58,13 +58,13 @@ def _check(given: Mapping[str, str], found: Collection[str], known: Collection[s
     for name, other in given.items():
         if name not in found:
             raise SettingsError(
-                f"no entity is of the type {name!r}, so it cannot be called {other!r}",
+                f"no entity has the type {name!r}, so it cannot be renamed to {other!r}",
                 expected=", ".join(found),
                 fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
             )
         if other and other not in known:
             raise SettingsError(
-                f"the relation model knows no type {other!r}",
+                f"the relation model does not know the type {other!r}",
                 expected=", ".join(sorted(known)),
                 got=f"{name}={other}",
                 fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
@@ -72,7 +72,7 @@ def _check(given: Mapping[str, str], found: Collection[str], known: Collection[s
 
 
 def alike(name: str, known: Collection[str]) -> str:
-    """The known type of that name, or of the same name but for case; "" where there is none."""
+    """The known type of that name, or of a name that differs in case alone; "" if there is none."""
     if name in known:
         return name
     same = [other for other in known if other.casefold() == name.casefold()]

@@ -30,7 +30,7 @@ class Example:
 def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Problem]]:
     """Every sentence that has a token, in order, and all annotations that a flat tagger leaves out.
 
-    Documents that nobody has segmented are segmented by rule first.
+    Documents without sentences are first segmented by rule.
     """
     examples: list[Example] = []
     problems: list[Problem] = []

@@ -1,13 +1,13 @@
-"""Noise that a denoising model takes away again: text infilling and sentence permutation.
+"""Noise for a denoising model to remove: text infilling and sentence permutation.
 
 Lewis et al. 2020, "BART", section 2.2. Text infilling: spans of words, their lengths drawn from a
-Poisson distribution, are each replaced by one [MASK]; a span of length 0 is a [MASK] put in.
-Sentence permutation: the sentences of a text in any order.
+Poisson distribution, are each replaced by one [MASK]; a span of length 0 inserts a [MASK].
+Sentence permutation: the sentences of a text in random order.
 
-What the paper leaves open: 30 % of the *words* are masked, whole words, in expectation exactly
-(the count of a short text is rounded up or down at random). Spans, and the words that stay, are
-arranged in any order alike, so two spans may touch. A [MASK] is put in only where the noised text
-stays within `longest`.
+What the paper leaves open: 30 % of the *words* are masked, as whole words and exactly in
+expectation (the count in a short text is rounded up or down at random). Spans and remaining words
+are arranged uniformly at random, so two spans may touch. A [MASK] is inserted only if the noised
+text stays within `longest`.
 
 Shapes: P pieces of a text.
 """
@@ -26,9 +26,9 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Noise:
-    """How much noise: the share of words that is masked, mean words of a span, and sentences.
+    """How much noise: the share of words to mask, and the mean length of a span in words.
 
-    `permuted` is the share of texts whose sentences come in another order.
+    `permuted` is the share of texts whose sentences are shuffled.
     """
 
     masked: float = 0.3
@@ -37,7 +37,7 @@ class Noise:
 
 
 class Passage(NamedTuple):
-    """Some text as pieces: their numbers, and which of them begin a word or a sentence."""
+    """Text as pieces: their numbers, and which of them begin a word or a sentence."""
 
     ids_P: Ints
     words_P: Flags
@@ -54,7 +54,7 @@ def noised(
 
 
 def permuted(passage: Passage, rng: np.random.Generator) -> Passage:
-    """The same sentences in another order, any alike."""
+    """The same sentences in a random order, all equally likely."""
     starts = np.flatnonzero(passage.sentences_P)
     if len(starts) < 2:
         return passage
@@ -91,7 +91,7 @@ def infilled(
 
 
 def _span_lengths(words: int, noise: Noise, rng: np.random.Generator) -> tuple[list[int], int]:
-    """Lengths of spans that cover the share of the words, and how many of length 0 came along."""
+    """Lengths of spans that cover the share of words, and how many of length 0 were drawn."""
     exact = noise.masked * words
     budget = int(exact) + int(rng.random() < exact - int(exact))
     spans: list[int] = []

@@ -1,9 +1,9 @@
 """From documents to the passages that a denoising model learns from, as pieces of words.
 
-A passage is whole sentences of one document, one after the other, as many as `longest` pieces hold;
-a longer sentence is cut between words. A sentence is read once: one of the same letters and digits
-is left out where it comes again, and where it stands in text that shall stay unseen (test files).
-Whole documents are held out, drawn by a seed.
+A passage is a run of whole sentences of one document, as many as fit into `longest` pieces; a
+longer sentence is cut between words. A sentence is read once: repeats with the same letters and
+digits are left out, and so are sentences of text that must stay unseen (test files). Whole
+documents are held out, drawn by a seed.
 
 Shapes: N pieces of all passages, S passages, V pieces of the vocabulary, P pieces of one passage.
 """
@@ -27,7 +27,7 @@ Tokenise = Callable[[Sequence[str]], list[list[int]]]
 """The numbers of each text's pieces, without special ones."""
 
 LEAST = 8
-"""Pieces of a passage; there is little to learn from one of fewer."""
+"""The fewest pieces of a passage; there is little to learn from a shorter one."""
 
 _SIGNS = re.compile(r"[\W_]+")
 
@@ -62,7 +62,7 @@ class Passages:
 class Cutter:
     """Cuts documents into passages, and remembers which sentences it has seen.
 
-    `continues_V` says of each piece of the vocabulary whether it goes on with a word ("##ache").
+    `continues_V` says for each piece of the vocabulary whether it continues a word ("##ache").
     `longest` counts pieces without special ones.
     """
 
@@ -72,13 +72,13 @@ class Cutter:
         self.repeated = 0
 
     def leave_out(self, documents: Sequence[Document]) -> None:
-        """Sentences of these documents will not be read."""
+        """Leave the sentences of these documents out from now on."""
         for document in documents:
             for sentence in _sentences(document):
                 self._seen.add(_key(sentence))
 
     def cut(self, documents: Sequence[Document]) -> list[Passage]:
-        """The passages of documents, of what has not been read before."""
+        """The passages of documents, without sentences that were read before."""
         fresh = [[s for s in _sentences(document) if self._unseen(s)] for document in documents]
         pieces = iter(self._tokenise([sentence for own in fresh for sentence in own]))
         found: list[Passage] = []
@@ -137,7 +137,7 @@ def held_out(
 ) -> tuple[list[Document], list[Document]]:
     """(documents to learn from, documents to measure on): about `share` of them, at least one.
 
-    Raises DataError where there are not two documents.
+    Raises DataError if there are fewer than two documents.
     """
     if len(documents) < 2:
         raise DataError(

@@ -1,9 +1,9 @@
 """Entities as what a pointing decoder writes: start, end, type of each, then stop.
 
 Symbols are numbered: the types first, then stop, then the words of a window from left to right. An
-entity's end is its last word. Entities are written by their start (Wang et al., Findings of ACL
-2023, Eq. 2). The text itself is that of `data.token_pieces`: windows of long sentences, the place
-of each word's first piece, the unknown piece for a word without one.
+entity's end is its last word. Entities are written in the order of their start (Wang et al.,
+Findings of ACL 2023, Eq. 2). The text itself comes from `data.token_pieces`: windows of long
+sentences, the place of each word's first piece, the unknown piece for a word without one.
 
 Annotation comes later and never changes a piece.
 
@@ -33,10 +33,10 @@ NOTHING = -1
 
 @dataclass(frozen=True, eq=False)
 class Pointers:
-    """What is to be written of each window: `symbols_N[from_S1[s]:from_S1[s + 1]]`, stop included.
+    """What to write for each window: `symbols_N[from_S1[s]:from_S1[s + 1]]`, stop included.
 
     `source_N` is false at the symbols of entities that another model found. `left_out` counts
-    entities for which a decoder has no place.
+    entities that a decoder has no room for.
     """
 
     symbols_N: Ints
@@ -50,7 +50,7 @@ class Pointers:
 
 @dataclass(frozen=True, eq=False)
 class PointerBatch:
-    """What a pointing decoder reads and writes; `mask_BP` is None where nothing is padded.
+    """What a pointing decoder reads and writes; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. `symbols_BT` is
     `NOTHING` in its padding, and empty without annotation. `states_BPD` are the encoder's, where
@@ -83,18 +83,17 @@ def pointers(
     source: Set[str],
     most: int,
 ) -> Pointers:
-    """What is to be written of each window, with these spans of each example.
+    """What to write for each window, with these spans of each example.
 
-    `spans`: those of each example, in its tokens, none overlapping another, in any order. `source`:
-    the types that the site annotated itself; stop counts as source. Of an entity that crosses a
-    window's border, the part inside is an entity. `most`: symbols that a decoder can write; a
-    window's last entities are left out, and counted, where it cannot write them all.
-    Raises DataError where a type is not in `types`, a span outside of its example, or where there
-    are spans of more or fewer examples.
+    `spans` has the spans of each example, in tokens, without overlap, in any order. `source` are
+    the types that the site annotated itself; stop counts as source. If an entity crosses a window's
+    border, the part inside is an entity. `most` is how many symbols a decoder can write; a window's
+    last entities are left out and counted if it cannot write them all. Raises DataError if a type
+    is not in `types`, a span lies outside its example, or the number of examples differs.
     """
     if len(spans) != text.examples:
         raise DataError(
-            "the spans are not those of these sentences",
+            "the spans do not belong to these sentences",
             expected=f"{text.examples} lists of spans",
             got=str(len(spans)),
         )
@@ -133,7 +132,7 @@ def _check(text: TokenText, spans: Sequence[Sequence[Span]], types: Sequence[str
         for start, end, name in found:
             if not 0 <= start < end <= words:
                 raise DataError(
-                    "a span lies outside of its sentence",
+                    "a span lies outside its sentence",
                     expected=f"tokens 0 to {words}",
                     got=f"{start} to {end}",
                 )
@@ -149,10 +148,10 @@ def _check(text: TokenText, spans: Sequence[Sequence[Span]], types: Sequence[str
 def spelled(
     symbols: Sequence[int], log_probs: Sequence[float], *, types: Sequence[str]
 ) -> tuple[list[tuple[Span, float]], int]:
-    """The spans that a row of symbols says, with the probability of their three symbols, by start.
+    """The spans that a row of symbols states, by start, with the probability of their symbols.
 
-    Also how many irregular pieces were dropped: a type that does not come after exactly two words,
-    an end before its start, words without a type, an entity that overlaps one before it.
+    Also how many irregular pieces were dropped: a type that does not follow exactly two words, an
+    end before its start, words without a type, an entity that overlaps an earlier one.
     """
     found: list[tuple[Span, float]] = []
     irregular, stop = 0, len(types)

@@ -2,14 +2,13 @@
 
     … was caused by <e1> drug </e1> in most <e2> disease </e2> patients …
 
-The two entities are wrapped in pieces of their own, which have rows behind those of the encoder's
-vocabulary, and by default replaced by the names of their types ("blinded"), so that the model reads
-what is said of a pair and does not learn pairs by heart (Sui et al. 2020, FedED, 4.1). The text is
-cut at the borders of entities before it is cut into pieces, so no piece is of an entity and of what
-is beside it.
+The two entities are wrapped in pieces of their own, whose rows follow those of the encoder's
+vocabulary. By default they are replaced by the names of their types ("blinded"), so that the model
+reads what is said about a pair instead of memorising pairs (Sui et al. 2020, FedED, 4.1). The text
+is split at the borders of entities before it is split into pieces, so that no piece spans a border.
 
 A text of more pieces than `longest` is cut to those around the entities, and never through one; if
-the entities are too far apart for one window, the middle between them goes. Only an entity that is
+the entities are too far apart for one window, the middle between them is dropped. Only an entity
 longer than half a window is cut itself, and counted (`EncodedRelations.trimmed`).
 
 Shapes: N pieces of all examples, S examples, P pieces of a batch's longest, B examples of a batch.
@@ -37,16 +36,16 @@ Tokenise = Callable[[Sequence[str]], list[list[int]]]
 
 _CHUNK = 1024  # examples that are cut into pieces at once
 LEAST = 16
-"""A window of fewer pieces cannot hold two entities and anything said of them."""
+"""A window of fewer pieces cannot hold two entities and anything about them."""
 
 
 @dataclass(frozen=True)
 class Marking:
     """How examples are marked, and how many pieces one may have, special ones included.
 
-    `types`: the entity types that have marks of their own (Zhou & Chen 2022, "typed entity
-    marker"); none: all entities have the same. `first` is the number of the first mark, `before`
-    and `after` are the special pieces around a text, `padding` fills a batch.
+    `types` are the entity types that have marks of their own (Zhou & Chen 2022, "typed entity
+    marker"); if empty, all entities have the same marks. `first` is the number of the first mark,
+    `before` and `after` are the special pieces around a text, `padding` fills a batch.
     """
 
     first: int
@@ -66,7 +65,7 @@ class Marking:
         """The pieces before and after an entity. Raises DataError for a type without a mark."""
         if self.types and type not in self.types:
             raise DataError(
-                "an entity has a type that the relation model has no mark for",
+                "the relation model has no mark for the type of an entity",
                 expected=", ".join(self.types),
                 got=type,
                 fix="map the type to one of these, or train with typed = false",
@@ -118,7 +117,7 @@ class EncodedRelations:
 
 @dataclass(frozen=True, eq=False)
 class RelationBatch:
-    """What a relation classifier reads; `mask_BP` is None where nothing is padded.
+    """What a relation classifier reads; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the `EncodedRelations`.
     """
@@ -147,9 +146,9 @@ def encode_relations(
     marking: Marking,
     tokenise: Tokenise,
 ) -> EncodedRelations:
-    """Every example as pieces; its relation as its place in `relations`.
+    """Every example as pieces, and its relation as its place in `relations`.
 
-    Raises DataError where an example has another relation, or its window is too small.
+    Raises DataError if an example has another relation or the window is too small.
     """
     if marking.longest - len(marking.before) - len(marking.after) < LEAST:
         raise DataError(
@@ -342,7 +341,7 @@ def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[
 
 
 def _ends(one: tuple[int, int], most: int) -> list[int]:
-    """The places of a range, or so many of them from both ends."""
+    """The places of a range, or a number of them from both ends."""
     start, end = one
     if end - start <= most:
         return list(range(start, end))

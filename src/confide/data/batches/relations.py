@@ -1,8 +1,8 @@
 """From documents to relation examples: pairs of entities, the text around them, what holds.
 
-Which pairs are looked at is a rule (`Rules`). What is between a pair is its relation, or
-`NO_RELATION`. A gold relation that no pair covers cannot be found by any model that reads these
-examples: it is named, and counted in `Candidates.missed`, so that it is scored as missed.
+Rules decide which pairs are looked at (`Rules`). A pair has its relation or `NO_RELATION`. No model
+that reads these examples can find a gold relation that no pair covers: it is reported, and counted
+in `Candidates.missed`, so that it is scored as missed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Pair = tuple[str, str]
 class RelationExample:
     """A pair of entities as a relation extractor sees it.
 
-    `text` is the sentence, or the window of sentences, that holds both. `head` and `tail` are their
-    fragments, as characters of `text`. `relation` is `NO_RELATION` where nothing is said to hold.
-    `document` is the position among the documents given, `pair` the ids of head and tail there.
+    `text` is the sentence, or the window of sentences, with both entities. `head` and `tail` are
+    their fragments, as characters of `text`. `relation` is `NO_RELATION` if nothing is said to
+    hold. `document` is the position among the documents given, `pair` the ids of head and tail.
     """
 
     id: str
@@ -58,13 +58,14 @@ class Rules:
     """Which pairs of entities are looked at.
 
     Attributes:
-        types: the (head type, tail type) that are; None: any. `type_pairs` gives those of the
-            relations that one trains on.
+        types: the (head type, tail type) to look at; None: any. `type_pairs` gives those of the
+            relations in training text.
         direction: "directed": each order of two entities is a pair of its own. "undirected": the
-            two are one pair, in the order that `types` allow, else in that of the text, and a
+            two are one pair, in the order that `types` allow or else in that of the text, and a
             relation between them holds whichever way it was annotated.
-        max_sentences: ends of sentences that may lie between the two; 0: one sentence; None: any.
-        max_tokens: tokens that may lie between the two; None: any.
+        max_sentences: how many ends of sentences may lie between the two; 0: one sentence; None:
+            any number.
+        max_tokens: how many tokens may lie between the two; None: any number.
     """
 
     types: frozenset[Types] | None = None
@@ -77,8 +78,8 @@ class Rules:
 class Candidates:
     """Examples, in the order of the documents, and what they leave out.
 
-    `missed` counts, by relation, the gold relations that no example covers (also of several
-    relations of one pair all but the first); `problems` name each of them.
+    `missed` counts, by relation, the gold relations that no example covers (if a pair has several
+    relations, all but the first); `problems` names each of them.
     """
 
     examples: list[RelationExample]
@@ -95,10 +96,10 @@ def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Can
     """Every pair of entities that the rules allow, as an example.
 
     A document that states its pairs (`confide.text.pairs`) gives these, in their order and
-    direction, whatever the rules say of types and distance. Text without sentences is segmented.
+    direction, whatever the rules say about types and distance. Text without sentences is segmented.
 
-    A relation between concepts is one between mentions: every pair of mentions that carry the two
-    concepts has it, and it is missed where no such pair is looked at.
+    A relation between concepts becomes one between mentions: every pair of mentions that carry the
+    two concepts has it, and it counts as missed if no such pair is looked at.
     """
     rules = rules or Rules()
     found = Candidates([])
@@ -115,7 +116,7 @@ def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Can
 
 
 def type_pairs(documents: Iterable[Document]) -> frozenset[Types]:
-    """The (head type, tail type) of all relations; of concepts, those of all their mentions."""
+    """The (head type, tail type) of all relations; for concepts, those of all their mentions."""
     pairs: set[Types] = set()
     for document in documents:
         kinds = {entity.id: entity.type for entity in document.entities}
@@ -184,7 +185,7 @@ class _Pairs:
                     yield from self._orders(one.entity, other.entity)
 
     def unknown(self) -> Iterator[Problem]:
-        """The pairs that the document states and that are no two of its entities."""
+        """Problems for pairs that the document states but that are not two of its entities."""
         for head, tail in self.stated or ():
             if (head, tail) not in self.known:
                 what = f"the pair {head} {tail} is not of two entities of the document"
@@ -200,7 +201,7 @@ class _Pairs:
         return orders if self.rules.direction == "directed" else orders[:1]
 
     def near(self, one: _Place, other: _Place) -> bool:
-        """Whether no more sentences and tokens are between the two than the rules allow."""
+        """Whether the two are close enough for the rules, in sentences and tokens."""
         if self._beyond(one, other) or self._beyond(other, one):
             return False
         return self.rules.max_tokens is None or self._between(one, other) <= self.rules.max_tokens
@@ -296,7 +297,7 @@ class _Pairs:
 def with_labels(
     examples: Iterable[RelationExample], known: Container[str]
 ) -> list[RelationExample]:
-    """The examples, `NO_RELATION` in place of a relation that is not among the known."""
+    """The examples, with `NO_RELATION` in place of any unknown relation."""
     return [
         one if one.relation in known else replace(one, relation=NO_RELATION) for one in examples
     ]
@@ -309,8 +310,9 @@ def with_relations(
 ) -> list[Document]:
     """The documents with the likeliest relation of each example's pair instead of their own.
 
-    `examples` are those that `candidates` makes of the documents, `probabilities` what a model says
-    of each relation; that of the likeliest is the confidence. Of several the first counts.
+    `examples` are those that `candidates` makes from the documents, `probabilities` a model's
+    probability of each relation. The likeliest (the first of equals) counts, and its probability
+    becomes the confidence.
     """
     found: dict[int, list[Relation]] = {}
     for example, likely in zip(examples, probabilities, strict=True):
@@ -323,9 +325,9 @@ def with_relations(
 
 
 def predicted_labels(found: Candidates, documents: Sequence[Document]) -> list[str]:
-    """For each example, the relation that predicted documents have between its pair.
+    """The relation that predicted documents have for each example's pair.
 
-    `documents` are in the order of those that the examples were made of.
+    `documents` are in the order of those that the examples were made from.
     """
     labels = {
         (number, relation.head, relation.tail): relation.type

@@ -1,9 +1,8 @@
-"""From relation examples to the numbers of a piecewise CNN: words, and where the two entities are.
+"""From relation examples to the numbers of a piecewise CNN: words, and the places of two entities.
 
-Nothing is padded: the words of all sentences lie one after the other. A sentence of more words than
-`longest` is cut to those around its entities, as `relation_pieces` beside it cuts one: never
-through an entity, unless it is longer than half a window; the middle goes where two are too far
-apart.
+Nothing is padded: the words of all sentences follow one another. A sentence of more words than
+`longest` is cut to those around its entities, as in `relation_pieces`: never through an entity,
+unless it is longer than half a window; if the two are too far apart, the middle is dropped.
 
 Shapes: N words of all sentences (of a batch: of the batch's), S sentences, B sentences of a batch,
 U distinct words of a batch.
@@ -32,7 +31,7 @@ Ints = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 LEAST = 8
-"""A window of fewer words cannot hold two entities and anything said of them."""
+"""A window of fewer words cannot hold two entities and anything about them."""
 PIECES = 3
 
 
@@ -109,9 +108,9 @@ def encode_sentences(
     longest: int = 120,
     farthest: int = 60,
 ) -> EncodedSentences:
-    """Every example as words; its relation as its place in `relations`.
+    """Every example as words, and its relation as its place in `relations`.
 
-    Raises DataError where an example has another relation, or the window is too small.
+    Raises DataError if an example has another relation or the window is too small.
     """
     if longest < LEAST:
         raise DataError(
@@ -193,7 +192,7 @@ def _offsets(lengths: Rows) -> Rows:
 
 
 def _places(from_B: Rows, lengths_B: Rows) -> Rows:
-    """Where the words of these sentences lie, one sentence after the other."""
+    """The places of the words of these sentences, one sentence after the other."""
     ends_B = np.cumsum(lengths_B)
     total = int(ends_B[-1]) if len(ends_B) else 0
     places: Rows = np.arange(total) + np.repeat(from_B - (ends_B - lengths_B), lengths_B)

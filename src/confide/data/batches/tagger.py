@@ -61,8 +61,8 @@ def train_batches(
 
     Sentences are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
     batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
-    that very long sentences cannot exhaust memory. `word_dropout` is the share of tokens that are
-    read as `UNK`, which is how the unknown word is learnt; their characters stay.
+    that very long sentences cannot exhaust memory. `word_dropout` is the share of tokens to read as
+    `UNK`, which is how the unknown word is learnt; their characters stay.
     """
     random = np.random.default_rng(seed)
     for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
@@ -100,8 +100,8 @@ def drawn_batch(
 def drawn_rows(lengths_S: Rows, size: int, *, random: np.random.Generator) -> Rows:
     """`size` rows (all, if there are fewer), drawn so that each has the same chance.
 
-    They are neighbours in an order by length, ties broken by chance, which has no ends: the longest
-    are followed by the shortest. So they are of similar length but for one draw in many.
+    They are neighbours in a ring sorted by length, with ties broken at random: the longest are
+    followed by the shortest. So their lengths are similar in all but a few draws.
     """
     order = np.lexsort((random.random(len(lengths_S)), lengths_S))
     places = np.arange(min(size, len(order))) + random.integers(len(order))
@@ -176,7 +176,7 @@ def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
 
 
 def _places(from_B: Rows, lengths_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """Where each cell of a padded batch lies in the flat array, and which cells are real."""
+    """The place of each cell of a padded batch in the flat array, and which cells are real."""
     steps_L = np.arange(lengths_B.max(initial=0))
     mask_BL = steps_L < lengths_B[:, None]
     return np.where(mask_BL, from_B[:, None] + steps_L, 0), mask_BL

@@ -3,7 +3,7 @@
 A sentence of more pieces than the encoder reads at once is cut between words into windows that
 overlap by about a quarter; an entity belongs to the window that owns its first token, as in
 `data.encoding`. A word without a piece (a control character, an unusual space) is read as the
-unknown piece. Of a word of more than a quarter of a window, the first so many pieces are read.
+unknown piece. A word longer than a quarter of a window is cut to that many pieces.
 
 Annotation comes later (`data.annotation`) and never changes a piece.
 
@@ -31,14 +31,14 @@ Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]
 """Sentences to the numbers of each word's pieces, without special ones."""
 
 LEAST = 8
-"""Pieces between the special ones; in a smaller window there is no context."""
+"""The fewest pieces between the special ones; a smaller window leaves no context."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """How an encoder reads: special pieces around a text, those of padding and of the unknown.
+    """How an encoder reads: the special pieces around a text, and those for padding and unknowns.
 
-    `longest`: pieces that are read at once, the special ones included.
+    `longest` is how many pieces it reads at once, special ones included.
     """
 
     before: tuple[int, ...]
@@ -49,7 +49,7 @@ class Pieces:
 
     @property
     def room(self) -> int:
-        """Pieces between the special ones. Raises DataError where there are too few."""
+        """How many pieces fit between the special ones. Raises DataError if too few."""
         room = self.longest - len(self.before) - len(self.after)
         if room < LEAST:
             raise DataError(
@@ -104,7 +104,7 @@ class EncodedTokens:
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """What a token classifier reads; `mask_BP` is None where nothing is padded.
+    """What a token classifier reads; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. Without annotation all
     tags are 0.
@@ -236,7 +236,7 @@ def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window
 
 
 def _places(from_S1: NDArray[np.int64], rows_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """Where each cell of a padded batch lies in the flat array, and which cells are real."""
+    """The place of each cell of a padded batch in the flat array, and which cells are real."""
     lengths_B = (from_S1[1:] - from_S1[:-1])[rows_B]
     steps = np.arange(lengths_B.max(initial=0))
     inside = steps < lengths_B[:, None]

@@ -1,7 +1,7 @@
 """Word vectors from a word2vec or GloVe text file, keeping only words that a vocabulary knows.
 
-Each site reads the file for itself; with a keyed vocabulary the words are looked up by digest, so
-that the rows land at the ids that all sites share. The file is streamed, twice: memory is what is
+Each site reads the file by itself; with a keyed vocabulary, words are looked up by digest, so that
+the rows get the ids that all sites share. The file is streamed twice, so memory holds only what is
 kept.
 
 Shapes: K words kept, D numbers of a vector.
@@ -61,9 +61,9 @@ def read_vectors(path: Path | str, words: Vocabulary, *, how: How = "none") -> V
     """The vectors of all words that `words` knows once they are normalised as `how` says.
 
     Reads word2vec's and GloVe's text form, with or without a "rows dims" line. A file that is not
-    UTF-8 is read as Windows-1252. Raises `MissingDataError` where there is no file, `FormatError`
-    where it is a folder, a named pipe or a device, where a line is longer than `LONGEST_LINE`, and
-    where none is a word and its numbers; `DataError` where the system does not let us read it.
+    UTF-8 is read as Windows-1252. Raises `MissingDataError` if there is no file; `FormatError` if
+    it is a folder, a named pipe or a device, a line is longer than `LONGEST_LINE`, or no line is a
+    word and its numbers; `DataError` if the system refuses to read it.
     """
     path = Path(path)
     digest, encoding = _survey(path)

@@ -54,7 +54,7 @@ def digest(key: bytes, kind: str, text: str) -> bytes:
 
 
 class Vocabulary(Protocol):
-    """Numbers texts: `PAD` is never given, `UNK` stands for all that is not known."""
+    """Numbers texts: `PAD` is never assigned, `UNK` stands for everything unknown."""
 
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """One id per text."""
@@ -89,7 +89,7 @@ class ClearVocabulary:
 class KeyedVocabulary:
     """A vocabulary of digests: row `i` of `digests_V16` (uint8) has id `i + 2`.
 
-    Only who holds the key can look a text up. The key is not shown by `repr`.
+    Only someone with the key can look a text up. `repr` does not show the key.
     """
 
     digests_V16: NDArray[np.uint8]

@@ -1,7 +1,7 @@
-"""Published corpora: what they are, what they are licensed as, and where they lie on this machine.
+"""Published corpora: what they are, their licences, and where they are on this machine.
 
-Nothing is downloaded. Corpora lie under one folder that the environment variable `CONFIDE_DATA`
-names, each in its own folder under the name that `CORPORA` gives it, in the files that it lists.
+Nothing is downloaded. The environment variable `CONFIDE_DATA` names one folder with a sub-folder
+for each corpus, which has the name and the files that `CORPORA` lists.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from confide.errors import MissingDataError, SettingsError
 from confide.text.archives import exists
+from confide.userfiles import Tree
 
 VARIABLE = "CONFIDE_DATA"
 
@@ -55,7 +56,7 @@ def _shipped() -> Mapping[str, Corpus]:
     return MappingProxyType({name: _corpus(name, entry) for name, entry in table.items()})
 
 
-def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
+def _corpus(name: str, entry: Tree) -> Corpus:
     parts = {
         split: (paths,) if isinstance(paths, str) else tuple(paths)
         for split, paths in entry.pop("files").items()

@@ -1,4 +1,4 @@
-"""What `confide data split` does: a corpus on disk becomes one file or folder per site."""
+"""Deal a corpus on disk to sites, one file or folder each: `confide data split`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confide.data.corpus.corpora import locate
 from confide.data.corpus.facts import count_relations
@@ -16,6 +15,7 @@ from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Problem
 from confide.text.formats import Reading, format_named, read, write
 from confide.text.pairs import stated_pairs
+from confide.userfiles import Tree
 
 SCHEMA = 1
 DESCRIPTION = "split.json"
@@ -23,7 +23,7 @@ DESCRIPTION = "split.json"
 
 @dataclass(frozen=True, slots=True)
 class SiteShare:
-    """What one site got. `groups` are its files or domains where it was dealt by these."""
+    """What one site got. `groups` are its files or domains, if these were dealt."""
 
     path: str
     documents: int
@@ -35,9 +35,9 @@ class SiteShare:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """How a corpus was dealt; the same stands in `split.json` beside the sites' files.
+    """How a corpus was dealt, as in the `split.json` beside the sites' files.
 
-    `classes` is what dirichlet skewed: relations where most documents state their pairs, else
+    `classes` is what dirichlet skewed: relations if most documents state their pairs, otherwise
     entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
     """
 
@@ -50,7 +50,7 @@ class SplitReport:
     problems: dict[str, int]
     classes: Classes | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Tree:
         """The report as plain values."""
         return {"schema": SCHEMA, **asdict(self)}
 
@@ -68,11 +68,11 @@ def split(
 ) -> SplitReport:
     """Read files, deal their documents to sites (see `partitions`), write one file or folder each.
 
-    `format` is the files' (found out where None), `to` the format to write (the same where None).
+    `format` is the format of the files (None: detect it), `to` the one to write (None: the same).
 
     Raises:
-        DataError: as `partition` does; no document; or a site's file is there already.
-        SettingsError: the files have several formats, and `to` does not say which one to write.
+        DataError: as `partition` does; or there is no document, or a site's file already exists.
+        SettingsError: the files have several formats and `to` does not choose one.
     """
     readings = read_all(paths, format=format)
     documents = [document for reading in readings.values() for document in reading.documents]
@@ -110,7 +110,7 @@ def read_all(
 ) -> dict[str, Reading]:
     """Read each path (`$CONFIDE_DATA` is expanded); by path, as it was given.
 
-    Raises DataError where there is no path or no document, and what the readers raise.
+    Raises DataError if there is no path or no document, and what the readers raise.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     readings = {str(path): read(locate(path), format, scheme=scheme) for path in given}

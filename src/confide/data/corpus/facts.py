@@ -1,11 +1,10 @@
-"""What is told of text without showing any: counts of its parts, and a fingerprint of it all."""
+"""What may be told about text without showing any: counts of its parts, and a fingerprint."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from confide.data.batches.bags import Same
 from confide.data.batches.examples import examples_from
@@ -13,6 +12,7 @@ from confide.data.corpus.pairing import pairs_of
 from confide.text.document import Document, Problem
 from confide.text.pairs import NO_RELATION, stated_pairs
 from confide.text.segment import segmented
+from confide.userfiles import Tree
 
 TRAIN = "train"
 
@@ -23,16 +23,16 @@ def part_facts(
     *,
     relations: bool,
     bags: Same | None = None,
-) -> dict[str, Any]:
+) -> Tree:
     """Sentences of each part, entities of the training text by type, and problems by kind.
 
-    With `relations`, the training text's relations by type as well; without, the problems of making
-    a tagger's examples of the training text count, too. With `bags`, what makes two mentions one
-    entity, also how many pairs of entities each part has (several in one document count as one).
+    With `relations`, also the training text's relations by type; without, also the problems of
+    making a tagger's examples from the training text. With `bags` (what makes two mentions one
+    entity), also how many pairs of entities each part has (several in one document count as one).
     """
     train = parts[TRAIN]
     types = Counter(entity.type for document in train for entity in document.entities)
-    facts: dict[str, Any] = {part: _sentences(documents) for part, documents in parts.items()}
+    facts: Tree = {part: _sentences(documents) for part, documents in parts.items()}
     facts["entities"] = dict(sorted(types.items()))
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
@@ -60,7 +60,7 @@ def kinds_of(problems: Iterable[Problem]) -> dict[str, int]:
 
 
 def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relations: bool) -> str:
-    """A digest of text and entities, and of `relations`; and of whose each is, and which part."""
+    """A digest of all text and entities (and `relations`), with their sites and parts."""
     digest = hashlib.sha256()
     for name, part, documents in texts:
         digest.update(f"\0{name}\0{part}".encode())
@@ -74,7 +74,7 @@ def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relatio
 
 
 def _related(document: Document) -> bytes:
-    """What a document says of relations, for a digest."""
+    """What a document says about relations, for a digest."""
     mentions = [(entity.id, entity.concepts) for entity in document.entities]
     links = [(one.level, one.type, one.head, one.tail) for one in document.relations]
     said = repr((mentions, links, stated_pairs(document)))

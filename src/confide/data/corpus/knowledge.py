@@ -1,4 +1,4 @@
-"""A knowledge base: triples of head, relation and tail, as a table cut by tabs.
+"""A knowledge base: triples of head, relation and tail, as a table with tabs.
 
 Rows are ``head relation tail``, or ``head relation tail head-type tail-type``; the line ``head
 relation tail ...`` at the top is a header. A million rows are numbers in arrays, each name once.
@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,11 @@ from confide.text.formats.biobert import is_negative
 from confide.text.unpacking import GZIP, Meter, Metered
 from confide.userfiles import opened
 
+T = TypeVar("T")
+
 By = Literal["concept", "letters"]
 Triple = tuple[str, str, str]
-_Row = tuple[Any, ...]
+_Row = tuple[int, str, str, str, str, str]
 """The line, head, relation, tail, and the types of head and tail."""
 _ANY = ("", "")
 _HEADER = ["head", "relation", "tail"]
@@ -46,7 +48,7 @@ _LEFT_OUT = {
 
 
 def letters(name: str) -> str:
-    """What two names have in common that are the same but for case and white space.
+    """A name in the form that ignores case and white space.
 
     >>> letters(" Acute  Renal FAILURE")
     'acute renal failure'
@@ -54,10 +56,10 @@ def letters(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-class _Numbers(dict[Any, int]):
-    """A number for each thing, in the order in which they are first asked for."""
+class _Numbers(dict[T, int]):
+    """A number for each thing, in the order in which they are first looked up."""
 
-    def __missing__(self, thing: Any) -> int:
+    def __missing__(self, thing: T) -> int:
         number = self[thing] = len(self)
         return number
 
@@ -128,12 +130,14 @@ def read_knowledge(path: Path | str, *, by: By = "concept") -> KnowledgeBase:
 
 
 def knowledge_of(triples: Iterable[Triple], *, by: By = "concept") -> KnowledgeBase:
-    """The knowledge base of triples that are at hand; raises DataError where there is none."""
+    """The knowledge base of triples that are at hand; raises DataError if there is none."""
     return _collected(((n, *triple, *_ANY) for n, triple in enumerate(triples, 1)), by, "triples")
 
 
 def _collected(rows: Iterable[_Row], by: By, where: str) -> KnowledgeBase:
-    names, relations, types = _Numbers(), _Numbers(), _Numbers({_ANY: 0})
+    names: _Numbers[str] = _Numbers()
+    relations: _Numbers[str] = _Numbers()
+    types: _Numbers[tuple[str, ...]] = _Numbers({_ANY: 0})
     heads, tails, kinds, pairs, lines = (array("q") for _ in range(5))
     for line, head, relation, tail, *ends in rows:
         heads.append(names[letters(head) if by == "letters" else head])
@@ -260,7 +264,7 @@ def triples_of(documents: Iterable[Document], *, by: By = "concept") -> list[Tri
 
 
 def write_triples(triples: Sequence[Triple], path: Path | str) -> None:
-    """Write triples as a table with a header; raises DataError where that cannot be."""
+    """Write triples as a table with a header; raises DataError if that cannot be."""
     rows = [_HEADER, *triples]
     text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
     write_text(Path(path), text)

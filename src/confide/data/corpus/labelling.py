@@ -1,9 +1,9 @@
 """Distant labels: documents with marked entities and a knowledge base become bags of sentences.
 
 Every stretch of text that mentions both ends of a triple is labelled with its relation, whether it
-says so or not (Mintz et al. 2009). A pair that the knowledge base does not know is one of no
-relation (NA); a share of these pairs is drawn. The draw is of the pair and the seed alone, so all
-sites that label their own text keep the same pairs.
+says so or not (Mintz et al. 2009). A pair that the knowledge base does not know has no relation
+(NA); a share of these pairs is drawn. The draw depends only on the pair and the seed, so all sites
+that label their own text keep the same pairs.
 """
 
 from __future__ import annotations
@@ -86,26 +86,28 @@ def label(
     """Label the sentences of documents by a knowledge base.
 
     Args:
-        documents: with entities; relations that they have are not looked at.
-        kb: triples, or the file of them (`read_knowledge`).
-        by: what a file's names are: identifiers, as mentions have ("concept"), or words ("letters",
-            whatever their case). A knowledge base that was read says so itself.
-        types: of head and tail; None: any that match, and NA pairs of types that a match has.
-        na: the share, from 0 to 1, of the pairs without a relation that are kept: all sentences of
-            a pair, or none.
-        max_sentences: ends of sentences that may lie between the two.
-        seed: another one draws other NA pairs.
+        documents: documents with entities; their own relations are ignored.
+        kb: triples, or a file of them (`read_knowledge`).
+        by: what the file's names are: identifiers, as mentions have ("concept"), or words
+            ("letters", in any case). A knowledge base that was already read says so itself.
+        types: the types of head and tail; None: any that match, and NA pairs of the same types.
+        na: the share of pairs without a relation to keep, from 0 to 1; a pair keeps all of its
+            sentences or none.
+        max_sentences: how many ends of sentences may lie between the two.
+        seed: the seed for drawing NA pairs.
 
-    A pair with several relations has a document for each of them. A mention of several identifiers
-    matches by each, and is an NA pair's end by its first. Of several mentions of one pair in one
-    stretch of text those nearest to each other stand for it. Raises as `read_knowledge`;
-    SettingsError where `na` or `max_sentences` cannot be; DataError where no mention has a name
-    that could match.
+    A pair with several relations gives a document for each of them. A mention with several
+    identifiers matches by each; in an NA pair, its first identifier counts. If one stretch of text
+    mentions a pair several times, the mentions nearest to each other represent it. Raises as
+    `read_knowledge`; SettingsError if `na` or `max_sentences` is out of range; DataError if no
+    mention has a name that could match.
     """
     if not 0 <= na <= 1:
-        raise SettingsError("na is a share of pairs", expected="from 0 to 1", got=f"{na:g}")
+        raise SettingsError("na is not a share of pairs", expected="from 0 to 1", got=f"{na:g}")
     if max_sentences < 0:
-        raise SettingsError("max_sentences counts ends of sentences", got=str(max_sentences))
+        raise SettingsError(
+            "max_sentences is negative", expected="a number from 0", got=str(max_sentences)
+        )
     kb = kb if isinstance(kb, KnowledgeBase) else read_knowledge(kb, by=by)
     work = _Labelling(kb, Rules(frozenset([types]) if types else None, max_sentences=max_sentences))
     kept = [
@@ -199,7 +201,7 @@ class _Labelling:
         return wanted
 
     def must_have_names(self) -> None:
-        """Raise DataError where no mention could match."""
+        """Raise DataError if no mention could match."""
         if not self.mentions:
             raise DataError(
                 "there is no entity in these documents",
@@ -207,7 +209,7 @@ class _Labelling:
             )
         if self.unidentified == self.mentions:
             raise DataError(
-                "no entity carries an identifier that could be one of the knowledge base",
+                "no entity has an identifier that the knowledge base could contain",
                 fix='match by words: by = "letters", and a knowledge base of words',
             )
 

@@ -1,8 +1,8 @@
-"""Hiding entities that occur at several sites, to see how much of a gain hangs on them.
+"""Hiding entities that occur at several sites, to see how much of a gain depends on them.
 
-Ge et al. 2020, 4.5 (Fig. 5) mask a share of the entities that their data sets have in common. What
-masking does to a mention they do not say. Here its letters and digits become "x": the mention stays
-an entity of the same length at the same place, but nobody can learn its words.
+Ge et al. 2020, 4.5 (Fig. 5) mask a share of the entities that their data sets have in common, but
+do not say how. Here a mention's letters and digits become "x": it stays an entity of the same
+length at the same place, but nobody can learn its words.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def common_entities(sites: Mapping[str, Sequence[Document]]) -> list[str]:
 def masked(
     sites: Mapping[str, Sequence[Document]], share: float, *, seed: int
 ) -> dict[str, list[Document]]:
-    """The same documents, a `share` of the common entities hidden wherever they are annotated.
+    """The same documents, with a `share` of the common entities hidden wherever they are annotated.
 
-    A larger share hides all that a smaller one hides, for the same seed.
+    For the same seed, a larger share hides everything that a smaller one hides.
     """
     common = common_entities(sites)
     order = np.random.default_rng(seed).permutation(len(common))

@@ -1,4 +1,4 @@
-"""Documents by the pair of entities that they state: bags that stay whole, and text held apart."""
+"""Documents by the pair of entities that they state, to keep bags whole and text apart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from confide.text.pairs import PAIR, stated_pairs
 
 
 def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hashable]:
-    """What each document's one stated pair is: the identities of head and tail.
+    """Each document's one stated pair, as the identities of head and tail.
 
-    `same` is what makes two mentions one entity. A document that states several pairs, or none, is
-    like no other one.
+    `same` is what makes two mentions one entity. A document that states several pairs, or none,
+    equals no other.
     """
     found: list[Hashable] = []
     for number, document in enumerate(documents):
@@ -49,7 +49,7 @@ def apart(
     `by` is the name of an attribute of documents ("" leaves all as it is), or "pair": the pair of
     entities that a document states. A document without the attribute shares nothing.
 
-    Gives the parts, and how many documents were left out. Raises DataError where no document has
+    Gives the parts, and how many documents were left out. Raises DataError if no document has
     the attribute.
     """
     if not by:

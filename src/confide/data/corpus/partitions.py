@@ -10,8 +10,9 @@
 - `pair`: all documents that state one pair of entities go to one site; the pairs are shuffled and
   cut into equal parts. A document that states several pairs, or none, is dealt by itself.
 
-Each draw has its own seed, from `seed` and a name: so train, dev and test of one corpus, dealt one
-after the other, give a site the same shares of classes, and the same domains where all have them.
+Each draw has its own seed, from `seed` and a name. So if train, dev and test of one corpus are
+dealt one after the other, a site gets the same shares of classes and, if all parts have them, the
+same domains.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 KINDS: tuple[By, ...] = get_args(By)
 Classes = Literal["entities", "relations"]
 ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
-"""What `alpha` is where nobody says."""
+"""The default of `alpha`."""
 DOMAIN_KEYS = ("domain", "genre")
 
 
@@ -52,18 +53,18 @@ def partition(
 ) -> dict[str, list[Document]]:
     """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
 
-    Within a site documents keep their order. `alpha` belongs to `dirichlet` (default 0.5) and
-    `quantity` (default 1), `shares` (one positive number per site) to `quantity`. `classes` says by
+    Within a site, documents keep their order. `alpha` is for `dirichlet` (default 0.5) and
+    `quantity` (default 1), `shares` (one positive number per site) for `quantity`. `classes` is
     what `dirichlet` skews. Unless `everybody` must get one, fewer documents than sites are dealt
     one each to the first sites.
 
-    Raises DataError where there are fewer documents, files or domains than sites, where a document
-    has no domain, or where `alpha` or `shares` make no sense.
+    Raises DataError if there are fewer documents, files or domains than sites, a document has no
+    domain, or `alpha` or `shares` make no sense.
     """
     if by not in KINDS:
         raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
     if sites < 1:
-        raise DataError("there must be a site", expected="at least 1", got=str(sites))
+        raise DataError("there is no site to deal to", expected="at least 1", got=str(sites))
     if by == "pair":
         return deal_pairs(documents, sites, seed=seed, everybody=everybody)
     few = len(documents) < sites
@@ -99,7 +100,7 @@ def deal_pairs(
 ) -> dict[str, list[Document]]:
     """As `partition` by "pair"; `same` is what makes two mentions one entity.
 
-    Raises DataError where there are fewer pairs than sites, and `everybody` must get one.
+    Raises DataError if there are fewer pairs than sites, and `everybody` must get one.
     """
     groups = pairs_of(documents, same)
     place = {pair: number for number, pair in enumerate(dict.fromkeys(groups))}
@@ -131,7 +132,7 @@ def site_names(sites: int) -> list[str]:
 def group_of(document: Document, by: Literal["file", "domain"]) -> str:
     """The file a document was read from, or the domain it says it belongs to.
 
-    Raises DataError where the document does not say.
+    Raises DataError if the document does not say.
     """
     if by == "file":
         group = re.sub(r":\d+$", "", document.source)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from confide.data.batches.relations import Rules, candidates
 from confide.data.corpus.dealing import read_all
@@ -16,6 +15,7 @@ from confide.scoring.matching import shared_characters
 from confide.text.document import Document, Entity
 from confide.text.pairs import stated_pairs
 from confide.text.segment import segmented
+from confide.userfiles import Tree
 
 Tokens = tuple[str, ...]
 
@@ -24,12 +24,12 @@ Tokens = tuple[str, ...]
 class FileStats:
     """One file, or all of them.
 
-    `lengths` counts mentions by their number of tokens. `nested` counts entities that lie wholly in
-    another one, `overlapping` those that share only some characters with another, `discontinuous`
-    those of several fragments. `repeated` counts sentences that stand earlier in the same file(s).
-    `relations` counts relations by type, and `pairs` the pairs of entities that one would look at
-    for them: those that a document states, else each two of a sentence. There are none of either
-    where a corpus is not about relations.
+    `lengths` counts mentions by their number of tokens. `nested` counts entities inside another
+    one, `overlapping` those that share only some characters with another, `discontinuous` those of
+    several fragments. `repeated` counts sentences that occur earlier in the same file(s).
+    `relations` counts relations by type, `pairs` the pairs of entities to look at for them: those
+    that a document states, or else every two in a sentence. Both are empty if a corpus is not about
+    relations.
     """
 
     documents: int
@@ -62,7 +62,7 @@ class Stats:
     vocabulary: dict[str, int]
     problems: dict[str, int]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Tree:
         """The counts as plain values; `shared` as a list of `{"files": [a, b], "sentences": n}`."""
         shared = [{"files": list(pair), "sentences": count} for pair, count in self.shared.items()]
         return {**asdict(self), "shared": shared}
@@ -76,7 +76,7 @@ def stats(
 ) -> Stats:
     """Count what annotated files hold. Text without sentences is segmented first.
 
-    Raises DataError where there is no document, and what the readers raise.
+    Raises DataError if there is no document, and what the readers raise.
     """
     readings = read_all(paths, format=format, scheme=scheme)
     corpora = {

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Sentence, Span
 from confide.text.formats import write
+from confide.userfiles import Tree
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
 
@@ -96,12 +96,12 @@ def documents(site: str, split: str, *, seed: int = 1, sentences: int = 160) -> 
 
 
 def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
-    """Writes the corpus of three sites into `folder`; gives the path of its settings.toml.
+    """Write the corpus of three sites into `folder`, and return the path of its settings.toml.
 
-    The folder holds one sub-folder per site, README.txt, and settings that `confide.api.run` and
-    `confide run` accept. A corpus that was written there before is replaced.
+    The folder gets one sub-folder per site, README.txt, and settings that `confide.api.run` and
+    `confide run` accept. An earlier corpus in it is replaced.
 
-    Raises DataError where the folder already holds something else.
+    Raises DataError if the folder already holds something else.
     """
     folder = Path(folder)
     readme = folder / "README.txt"
@@ -140,7 +140,7 @@ def _renamed(note: Document, names: dict[str, str]) -> Document:
 
 
 @cache
-def _grammar() -> dict[str, Any]:
+def _grammar() -> Tree:
     return tomllib.loads(
         files("confide.data.corpus").joinpath("synthetic.toml").read_text(encoding="utf-8")
     )

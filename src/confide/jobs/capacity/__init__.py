@@ -1,13 +1,13 @@
-"""Would more text help this model at all? The capacity test, to be taken before federating.
+"""Would more text help this model at all? The capacity test, to take before federating.
 
 Luboshnikov & Makarov 2020, "Model Capacity" (doi 10.1007/978-3-030-71214-3_8): cut the text at hand
-into n equal parts, train on 1, 2, ..., n of them, score held-out text, look at the curve. If it is
-flat, more text does not help this model, and what a federation brings is more text.
+into n equal parts, train on 1, 2, ..., n of them, score held-out text and look at the curve. If it
+is flat, more text does not help this model, and more text is all that a federation brings.
 
-What we decide: the parts are nested, and drawn anew for each seed. Every training takes as many
-steps, under the same learning rates, as one on all the text, so that little text is not worse off
-for having been trained on less. The vocabulary is that of the parts at hand. The curve is a power
-law (`confide.scoring.curves`); how sure it is comes from resampling seeds and held-out sentences.
+What we decide: the parts are nested and drawn anew for each seed. Every training takes as many
+steps, at the same learning rates, as one on all the text, so that small parts are not put at a
+disadvantage by shorter training. The vocabulary is that of the parts used. The curve is a power law
+(`confide.scoring.curves`); its uncertainty comes from resampling seeds and held-out sentences.
 Nothing leaves the machine: this is one place's training on its own text.
 """
 
@@ -49,20 +49,20 @@ def capacity(
     """Train on 1, 2, ..., `parts` equal parts of the text, `seeds` times; say if more would help.
 
     Args:
-        settings: a TOML file or the name of a recipe, each with its `[when.pooled]` (`[when.alone]`
-            for one site); or settings, as they are.
-        parts: how many parts, at least 4.
-        seeds: how many draws of parts and first weights, at least 2.
-        site: the one site whose text is meant; None: the text of all sites of the settings.
-        overrides: `key=value` texts that go before the file's values.
-        out: a folder for capacity.json, capacity.svg and capacity.txt; None: nothing is written.
-        on_event: is told of every training.
+        settings: a TOML file or the name of a recipe, with its `[when.pooled]` (`[when.alone]` for
+            one site) applied; or settings, used as they are.
+        parts: the number of parts, at least 4.
+        seeds: the number of draws of parts and first weights, at least 2.
+        site: use this site's text only; None: the text of all sites in the settings.
+        overrides: `key=value` texts that replace the file's values.
+        out: a folder for capacity.json, capacity.svg and capacity.txt; None: write nothing.
+        on_event: called at every training.
 
-    The held-out text is the development files', or the share that the settings hold out. Test text
-    is left alone, also where the settings hold it out of the training files.
+    The held-out text is that of the development files, or the share that the settings hold out.
+    Test text is never used, even if the settings hold it out of the training files.
 
     Raises:
-        SettingsError: there is no such site, or settings that make no sense.
+        SettingsError: there is no such site, or the settings make no sense.
         DataError: too few parts, seeds or documents, or no entity in the held-out text.
     """
     watch = on_event or unwatched

@@ -1,4 +1,4 @@
-"""Growing parts of a corpus, and how a model that learnt from each does on held-out text.
+"""Growing parts of a corpus, and how well a model trained on each does on held-out text.
 
 Legend: S seeds, K parts, N held-out sentences.
 """
@@ -50,7 +50,7 @@ def measure(
     seed: int = 1,
     watch: Watcher = unwatched,
 ) -> Measured:
-    """Learn from 1, 2, ..., `parts` nested parts of the text, for each seed, and count strictly.
+    """Train on 1, 2, ..., `parts` nested parts of the text, for each seed, and count strictly.
 
     Raises DataError for fewer than 4 parts or 2 seeds, or fewer documents than parts.
     """

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -12,18 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from confide.jobs.capacity.verdict import CapacityReport
+from confide.report.plots import PLAIN, svg_file
 
 COLOUR = "#0072b2"
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "confide",
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-}
 
 
 def plot(report: CapacityReport) -> str:
-    """F1 over training sentences: every training, the curve to twice the text, and its band."""
-    with matplotlib.rc_context(STYLE):
+    """F1 over training sentences: every training, the curve up to twice the text, and its band."""
+    with matplotlib.rc_context(PLAIN):
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
@@ -48,7 +41,4 @@ def plot(report: CapacityReport) -> str:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="lower right")
-        drawing = io.StringIO()
-        nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(drawing, format="svg", metadata=nobody)
-    return drawing.getvalue()
+        return svg_file(figure)

@@ -1,4 +1,4 @@
-"""Training one tagger on some documents, in the clear, as a site would by itself."""
+"""Training one tagger on some documents, in the clear, as a single site would."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def tagger_training(
     held_out: Sequence[Document],
     vectors: Path | None = None,
 ) -> Learn:
-    """What trains the settings' tagger on a part of `train` and annotates `held_out` with it.
+    """A function that trains the settings' tagger on part of `train` and annotates `held_out`.
 
-    `vectors` is a file of word vectors to start from. Raises DataError where nothing in `train` is
+    `vectors` is a file of word vectors to start from. Raises DataError if nothing in `train` is
     annotated and no type is declared.
     """
     seen = {entity.type for document in train for entity in document.entities}
@@ -81,9 +81,9 @@ def epochs_by_round(rounds: int, epochs: int) -> list[int]:
 def _train(
     model: Tagger, encoded: Encoded, settings: Settings, *, stretch: float, seed: int
 ) -> None:
-    """All rounds of the settings, `stretch` times their epochs in all; a rate for each round.
+    """Train all rounds of the settings, `stretch` times their epochs in all, one rate per round.
 
-    Where a round is one batch (FedNER) as many batches, in one go.
+    If a round is one batch (FedNER), train equally many batches in one go.
     """
     training, rounds = settings.training, settings.rounds
     epochs = max(1, round(rounds * training.local_epochs * stretch))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from confide.jobs.capacity.measuring import Measured
 from confide.scoring.curves import Curve, fit_curve, resampled_curves
 from confide.seeds import derive_seed
+from confide.userfiles import Tree
 
 SCHEMA = 1
 FACTOR = 2.0
@@ -23,7 +24,7 @@ Verdict = Literal["worth federating", "flat", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What so many parts gave: mean and standard deviation of strict F1 over seeds, and each."""
+    """Scores after training on some parts: strict F1, its deviation over seeds, and each seed's."""
 
     parts: int
     sentences: float
@@ -36,10 +37,10 @@ class Point:
 class CapacityReport:
     """The outcome of a capacity test. Numbers only, no text; F1 is strict, as a fraction.
 
-    `gain` is what `factor` times the text is expected to add, from `low` to `high` with confidence
-    `level`. `chance` is the share of resampled curves that gain at least `matters`: from `level`
-    up the verdict is "worth federating", up to 1 - `level` it is "flat". `band` has (sentences,
-    low, high) of the curve, up to `factor` times the text.
+    `gain` is what `factor` times the text is expected to add, between `low` and `high` with
+    confidence `level`. `chance` is the share of resampled curves that gain at least `matters`: at
+    `level` or more the verdict is "worth federating", at 1 - `level` or less it is "flat". `band`
+    has (sentences, low, high) of the curve, up to `factor` times the text.
     """
 
     name: str
@@ -78,22 +79,22 @@ class CapacityReport:
         ]
         return "\n".join([head, *rows, *tail]) + "\n"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Tree:
         """The report as plain values."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 _ADVICE: dict[Verdict, str] = {
-    "worth federating": "More text of this kind helps this model. Text of other sites helps as far "
+    "worth federating": "More text of this kind helps this model. Other sites' text helps as far "
     "as it is of this kind.",
-    "flat": "More text of this kind hardly helps this model as it is set. Look at the annotation, "
-    "the model or word vectors first.",
-    "cannot tell": "The scores vary too much for an answer: take more seeds or more held-out text.",
+    "flat": "More text of this kind hardly helps this model with these settings. Look at the "
+    "annotation, the model or word vectors first.",
+    "cannot tell": "The scores vary too much for an answer: use more seeds or more held-out text.",
 }
 
 
 def conclude(measured: Measured, *, name: str, seed: int = 1) -> CapacityReport:
-    """Fit the curve, say what more text would add, and how sure that is."""
+    """Fit the curve and say what more text would add, and how certain that is."""
     f1_SK, sizes = measured.f1_SK, measured.sizes_K
     curve = fit_curve(sizes, f1_SK.mean(axis=0).tolist())
     curves = resampled_curves(

@@ -1,10 +1,10 @@
 """Two runs over the same test text, sentence by sentence: is the difference real?
 
-Every site keeps beside its errors what each sentence of its test text counted; of relations, each
-document. Both runs' sentences are resampled together, the same draw for both (the paired bootstrap:
-Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation", after Efron 1979),
-and the interval is that of the difference in micro-F1. Nothing is sent: it is for whoever has the
-sites' own folders.
+Every site keeps, beside its errors, the counts of each sentence of its test text (with relations,
+of each document). Both runs' sentences are resampled together, with the same draw for both (the
+paired bootstrap: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation",
+after Efron 1979), which gives an interval for the difference in micro-F1. Nothing is sent: this is
+for whoever has the sites' own folders.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ FEWEST_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True)
 class SideScore:
-    """A side's micro-F1, all repeats' counts together; mean and deviation of the repeats' own F1.
+    """A side's micro-F1 over the counts of all repeats, and the mean and deviation of their own F1.
 
-    Fractions. `deviation` is the sample standard deviation; None where there is one run.
+    Fractions. `deviation` is the sample standard deviation; None for a single run.
     """
 
     f1: float
@@ -56,8 +56,8 @@ class SideScore:
 class Compared:
     """The second side minus the first in micro-F1, at one site or over all; fractions.
 
-    `sentences` is how many sentences, documents with relations, or bags were drawn from. `verdict`
-    is on the second side, by whether the interval excludes 0.
+    `sentences` is the number of sentences, documents with relations, or bags to draw from.
+    `verdict` is about the second side, and depends on whether the interval excludes 0.
     """
 
     first: SideScore
@@ -74,9 +74,9 @@ class Compared:
 class RunComparison:
     """Two sides by site and over all sites' sentences together.
 
-    `first` and `second` name the sides: their methods, or folders where the method is the same.
+    `first` and `second` name the sides: their methods, or their folders if the method is the same.
     `pairs` are the folders, run by run. `same_text`: all repeats were scored on the same text.
-    `unit` is what was drawn: "sentences", of relations "documents", of bags "bags".
+    `unit` is what was drawn: "sentences", with relations "documents", with bags "bags".
     """
 
     first: str
@@ -106,28 +106,26 @@ def compare(
     Args:
         first: a run's folder, or several: repeats of one run that differ in their seed. A site
             that has only its own folder of a run (`sites/NAME`) gives that.
-        second: what it is compared with, as many and in the same order.
-        matching: which F1; None: strict; of relations micro, of bags of their best labels.
-        level: of the percentile interval, between 0 and 1.
-        samples: how often sentences are drawn.
-        seed: of the draws.
+        second: the folders to compare with, equally many and in the same order.
+        matching: which F1; None: strict, with relations micro, with bags that of their best labels.
+        level: the level of the percentile interval, between 0 and 1.
+        samples: how many times sentences are drawn.
+        seed: the seed of the draws.
 
-    The unit that is drawn is a sentence; of relations a document (or its stated pair); or a bag.
-    Repeats on the same test text are added sentence by sentence first, so that a sentence stays one
-    unit however often it was scored. Where each repeat held out other text (a `test_share` under
-    several seeds), there is no such sum: the first runs of both sides then share one text, the
-    second runs another, and these texts stand beside each other as one long list of pairs. A
-    sentence that several repeats held out is in it as often, which makes the interval a little too
-    narrow.
+    A unit to draw is a sentence; with relations a document (or its stated pair); or a bag. Repeats
+    on the same test text are first added sentence by sentence, so that a sentence stays one unit
+    however often it was scored. If each repeat held out other text (a `test_share` under several
+    seeds), there is no such sum: the first runs of both sides share one text, the second runs
+    another, and these texts form one long list of pairs. A sentence that several repeats held out
+    occurs in it as often, which makes the interval a little too narrow.
 
-    The interval knows which sentences were scored and nothing of other seeds: for that, look at the
+    The interval reflects which sentences were scored, not other seeds; for those, look at the
     deviation over repeats. At 0.95, one site in twenty looks different by chance alone.
 
     Raises:
-        RunError: a folder holds no finished run, or not its sites' counts; the runs have other
-            sites or other test text, or their tasks differ; repeats that
-            differ in more than their seed.
-        SettingsError: a level, number of samples or matching that makes no sense.
+        RunError: a folder holds no finished run, or lacks its sites' counts; the runs differ in
+            their sites, test text or task; repeats differ in more than their seed.
+        SettingsError: the level, number of samples or matching makes no sense.
     """
     sides = paths_of(first), paths_of(second)
     ones, twos = ([opened(path) for path in side] for side in sides)
@@ -154,11 +152,11 @@ def compare(
 
 
 def _checked(matching: str | None, task: Task) -> Matching:
-    """The given way to match, or the usual one of the task. Raises SettingsError."""
+    """The given way of matching, or the task's usual one. Raises SettingsError."""
     known: tuple[Matching, ...] = task.counted
     if not known:
         raise RunError(
-            f"runs of task {task.name!r} have no counts of sentences that could be compared",
+            f"runs of task {task.name!r} have no counts of sentences to compare",
             expected=" or ".join(one.name for one in TASKS.values() if one.counted),
             fix="look at the scores of both: `confide report`",
         )
@@ -186,7 +184,7 @@ def _check_options(level: float, samples: int) -> None:
 
 
 def _labels(first: Run, second: Run) -> tuple[str, str]:
-    """Two methods; or the runs' folders, where the method is the same or nobody says which."""
+    """The two methods, or the runs' folders if the methods are the same or unknown."""
     if first.method and second.method and first.method != second.method:
         return first.method, second.method
     one, two = (
@@ -217,7 +215,7 @@ def _compared(
 
 
 def _together(side: Sequence[Run], sites: Sequence[str]) -> Table:
-    """The side's sentences at these sites: repeats on one text added up, other text after it."""
+    """The side's sentences at these sites: repeats on one text added up, other text appended."""
     blocks: dict[tuple[str, str], Table] = {}
     for name in sites:
         for run in side:

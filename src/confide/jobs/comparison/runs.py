@@ -1,11 +1,11 @@
-"""The runs of a comparison: read from their folders, and refused where they cannot be compared."""
+"""The runs of a comparison: read from their folders, and refused if they cannot be compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,14 +22,14 @@ from confide.userfiles import MOST_JSON, json_of, text_of
 Matching = Counted
 Counts = Annotated[list[Whole], Field(min_length=3, max_length=3)]
 
-_DAMAGED = "this is not what a site's sentences counted"
+_DAMAGED = "this file does not hold the counts of a site's sentences"
 
 _MAY_DIFFER = {"seed", "key", "site", "split"}
-"""Settings that repeats of one run need not share: the seed, and how it dealt the text."""
+"""Settings that repeats of one run need not share: the seed, and where text and key come from."""
 
 
 class Sentences(NamedTuple):
-    """What a site's sentences counted, (true, predicted, gold), and a digest of its test text."""
+    """(true, predicted, gold) of each of a site's sentences, and a digest of its test text."""
 
     site: str
     fingerprint: str
@@ -38,11 +38,11 @@ class Sentences(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it is compared. `settings` are those that its repeats share, where they are here."""
+    """A run to compare. `settings` are those that its repeats share; None if they are not here."""
 
     path: Path
     method: str
-    settings: dict[str, Any] | None
+    settings: dict[str, object] | None
     sites: dict[str, Sentences]
 
 
@@ -61,14 +61,14 @@ class SentencesFile(BaseModel):
 
     @property
     def task(self) -> str:
-        """The task whose kinds of counts it holds."""
+        """The task whose kinds of counts the file holds."""
         kinds = self.model_fields_set
         known = (task.name for task in TASKS.values() if kinds & set(task.counted[:1]))
         return next(known, USUAL)
 
 
 def sentences_file(file: Path) -> SentencesFile:
-    """A site's sentences.json. Raises RunError: damaged, or of a newer schema."""
+    """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
     try:
         held = SentencesFile.model_validate(json_of(text_of(file, MOST_JSON)))
     except ValidationError as error:
@@ -77,11 +77,11 @@ def sentences_file(file: Path) -> SentencesFile:
         raise RunError(_DAMAGED, where=str(file), got=printable(error)) from error
     if held.schema_ > SENTENCES_SCHEMA:
         raise RunError(
-            "the sentences' counts were written by a newer confide",
+            "a newer confide wrote these counts of sentences",
             where=str(file),
             expected=f"schema {SENTENCES_SCHEMA} or older",
             got=f"schema {held.schema_}",
-            fix="read them with the version of confide that wrote them, or a later one",
+            fix="upgrade confide",
         )
     return held
 
@@ -89,9 +89,9 @@ def sentences_file(file: Path) -> SentencesFile:
 def read_sentences(
     file: Path, matching: Matching = "strict", *, held: SentencesFile | None = None
 ) -> Sentences:
-    """What one site's sentences counted; `held` is its file, if it was read before.
+    """The counts of one site's sentences; `held` is the file, if it was read before.
 
-    Raises RunError: damaged, or of a newer schema.
+    Raises RunError if it is damaged or has a newer schema.
     """
     held = held or sentences_file(file)
     counts_N3 = np.array(getattr(held, matching) or (), dtype=np.int64).reshape(-1, 3)
@@ -100,7 +100,7 @@ def read_sentences(
         raise RunError(
             _DAMAGED,
             where=str(file),
-            expected=f"(true, predicted, gold) of each sentence, {matching}",
+            expected=f"{matching} counts (true, predicted, gold) of each sentence",
         )
     return Sentences(held.site, held.fingerprint, counts_N3)
 
@@ -111,19 +111,19 @@ def paths_of(side: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def task_of(runs: Sequence[Opened]) -> str:
-    """The task of all these runs. Raises RunError: they are of several."""
+    """The task of all these runs. Raises RunError if they have different tasks."""
     if len({run.task for run in runs}) > 1:
         raise RunError(
-            "one run finds entities and another relations, or facts: there is no score to compare",
+            "these runs have different tasks, so their scores cannot be compared",
             where=" and ".join(f"{run.path} ({run.task})" for run in runs),
-            expected="runs of one `task`",
+            expected="runs of one task",
         )
     return next((run.task for run in runs), USUAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A folder that is to be compared: a run's with its settings, or a site's own of one."""
+    """A folder to compare: a run's, with its settings, or a site's own folder of a run."""
 
     path: Path
     task: str
@@ -132,7 +132,7 @@ class Opened:
 
 
 def opened(path: Path) -> Opened:
-    """The folder of a run, or a site's own of one. Raises RunError: neither."""
+    """The folder of a run, or a site's own folder of one. Raises RunError if it is neither."""
     if (path / SENTENCES).is_file():
         own = sentences_file(path / SENTENCES)
         return Opened(path, own.task, own=own)
@@ -141,7 +141,7 @@ def opened(path: Path) -> Opened:
 
 
 def run_of(one: Opened, matching: Matching) -> Run:
-    """A run with the counts of all sites that scored test text; or one site's own folder of it."""
+    """A run with the counts of all sites that scored test text, or of the one site at hand."""
     path = one.path
     if one.settings is None:
         own = read_sentences(path / SENTENCES, matching, held=one.own)
@@ -166,14 +166,14 @@ def _of_site(folder: Path, matching: Matching) -> Sentences:
         return read_sentences(folder / SENTENCES, matching)
     if (folder / "errors.json").is_file():
         raise RunError(
-            "the run was written by an older confide, which did not keep its sentences' counts",
+            "an older confide wrote this run and did not keep the counts of its sentences",
             where=str(folder),
             expected=SENTENCES,
             fix="continue it with `confide run … --resume`: that scores its test text again, and"
             " trains nothing",
         )
     raise RunError(
-        "the site's own folder is not here, and with it what its sentences counted",
+        "the site's own folder is not here, nor are the counts of its sentences",
         where=str(folder),
         expected=SENTENCES,
         fix="let the site compare: it never sends this file, and `confide compare` takes its own"
@@ -182,7 +182,7 @@ def _of_site(folder: Path, matching: Matching) -> Sentences:
 
 
 def check_sides(first: Sequence[Run], second: Sequence[Run]) -> None:
-    """Raise RunError where there are not as many runs, or a side mixes what are no repeats."""
+    """Raise RunError if the sides differ in length, or the runs of a side are not repeats."""
     if len(first) != len(second) or not first:
         raise RunError(
             "one side has more runs than the other",
@@ -208,7 +208,7 @@ def check_sides(first: Sequence[Run], second: Sequence[Run]) -> None:
 
 
 def check_texts(first: Sequence[Run], second: Sequence[Run]) -> None:
-    """Raise RunError where runs have other sites, or the two of a pair other sentences."""
+    """Raise RunError if the runs differ in their sites, or the two of a pair in their sentences."""
     names = sorted(first[0].sites)
     for run in (*first, *second):
         if sorted(run.sites) != names:
@@ -222,7 +222,7 @@ def check_texts(first: Sequence[Run], second: Sequence[Run]) -> None:
         for name in names:
             if one.sites[name].fingerprint != two.sites[name].fingerprint:
                 raise RunError(
-                    "the two runs were scored on other test text",
+                    "the two runs were scored on different test text",
                     where=f"site {name} of {one.path} and {two.path}",
                     fix="compare runs with the same `test` files and tags; where sites hold out a"
                     " `test_share`, runs of the same seed",
@@ -234,7 +234,7 @@ def check_texts(first: Sequence[Run], second: Sequence[Run]) -> None:
             path, before_N3 = known.setdefault(key, (run.path, found.counts_N3))
             if not np.array_equal(before_N3[:, 2], found.counts_N3[:, 2]):
                 raise RunError(
-                    "the runs were scored on the same text, cut into other sentences or pairs",
+                    "the runs were scored on the same text, cut into different sentences or pairs",
                     where=f"site {name} of {path} and {run.path}",
                     fix="score one of them again with this confide: `confide run … --resume`",
                 )

@@ -1,8 +1,8 @@
-"""From a user's own files to settings that run: what is in them, whose they are, what does not fit.
+"""From a user's own files to working settings: what they hold, whose they are, what does not fit.
 
-One corpus is dealt to simulated sites; several files or folders are sites of their own. Files whose
-names say train, dev or test and otherwise agree belong to one site. Formats that are about nothing
-but relations give settings of a relation extractor.
+One corpus is dealt to simulated sites; several files or folders are one site each. Files whose
+names say train, dev or test and otherwise agree belong to one site. Formats that serve relations
+only give settings for a relation extractor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class InitReport:
     """What `init` found and wrote.
 
     Attributes:
-        found: for a person: each file's format, scheme, types and counts, and what does not fit.
+        found: for people: each file's format, scheme, types and counts, and what does not fit.
         problems: every annotation that was lost, changed or doubtful, and what else to look at.
-        settings: the settings file's text.
-        path: where it was written.
+        settings: the text of the settings file.
+        path: the settings file.
     """
 
     found: str
@@ -41,23 +41,23 @@ class InitReport:
 def init(
     files: Sequence[Path | str], *, out: Path | str = Path("confide.toml"), force: bool = False
 ) -> InitReport:
-    """Look at annotated files, and write a short commented settings file that runs.
+    """Look at annotated files, and write a short commented settings file that works.
 
     Args:
         files: files and folders. One corpus is dealt to three simulated sites; otherwise each
-            file or folder is a site, but for those that are parts (train, dev, test) of one.
+            file or folder is a site, unless it is a part (train, dev, test) of one.
         out: the settings file.
-        force: overwrite it.
+        force: overwrite the settings file.
 
     Raises:
-        SettingsError: no file was named, or `out` is there already.
+        SettingsError: no file is named, or `out` exists.
         DataError: a file holds raw text without annotation.
-        ConfideError: a file cannot be read; where and why.
+        ConfideError: a file cannot be read.
     """
     out = Path(out)
     if out.exists() and not force:
         raise SettingsError(
-            "the settings file is there already",
+            "the settings file already exists",
             where=str(out),
             fix="choose another name, or remove it",
         )

@@ -1,4 +1,4 @@
-"""The settings file that is proposed for a user's files."""
+"""The settings file that `init` proposes for a user's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _quoted(value: str | Sequence[str]) -> str:
 
 
 def draft(sites: Sequence[SiteFiles], out: Path) -> str:
-    """The settings file; sites are one line each where tables would make it too long."""
+    """The settings file; if tables would make it too long, each site gets one line."""
     head = [
         f"# What confide found; train with: confide run {out.name}",
         f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
@@ -65,7 +65,7 @@ _PUBLIC = [
 
 
 def _task(sites: Sequence[SiteFiles]) -> list[str]:
-    """What is learned, and by which method."""
+    """The lines that say what is learnt, and by which method."""
     if not all(site.about_relations for site in sites):
         others = 'references: "pooled" (all text in one place), "alone" (by itself)'
         linked = any(report.counts["relations"] for site in sites for report in site.reports)
@@ -91,7 +91,7 @@ def _of_bags(sites: Sequence[SiteFiles]) -> bool:
 
 
 def _pairs(sites: Sequence[SiteFiles]) -> list[str]:
-    """How pairs are looked at, where the format says that their order means nothing."""
+    """The table [pairs], if the order of a pair means nothing in this format."""
     if not any(report.format == "ddi" for site in sites for report in site.reports):
         return []
     return ["", "[pairs]", 'direction = "undirected"     # a before b is the same as b before a']
@@ -116,7 +116,7 @@ def _own(site: SiteFiles, key: str) -> str | None:
 
 
 def _paths(paths: Sequence[Path], out: Path) -> str:
-    """Paths as they are seen from the settings file."""
+    """Paths as seen from the settings file."""
     return _quoted([_seen_from(path, out) for path in paths])
 
 
@@ -174,7 +174,7 @@ def _tag_map(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
 
 
 def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], dict[str, str]]:
-    """The types that only this site has, and names like theirs of the sites before it."""
+    """The types that only this site has, and similar names at the sites before it."""
     elsewhere = {kind for other in sites if other is not site for kind in other.types}
     before = {kind for other in sites[: sites.index(site)] for kind in other.types} - site.types
     own = sorted(site.types - elsewhere)
@@ -182,7 +182,7 @@ def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], 
 
 
 def _annotated_apart(sites: Sequence[SiteFiles]) -> bool:
-    """Whether sites annotate different types, even if two names that are alike are one type."""
+    """Whether sites annotate different types, even if similar names mean one type."""
     found = set()
     for site in (one for one in sites if one.types):
         _, near = _own_types(site, sites)
@@ -196,7 +196,7 @@ def _key(name: str) -> str:
 
 
 def _nearest(kind: str, others: Iterable[str]) -> str | None:
-    """The other sites' name that looks like a type's, if one does."""
+    """The name at other sites that looks like a type's, if any."""
     by_lower = {other.lower(): other for other in sorted(others)}
     near = difflib.get_close_matches(kind.lower(), list(by_lower), n=1, cutoff=0.65)
     return by_lower[near[0]] if near else None

@@ -1,4 +1,4 @@
-"""What is in a user's files: whose they are, how they are read, what does not fit."""
+"""What a user's files hold: whose they are, how they are read, what does not fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from confide.text.formats import detect
 from confide.text.parts import BRAT, PARTS
 
 SITES = 3
-"""To how many simulated sites one corpus is dealt, at most."""
+"""The most simulated sites that one corpus is dealt to."""
 OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
 _OF_RELATIONS = OF_BAGS | {"biobert", "chemprot", "ddi", "semeval"}
-"""Formats that are published to learn relations; of others one learns entities, if nobody says."""
+"""Formats published for learning relations; from all others, entities are learnt by default."""
 _OF_TAGGERS = frozenset((
     "crosses-sentence", "discontinuous", "nested", "no-token", "not-on-token-border", "overlapping",
 ))  # fmt: skip
-"""What does not fit a flat tagger, and is nothing to a relation extractor."""
+"""Problems that concern a flat tagger but not a relation extractor."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class SiteFiles:
 
     @property
     def types(self) -> set[str]:
-        """The types of all parts: of relations, if it is these that are learned, or of entities."""
+        """The types in all parts: of relations if these are learnt, otherwise of entities."""
         every = [r.relations if self.about_relations else r.types for r in self.reports]
         return {kind for types in every for kind in types}
 
@@ -53,7 +53,7 @@ class SiteFiles:
         return all(report.format in _OF_RELATIONS for report in self.reports)
 
     def agreed(self, key: str) -> str | None:
-        """The format or the scheme of all the files with entities, if they have the same."""
+        """The format or scheme of all files with entities, if they share it."""
         seen = {
             report.format if key == "format" else _scheme(report)
             for report in self.reports
@@ -68,7 +68,7 @@ def look(site: SiteFiles, problems: list[Problem]) -> list[str]:
     for _, path in site.files():
         if detect(path, _encoding(path)) == "text":
             raise DataError(
-                "raw text without annotation: nothing can be learned from it",
+                "raw text without annotation: nothing can be learnt from it",
                 expected="annotated text: CoNLL columns, brat, JSON Lines or PubTator",
                 where=str(path),
             )
@@ -106,7 +106,7 @@ def _counted(types: dict[str, int]) -> str:
 
 
 def _described(report: CheckReport, site: SiteFiles) -> list[str]:
-    """How a file was read and what it holds, in lines of words."""
+    """How a file was read and what it holds, in words, line by line."""
     counts = report.counts
     held = f"{counts['sentences']:,} sentences, {counts['entities']:,} entities"
     lines = [next(iter(report.details.values())), held + _counted(report.types)]
@@ -133,7 +133,7 @@ def _scheme(report: CheckReport) -> str | None:
 
 
 def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
-    """What follows for the settings, in lines of words; tag names that differ become problems."""
+    """What follows for the settings, line by line; tag names that differ become problems."""
     lines = []
     everywhere = set.intersection(*(site.types for site in sites))
     for site in sites:
@@ -152,7 +152,7 @@ def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
 
 
 def shares(site: SiteFiles) -> int:
-    """To how many sites one corpus can be dealt."""
+    """How many sites one corpus can be dealt to."""
     parts = [part for part, _ in site.files()]
     counts = Counter[str]()
     for part, report in zip(parts, site.reports, strict=True):

@@ -1,15 +1,16 @@
-"""A small BART out of a BERT-form encoder and one place's own text, on one machine.
+"""A small BART from a BERT encoder and one place's own text, on one machine.
 
-The encoder becomes a BART (`confide.learning.bart_making`) and learns to write text again that was
-noised (Lewis et al. 2020, section 2; `confide.learning.denoising`). It is for prompts, which need a
-pretrained encoder and decoder: where no BART can be fetched, or text is of another field.
+The encoder becomes a BART (`confide.learning.bart_making`) that learns to restore noised text
+(Lewis et al. 2020, section 2; `confide.learning.denoising`). It serves prompts, which need a
+pretrained encoder and decoder, if no BART can be fetched or the text is from another field.
 
-Nothing leaves the machine, and this is not federated. What is learnt from text may tell of it, as
-every trained weight: pretrain on text that may be shared, or keep the result where the text is.
+Nothing leaves the machine, and this is not federated. Like all trained weights, the result may
+reveal text it was trained on: pretrain on text that may be shared, or keep the result where the
+text is.
 
-What we decide: the decoder alone is trained unless asked otherwise, so the encoder stays what it
-was to the bit, and `delta` keeps the training in a small file. With a budget of steps, a training
-that was stopped and goes on gives the same numbers as one that was not.
+What we decide: only the decoder is trained by default, so the encoder stays the same to the bit,
+and `delta` keeps the training in a small file. With a budget of steps, a training that was stopped
+and resumed gives the same numbers as one that was not.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.data.batches.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
 from confide.errors import RunError
 from confide.jobs.pretrain.keeping import (
     CHECKPOINT,
+    Arrays,
     Place,
     keep,
     kept,
@@ -40,6 +44,7 @@ from confide.learning.encoder_files import find_folder
 from confide.learning.text_pieces import Pieces
 from confide.learning.texts import Reading, made_bart
 from confide.seeds import derive_seed
+from confide.userfiles import Tree
 
 __all__ = ["Budget", "Pretrained", "Pretraining", "pretrain"]
 
@@ -49,7 +54,7 @@ _SPEAK_EVERY = 15.0
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Where the BART lies, how far it was trained, and its last measure on all held-out text."""
+    """The BART's folder, how far it was trained, and its last measure on all held-out text."""
 
     folder: Path
     steps: int
@@ -68,22 +73,22 @@ def pretrain(
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Pretrained:
-    """Make a BART of an encoder, train it on texts, and write it to a folder.
+    """Make a BART from an encoder, train it on texts, and write it to a folder.
 
     Args:
         texts: files or folders of any format that confide reads; annotation is ignored.
-        out: the folder: of a BART as transformers reads it, when done (see `keeping`).
-        budget: how long; the learning rate falls to 0 over it.
+        out: the folder for the BART, in the form that transformers reads (see `keeping`).
+        budget: how long to train; the learning rate falls to 0 over it.
         plan: all other settings.
-        without: files whose sentences must not be learnt from: those of development and test.
-        resume: go on from the last checkpoint in `out`. Another budget may be given: a finished
-            training goes on too.
-        say: is told how it goes, a line at a time.
+        without: files whose sentences must not be learnt, such as development and test text.
+        resume: continue from the last checkpoint in `out`. The budget may differ, so even a
+            finished training can continue.
+        say: called with the progress, line by line.
 
     Raises:
-        SettingsError: settings that make no sense, or the base is no encoder of BERT's form.
+        SettingsError: a setting makes no sense, or the base is not a BERT encoder.
         MissingDataError, FormatError, DataError: a text cannot be read, or there is too little.
-        RunError: the folder holds a pretraining already, or one of other settings or texts.
+        RunError: the folder already holds a pretraining, or one with other settings or texts.
     """
     plan, folder = plan or Pretraining(), Path(out)
     plan.check()
@@ -112,21 +117,21 @@ def pretrain(
     return Pretrained(folder, done.steps, done.pieces, done.seconds, measure)
 
 
-def _before(folder: Path, *, resume: bool) -> tuple[dict[str, Any], Place, dict[str, Any]] | None:
-    """What a training goes on from. Raises RunError where it would write over one."""
+def _before(folder: Path, *, resume: bool) -> tuple[Arrays, Place, Tree] | None:
+    """The checkpoint to continue from. Raises RunError if a training would be overwritten."""
     if resume:
         return kept(folder)
     if (folder / CHECKPOINT).is_file():
         raise RunError(
-            "the folder holds a pretraining already",
+            "the folder already holds a pretraining",
             where=str(folder),
-            fix="go on with --resume, or name another folder with --out",
+            fix="continue it with --resume, or name another folder with --out",
         )
     return None
 
 
 class _Training:
-    """One training in one process: from where it stands to the end of its budget."""
+    """One training in one process, from its last checkpoint to the end of its budget."""
 
     def __init__(
         self,
@@ -135,28 +140,28 @@ class _Training:
         texts: Texts,
         pieces: Pieces,
         folder: Path,
-        identity: dict[str, Any],
+        identity: Tree,
     ) -> None:
         self.denoiser, self.plan, self.texts, self.pieces = denoiser, plan, texts, pieces
         self.folder, self.identity, self.place = folder, identity, Place()
-        self._planned: tuple[int, list[Any]] = (-1, [])
+        self._planned: tuple[int, list[NDArray[np.int64]]] = (-1, [])
 
-    def restore(self, arrays: dict[str, Any], place: Place, identity: dict[str, Any]) -> None:
-        """Go on from there. Raises RunError where it is another training."""
+    def restore(self, arrays: Arrays, place: Place, identity: Tree) -> None:
+        """Continue from this checkpoint. Raises RunError if it is another training's."""
         where = str(self.folder)
         self.plan.same_as(identity, where)
         for key, what in (("base_digest", "base encoder"), ("texts", "text")):
             if identity.get(key) != self.identity[key]:
                 raise RunError(
-                    f"the pretraining was begun with another {what}",
+                    f"the pretraining was started with another {what}",
                     where=where,
-                    fix="give the same files, or another folder with --out",
+                    fix="give the same files, or name another folder with --out",
                 )
         self.denoiser.restore(arrays, steps=place.steps)
         self.place = place
 
     def go(self, budget: Budget, say: Callable[[str], None]) -> Measure:
-        """Train to the end of the budget; the measure on all held-out text."""
+        """Train to the end of the budget, and measure all held-out text."""
         place, clock = self.place, _Clock(self.place.seconds)
         share = budget.share(steps=place.steps, seconds=place.seconds)
         if not place.curve:
@@ -194,7 +199,7 @@ class _Training:
         if place.batch == len(plan):
             place.epoch, place.batch = place.epoch + 1, 0
 
-    def _plan_of(self, epoch: int) -> list[Any]:
+    def _plan_of(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._planned[0] != epoch:
             seed = derive_seed(self.plan.how.seed, "epoch", epoch)
             self._planned = (epoch, epoch_plan(self.texts.learnt, self.batching, seed=seed))
@@ -211,7 +216,7 @@ class _Training:
         return Reading(self.pieces, self.plan.noise, self.plan.longest)
 
     def _batches(self, most: int | None) -> list[DenoisingBatch]:
-        """Held-out text with the same noise each time; at most about so many pieces of it."""
+        """Held-out text with the same noise each time; about `most` pieces of it, or all."""
         seed = derive_seed(self.plan.how.seed, "measure")
         return self.reading.measured(self.texts.measured, seed=seed, most=most or 0)
 
@@ -246,7 +251,7 @@ class _Training:
 
 
 class _Clock:
-    """Seconds since it was made, on top of those before."""
+    """Counts the seconds since it was made, on top of those before."""
 
     def __init__(self, before: float) -> None:
         self._began = time.monotonic() - before
@@ -256,7 +261,7 @@ class _Clock:
         return time.monotonic() - self._began
 
 
-def _facts(training: _Training, without: Sequence[str | Path], measure: Measure) -> dict[str, Any]:
+def _facts(training: _Training, without: Sequence[str | Path], measure: Measure) -> Tree:
     place, texts = training.place, training.texts
     return {
         "schema": 1,

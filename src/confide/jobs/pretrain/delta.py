@@ -1,19 +1,19 @@
 """What a pretraining changed, as a small file, and the way back to a BART.
 
-delta.safetensors  the difference of every weight that differs from the BART that is made of the
-                   base encoder, in float16; the others are not in it
-delta.json         the base's name and digest, and what the training was: settings, names and
-                   counts of its texts, its last measure; no text
-README.md          the same to be read
+delta.safetensors  the differences, in float16, of all weights that differ from the BART built from
+                   the base encoder; unchanged weights are left out
+delta.json         the base's name and digest, and facts of the training: settings, names and counts
+                   of its texts, its last measure; no text
+README.md          the same for people
 
-The base with the delta on top gives each weight to half of float16's precision *of the difference*.
+The base plus the delta gives each weight to half of float16's precision *of the difference*.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +30,16 @@ from confide.learning.bart_making import (
     write_bart,
 )
 from confide.learning.encoder_files import find_folder, first_line
-from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files
+from confide.userfiles import MOST_JSON, Tree, bytes_of, json_of, must_be_files
 
 WEIGHTS, TOLD, README = "delta.safetensors", "delta.json", "README.md"
 _SCHEMA = 1
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[np.float32] | NDArray[np.float16]]
 
 
 class Delta(NamedTuple):
-    """A delta on disk: its folder, how many weights it changes, and its bytes."""
+    """A delta on disk: its folder, the number of weights that it changes, and its size in bytes."""
 
     folder: Path
     weights: int
@@ -49,9 +49,9 @@ class Delta(NamedTuple):
 def export_delta(folder: str | Path, *, out: str | Path, base: str | None = None) -> Delta:
     """Write the difference between a pretrained BART and its base encoder.
 
-    `base` is the encoder's name or folder, where it is not the name that the training was given.
-    Raises MissingDataError where the folder holds no finished pretraining, DataError where a file
-    is damaged, the base is another, or the disk takes nothing.
+    `base` is the encoder's name or folder, if it is not the one that the training was given.
+    Raises MissingDataError if the folder holds no finished pretraining, DataError if a file is
+    damaged or cannot be written, SettingsError if the base is another encoder.
     """
     folder, out = Path(folder), Path(out)
     facts = _told(folder / FACTS, "the folder holds no finished pretraining")
@@ -74,15 +74,15 @@ def export_delta(folder: str | Path, *, out: str | Path, base: str | None = None
         write_atomically(out / TOLD, (json.dumps(told, indent=2) + "\n").encode())
         write_atomically(out / README, readme(told).encode())
     except OSError as error:
-        raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from error
+        raise _unwritable(out, error) from error
     return Delta(out, told["delta"]["weights"], len(content))
 
 
 def import_delta(delta: str | Path, *, out: str | Path, base: str | None = None) -> Path:
-    """Write the BART that a delta and its base encoder are; gives its folder.
+    """Apply a delta to its base encoder, write the BART, and return its folder.
 
-    Raises MissingDataError where there is no delta, DataError where it is damaged or of another
-    base.
+    Raises MissingDataError if there is no delta, DataError if it is damaged, SettingsError if it
+    belongs to another encoder.
     """
     folder, out = Path(delta), Path(out)
     told = _told(folder / TOLD, "the folder holds no delta")
@@ -96,25 +96,33 @@ def import_delta(delta: str | Path, *, out: str | Path, base: str | None = None)
             changed = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DataError(
-            "the delta is damaged or not all there",
+            "the delta is damaged or incomplete",
             expected=WEIGHTS,
             got=first_line(error),
             where=str(folder),
         ) from error
     for name, value in changed.items():
         if name not in arrays or arrays[name].shape != value.shape:
-            raise DataError("the delta is not of this base", got=name, where=str(folder))
+            raise DataError("the delta belongs to another base", got=name, where=str(folder))
         arrays[name] = arrays[name] + value.astype(np.float32)
     write_bart(out, arrays, config=config, tokenizer=found)
     try:
         write_atomically(out / FACTS, (json.dumps(told, indent=2) + "\n").encode())
     except OSError as error:
-        raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from error
+        raise _unwritable(out, error) from error
     return out
 
 
-def readme(told: dict[str, Any]) -> str:
-    """What a person has to know of a delta."""
+def _unwritable(out: Path, error: OSError) -> DataError:
+    return DataError(
+        f"the folder cannot be written ({error.strerror})",
+        where=str(out),
+        fix="name another folder with --out",
+    )
+
+
+def readme(told: Tree) -> str:
+    """What people have to know about a delta."""
     settings, held_out = told["settings"], told["held_out"]
     rows = "".join(
         f"| {one['name']} | {one['documents']:,} | {one['passages']:,} | {one['pieces']:,} |\n"
@@ -124,22 +132,22 @@ def readme(told: dict[str, Any]) -> str:
     return f"""# A delta on {settings["base"]}
 
 The difference between a BART with {settings["decoder_layers"]} decoder layers and the encoder that
-it was made of (SHA-256 of its files: `{told["base_digest"]}`). To get the BART:
+it was built from (SHA-256 of its files: `{told["base_digest"]}`). To get the BART:
 `confide pretrain import THIS_FOLDER --out FOLDER`.
 
 Trained ({settings["how.train"]}) on noised text for {told["steps"]:,} steps, {told["pieces"]:,}
 pieces. On held-out text: loss {held_out["loss"]:.3f} per piece, {100 * held_out["right"]:.1f} % of
-pieces right, {100 * held_out["hidden"]:.1f} % of those that the noised text did not show.
+pieces right, {100 * held_out["hidden"]:.1f} % of those that the noised text does not show.
 
 | text | documents | passages | pieces |
 |---|---|---|---|
 {rows}
-Sentences of these files were left out: {without}.
+Sentences in these files were left out: {without}.
 """
 
 
-def _told(path: Path, lacking: str) -> dict[str, Any]:
-    """The facts of a training, with the parts that are used here."""
+def _told(path: Path, lacking: str) -> Tree:
+    """The facts of a training, checked for the parts that are used here."""
     try:
         told = json_of(bytes_of(path, MOST_JSON))
     except FileNotFoundError as error:
@@ -153,23 +161,23 @@ def _told(path: Path, lacking: str) -> dict[str, Any]:
         )
     if told.get("schema") != _SCHEMA:
         raise DataError(
-            f"{path.name} is of another version of confide",
-            expected=str(_SCHEMA),
-            got=str(told.get("schema")),
+            f"another version of confide wrote {path.name}",
+            expected=f"schema {_SCHEMA}",
+            got=f"schema {told.get('schema')}",
             where=str(path.parent),
         )
     return told
 
 
-def _check_base(base: Path, told: dict[str, Any], *, where: str) -> None:
+def _check_base(base: Path, told: Tree, *, where: str) -> None:
     digest = base_digest(base)
     if digest != told["base_digest"]:
         raise SettingsError(
-            "this is of another base encoder",
+            "this was trained from another base encoder",
             expected=f"digest {told['base_digest'][:12]}…",
             got=f"{digest[:12]}… of {base}",
             where=where,
-            fix="name the encoder that it was trained from with --from",
+            fix="name that encoder with --from",
         )
 
 
@@ -177,11 +185,11 @@ def _difference(made: Arrays, trained: Arrays, *, where: str) -> Arrays:
     changed: Arrays = {}
     for name, value in made.items():
         if name not in trained or trained[name].shape != value.shape:
-            raise DataError("the BART is not of this base", expected=name, where=where)
+            raise DataError("the BART was built from another base", expected=name, where=where)
         gap = trained[name].astype(np.float32) - value
         if not gap.any():
             continue
         if not np.isfinite(gap).all() or np.abs(gap).max() > np.finfo(np.float16).max:
-            raise DataError("a weight is no number, or too large", got=name, where=where)
+            raise DataError("a weight is not a number, or too large", got=name, where=where)
         changed[name] = gap.astype(np.float16)
     return changed

@@ -1,27 +1,27 @@
-"""What a pretraining is made of, and how far it goes."""
+"""The settings of a pretraining, and its budget."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
 
 from confide.data.batches.noise import Noise
 from confide.errors import RunError, SettingsError
 from confide.learning.denoising import Denoising
 from confide.settings.tomlfile import parse_toml
+from confide.userfiles import Tree
 
 _LEAST, _MOST = 16, 512  # pieces of a passage
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """All that decides a pretraining's numbers, but for text and budget.
+    """Everything that decides a pretraining's numbers, apart from text and budget.
 
-    `longest` counts the pieces of a passage, special ones too; `batch` the pieces of a step, with
-    padding. `held_out` is the share of each text's documents that is measured on; of these, at most
-    `measured` pieces on the way, and all at the end. `measures`: how often.
+    `longest` counts the pieces of a passage, special ones included; `batch` counts the pieces of a
+    step with padding. `held_out` is the share of each text's documents to measure on: at most
+    `measured` pieces of them along the way (`measures` times) and all of them at the end.
     """
 
     base: str = "minilm"
@@ -35,7 +35,7 @@ class Pretraining:
     how: Denoising = field(default_factory=Denoising)
 
     def check(self) -> None:
-        """Raises SettingsError for a number that makes no sense."""
+        """Raise SettingsError for a value that makes no sense."""
         how, noise = self.how, self.noise
         bounds: dict[str, tuple[float, float, float]] = {
             "longest": (self.longest, _LEAST, _MOST),
@@ -53,55 +53,57 @@ class Pretraining:
         for name, (value, low, high) in bounds.items():
             if not low <= value <= high:
                 raise SettingsError(
-                    f"{name} is out of its bounds", expected=f"{low} to {high}", got=str(value)
+                    f"{name} is out of range", expected=f"{low} to {high}", got=str(value)
                 )
         if how.train not in ("decoder", "all"):
-            raise SettingsError("unknown part", expected="decoder or all", got=repr(how.train))
+            raise SettingsError(
+                "train names an unknown part", expected="decoder or all", got=repr(how.train)
+            )
 
-    def same_as(self, other: Mapping[str, Any], where: str) -> None:
-        """Raises RunError, naming the first setting that is another."""
-        defaults = plain(Pretraining())  # of what was no setting then
+    def same_as(self, other: Mapping[str, object], where: str) -> None:
+        """Raise RunError, naming the first setting that differs."""
+        defaults = plain(Pretraining())  # for settings that did not exist then
         for key, value in plain(self).items():
             if other.get(key, defaults[key]) != value:
                 raise RunError(
-                    f"the pretraining was begun with another {key}",
+                    f"the pretraining was started with another {key}",
                     expected=str(other.get(key, defaults[key])),
                     got=str(value),
                     where=where,
-                    fix="give the same settings, or another folder with --out",
+                    fix="give the same settings, or name another folder with --out",
                 )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long: so many steps, or so many minutes of training over all resumed parts.
+    """How long to train: a number of steps, or of minutes over all resumed parts.
 
-    With steps the numbers are the same on every run; with minutes they depend on the machine.
+    With steps, every run gives the same numbers; with minutes, they depend on the machine.
     """
 
     steps: int | None = None
     minutes: float | None = None
 
     def check(self) -> None:
-        """Raises SettingsError unless exactly one is given, and is positive."""
+        """Raise SettingsError unless exactly one of the two is given and positive."""
         if (self.steps is None) == (self.minutes is None):
             raise SettingsError(
-                "how long to train is not clear", expected="--steps or --minutes, one of them"
+                "it is not clear how long to train", expected="either --steps or --minutes"
             )
         if (self.steps if self.steps is not None else self.minutes or 0) <= 0:
-            raise SettingsError("a training has to be longer than nothing")
+            raise SettingsError("there is nothing to train", expected="more than 0")
 
     def share(self, *, steps: int, seconds: float) -> float:
-        """How much of it is used up, 0 to 1."""
+        """The share that is used up, from 0 to 1."""
         if self.steps is not None:
             return min(1.0, steps / self.steps)
         assert self.minutes is not None
         return min(1.0, seconds / (60 * self.minutes))
 
 
-def plain(plan: Pretraining) -> dict[str, Any]:
+def plain(plan: Pretraining) -> Tree:
     """The settings by dotted names, as JSON holds them."""
-    found: dict[str, Any] = {}
+    found: Tree = {}
     for name in (one.name for one in fields(plan)):
         value = getattr(plan, name)
         if name in ("noise", "how"):
@@ -114,22 +116,21 @@ def plain(plan: Pretraining) -> dict[str, Any]:
 def planned(
     overrides: Sequence[str], *, base: str = "minilm", decoder_layers: int = 3
 ) -> Pretraining:
-    """The default settings but for `key=value` texts; a key is a name of any of the three parts.
+    """The default settings, changed by `key=value` texts; keys need not name their part.
 
-    Values are read as TOML. Raises SettingsError for a key that is unknown or a value of another
-    kind.
+    Values are read as TOML. Raises SettingsError for an unknown key or a value of the wrong type.
 
     >>> planned(["train=all", "masked=0.15"]).how.train
     'all'
     """
-    parts: dict[str, dict[str, Any]] = {"": {}, "noise": {}, "how": {}}
+    parts: dict[str, Tree] = {"": {}, "noise": {}, "how": {}}
     homes = {**_homes("noise", Noise()), **_homes("how", Denoising()), **_homes("", Pretraining())}
     for one in overrides:
         key, equals, text = (part.strip() for part in one.partition("="))
         if not equals or key not in homes:
             near = get_close_matches(key, homes, n=1)
             raise SettingsError(
-                f"there is no such setting of a pretraining: {key!r}",
+                f"a pretraining has no setting {key!r}",
                 expected=", ".join(homes),
                 got=repr(one),
                 fix=f"did you mean {near[0]}?" if near else None,
@@ -140,7 +141,9 @@ def planned(
             value = float(value)
         if type(value) is not type(default):
             raise SettingsError(
-                f"{key} is of another kind", expected=f"as {default!r}", got=repr(text)
+                f"{key} has the wrong type",
+                expected=f"a value like {default!r}",
+                got=repr(text),
             )
         parts[part][key] = value
     return Pretraining(
@@ -152,15 +155,16 @@ def planned(
     )
 
 
-def _homes(part: str, values: Any) -> dict[str, tuple[str, Any]]:
-    """Of each setting of a part, the part and the default."""
+def _homes(part: str, values: Noise | Denoising | Pretraining) -> dict[str, tuple[str, object]]:
+    """The settings of a part: name to (part, default)."""
     own = {one.name: getattr(values, one.name) for one in fields(values)}
     apart = ("noise", "how", "base", "decoder_layers")
     return {name: (part, value) for name, value in own.items() if name not in apart}
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
-        return parse_toml(f"value = {text}")["value"]
+        value: object = parse_toml(f"value = {text}")["value"]
     except SettingsError:
         return text
+    return value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -12,12 +10,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from confide.report.plots import COLOURS, DASHES, MARKERS
+from confide.report.plots import COLOURS, DASHES, MARKERS, PLAIN, Style, svg_file
+from confide.userfiles import Tree
 
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "confide",
-    "svg.fonttype": "none",
-    "text.parse_math": False,
+STYLE: Style = {
+    **PLAIN,
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -26,8 +23,8 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def plot(curve: Sequence[Mapping[str, Any]]) -> str:
-    """Loss, and shares of pieces that are right, over the pieces that were learnt from."""
+def plot(curve: Sequence[Tree]) -> str:
+    """The loss, and the shares of correct pieces, over the pieces learnt from."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.4, 3.3), layout="constrained")
         FigureCanvasSVG(figure)
@@ -47,10 +44,7 @@ def plot(curve: Sequence[Mapping[str, Any]]) -> str:
             axes.xaxis.set_major_formatter(FuncFormatter(_short))
             axes.grid(axis="y", alpha=0.15)
             axes.legend(frameon=False)
-        drawing = io.StringIO()
-        nobody = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(drawing, format="svg", metadata=nobody)
-    return drawing.getvalue()
+        return svg_file(figure)
 
 
 def _line(axes: Axes, number: int, xs: Sequence[float], ys: Sequence[float], *, label: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of text to the passages of a pretraining: read, cut, counted, some held out."""
+"""From files to the passages of a pretraining: text is read, cut, counted and partly held out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.data.batches.noise import Passage
 from confide.data.batches.passages import Cutter, Passages, held_out, passages
@@ -15,18 +14,19 @@ from confide.errors import DataError, MissingDataError
 from confide.learning.text_pieces import Pieces
 from confide.seeds import derive_seed
 from confide.text.formats import read
+from confide.userfiles import Tree
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What is learnt from and what is measured on. `facts`: names and counts of each text.
+    """The passages to learn from and to measure on. `facts` has the name and counts of each text.
 
     `digest` is a SHA-256 over all pieces of both; `repeated` counts sentences that were left out.
     """
 
     learnt: Passages
     measured: Passages
-    facts: list[dict[str, Any]]
+    facts: list[Tree]
     digest: str
     repeated: int
 
@@ -41,10 +41,10 @@ def read_texts(
     seed: int,
     say: Callable[[str], None],
 ) -> Texts:
-    """Every text once, in the order given; what also stands in `without` is left out.
+    """Every sentence once, in the order given, without those that also occur in `without`.
 
-    `longest` counts special pieces too. Raises MissingDataError, FormatError and DataError of the
-    reader, and DataError where nothing is left to learn from or to measure on.
+    `longest` counts special pieces too. Raises what the readers raise, and DataError if nothing is
+    left to learn from or to measure on.
     """
     if not files:
         raise MissingDataError("there is no text to learn from", fix="name files or folders")
@@ -53,7 +53,7 @@ def read_texts(
         cutter.leave_out(read(locate(file)).documents)
     learnt: list[Passage] = []
     measured: list[Passage] = []
-    facts: list[dict[str, Any]] = []
+    facts: list[Tree] = []
     for place, file in enumerate(files):
         documents = read(locate(file)).documents
         if len(documents) > 1:
@@ -72,7 +72,7 @@ def read_texts(
             "there is too little text to learn from and to measure on",
             expected="several documents of whole sentences",
             got=f"{len(learnt)} and {len(measured)} passages",
-            fix="name more files; text that stands in --without, or twice, is read once at most",
+            fix="name more files; repeated text counts once, and text in --without not at all",
         )
     both = passages(learnt), passages(measured)
     digest = hashlib.sha256()
@@ -82,7 +82,7 @@ def read_texts(
 
 
 def short_name(file: str | Path) -> str:
-    """The file's name and its folder's, and nothing of where that lies; a corpus's whole path.
+    """The name of a file and its folder, without the path to it; a corpus keeps its whole path.
 
     >>> short_name("/home/someone/notes/train.tsv"), short_name("$CONFIDE_DATA/psytar/all/dev.txt")
     ('notes/train.tsv', 'psytar/all/dev.txt')

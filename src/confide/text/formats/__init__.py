@@ -1,4 +1,4 @@
-"""File formats: what is read and written, and how a file's format is told."""
+"""File formats: what confide reads and writes, and how it detects a file's format."""
 
 from __future__ import annotations
 
@@ -89,22 +89,23 @@ def read(
     Args:
         path: a file (gzip is unpacked), or a folder: one of brat, i2b2 or DDI files, the ADE
             corpus, or one of files of one other format, which are read in the order of their names.
-        format: a key of `FORMATS`; None: told from the content.
-        scheme: the tag scheme of CoNLL files; None: detected.
-        encoding: of every file; None: UTF-8, or what a byte order mark says.
-        columns: of CoNLL files, the token's and the tag's (None: no tags), from 0; None: found.
+        format: a key of `FORMATS`; None: detect it from the content.
+        scheme: the tag scheme of CoNLL files; None: detect it.
+        encoding: the encoding of every file; None: that of a byte order mark, or else UTF-8.
+        columns: the columns of the token and the tag (None: no tags) in CoNLL files, counted from
+            0; None: find them.
         bare_type: the type of entities whose tags are only B, I and O.
         types: the entity types that may occur; None: any.
 
     Returns:
         Documents, problems (each with file and line or offset), format, and details of how the
-        files were read ("scheme", "encoding", "columns", ...; of the first file).
+        first file was read ("scheme", "encoding", "columns", ...).
 
     Raises:
         MissingDataError: there is no such file or folder.
-        FormatError, SchemeError: the content is not what its format or scheme asks for.
-        DataError: nothing is in it, or a type is not among `types`.
-        SettingsError: an argument names nothing that exists.
+        FormatError, SchemeError: the content does not follow its format or scheme.
+        DataError: there is nothing in it, or a type is not among `types`.
+        SettingsError: an argument names a format, scheme or encoding that does not exist.
     """
     path = Path(path)
     must_be_a_path(path)
@@ -130,7 +131,7 @@ def read(
 def write(
     documents: Sequence[Document], path: Path | str, format: str, *, scheme: str = "iob2"
 ) -> list[Problem]:
-    """Write documents, and give what the format cannot hold (nothing is dropped in silence).
+    """Write documents, and return what the format cannot hold (nothing is dropped silently).
 
     Args:
         documents: in the order of the file.
@@ -139,8 +140,8 @@ def write(
         scheme: the tag scheme of a CoNLL file.
 
     Raises:
-        SettingsError: there is no such format or scheme, or the format is only read.
-        DataError: the system does not let us write there.
+        SettingsError: there is no such format or scheme, or the format is read-only.
+        DataError: the system refuses to write there.
     """
     kind = format_named(format)
     if kind.write is None:

@@ -4,8 +4,8 @@ Three files: `DRUG-AE.rel` and `DRUG-DOSE.rel`, one relation per line, and `ADE-
 without an adverse effect. `DRUG-DOSE.rel` annotates sentences of `DRUG-AE.rel` a second time, so
 the two are always read as one: nothing here gives a sentence twice.
 
-Offsets in the files count from the start of an abstract that is not in them. They still say how
-far the mentions of one sentence are from each other, and so which of several places is meant.
+Offsets in the files count from the start of an abstract, which the files do not contain. They still
+tell how far apart the mentions of one sentence are, and so which of several places is meant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_PLACES = 1000
 
 
 class _Mention(NamedTuple):
-    """A mention as a line has it: its offsets count from the start of the abstract."""
+    """A mention as given in a line: its offsets count from the start of the abstract."""
 
     type: str
     surface: str
@@ -53,7 +53,7 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class _Abstract:
-    """What the files hold of one abstract, in their order."""
+    """Everything in the files about one abstract, in order."""
 
     source: str
     positive: dict[str, list[_Row]] = field(default_factory=dict)
@@ -61,16 +61,16 @@ class _Abstract:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read the corpus: all sentences of an abstract are one document, called by its PubMed id.
+    """Read the corpus: all sentences of an abstract form one document, named by its PubMed id.
 
-    A folder gives what it holds of the three files; `DRUG-AE.rel` joins the `DRUG-DOSE.rel` beside
-    it; `ADE-NEG.txt` gives the sentences without an adverse effect.
+    From a folder, all of the three files that exist are read. `DRUG-AE.rel` is read with the
+    `DRUG-DOSE.rel` beside it; `ADE-NEG.txt` gives the sentences without an adverse effect.
 
     Raises:
         MissingDataError: the folder holds none of the three files.
-        FormatError: a line is not of its file's form, or the file is none of the three.
-        DataError: `DRUG-DOSE.rel` is to be read without the `DRUG-AE.rel` beside it; a file is
-            empty; or a type is not among the declared ones.
+        FormatError: a line does not have its file's form, or the file is none of the three.
+        DataError: `DRUG-DOSE.rel` is named without the `DRUG-AE.rel` beside it; a file is empty; or
+            a type was not declared.
     """
     return _reading(path, options, "ade")
 
@@ -81,13 +81,13 @@ def read_positive(path: Path, options: Options) -> Reading:
 
 
 def corpus_file(path: Path) -> str | None:
-    """Which of the three files (`EFFECTS`, `DOSES`, `NEGATIVES`) a name stands for, if any."""
+    """The one of the three files (`EFFECTS`, `DOSES`, `NEGATIVES`) that a name means, if any."""
     name = path.name.lower().removesuffix(".gz")
     return next((known for known in (*_TYPES, NEGATIVES) if known.lower() == name), None)
 
 
 def is_ade(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are of the ADE corpus."""
+    """Whether a file begins with lines of the ADE corpus."""
     first = [line for line in lines if line.strip()][:_SAMPLE]
     return bool(first) and (
         all(_columns(line) is not None for line in first)
@@ -249,7 +249,7 @@ def _add_negatives(
 
 
 def _document(id: str, abstract: _Abstract, problems: list[Problem]) -> Document:
-    """The positive sentences in the order of the abstract, then the negative ones as they come."""
+    """The positive sentences in the order of the abstract, then the negative ones in file order."""
     solved = {text: _solved(text, rows, problems) for text, rows in abstract.positive.items()}
     ordered = sorted(solved, key=lambda text: solved[text][0])
     whole = joined([*ordered, *abstract.negative])
@@ -294,7 +294,7 @@ def _relations(
 
 
 def _places(surface: str, text: str) -> list[int]:
-    """The offsets at which a string stands in a text, the first `_MOST_PLACES` of them."""
+    """The offsets at which a string occurs in a text, the first `_MOST_PLACES` of them."""
     found: list[int] = []
     place = text.find(surface)
     while place >= 0 and len(found) < _MOST_PLACES:
@@ -306,10 +306,10 @@ def _places(surface: str, text: str) -> list[int]:
 def _solved(
     text: str, rows: Sequence[_Row], problems: list[Problem]
 ) -> tuple[int, dict[_Mention, Span]]:
-    """Where a sentence begins in its abstract, and where its mentions stand in the sentence.
+    """The start of a sentence in its abstract, and the places of its mentions in the sentence.
 
-    Each place at which a mention's string stands says where the sentence would begin; the beginning
-    that most mentions agree on is taken, and each mention's place is the one nearest to it.
+    Each place at which a mention's string occurs implies where the sentence would begin. The start
+    that most mentions agree on is taken, and each mention gets the place nearest to it.
     """
     first = {mention: row.where for row in reversed(rows) for mention in (row.drug, row.other)}
     places = {mention: _places(mention.surface, text) for mention in first}

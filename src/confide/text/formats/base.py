@@ -1,4 +1,4 @@
-"""What every format shares: the options of a reader, what it gives, and what a format is."""
+"""What all formats share: a reader's options, what it gives, and the description of a format."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
     r"|\.(md|html?|pdf|png)$"
 )
-"""Names of files that lie beside data and are none."""
+"""Names of files that lie beside data but are not data."""
 _SLACK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to read. Each is None or a default where the reader shall find out by itself.
+    """How to read; None or the default means that the reader finds out by itself.
 
-    `types` are the entity types that may occur (None: any); `columns` the token's and the tag's
-    column, from 0, negative from the end (tag None: the file has no tags).
+    `types` are the entity types that may occur (None: any); `columns` are those of the token and
+    the tag, counted from 0 or, if negative, from the end (tag None: the file has no tags).
     """
 
     scheme: str | None = None
@@ -62,9 +62,9 @@ class Reading:
 class Format:
     """A file format: its name in settings, what it is, its file ending, a reader and a writer.
 
-    `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` the problems, and is
-    None where the format is only read. `suffix` is empty where the format is a folder. `whole`: the
-    reader takes a folder by itself, not file by file.
+    `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` gives the problems and
+    is None if the format is read-only. `suffix` is empty if the format is a folder. `whole`: the
+    reader takes a whole folder, not file by file.
     """
 
     name: str
@@ -76,12 +76,12 @@ class Format:
 
 
 def place(document: Document, start: int, end: int) -> str:
-    """Where a stretch of a document is, for a problem: ``source [start:end]``."""
+    """The place of a stretch of a document, for a problem: ``source [start:end]``."""
     return f"{document.source or document.id} [{start}:{end}]"
 
 
 def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in ascending order, those that touch or overlap made one."""
+    """Spans in ascending order; those that touch or overlap are merged."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -92,9 +92,9 @@ def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
-    """Whether fragments of a text are a surface, but for white space.
+    """Whether fragments of a text equal a surface, apart from white space.
 
-    A stretch that is far longer than the surface is another one: it is not looked at, so that a
+    A stretch that is far longer than the surface cannot equal it and is not read, so that a
     thousand mentions of a whole text take no longer than the text.
     """
     if sum(end - start for start, end in spans) > 2 * len(surface) + _SLACK:
@@ -103,15 +103,15 @@ def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
 
 
 def shown_at(text: str, spans: Sequence[Span]) -> str:
-    """A short quotation of fragments of a text for its owner."""
+    """A short quotation from fragments of a text, for its owner."""
     return shown(" ".join(text[start : min(end, start + _SLACK)] for start, end in spans[:_SLACK]))
 
 
 def free_id(name: str, taken: Container[str], tried: dict[str, int]) -> str:
     """`name`, or the first of name-2, name-3, ... that is not taken.
 
-    `tried` remembers how far each name has come, so that many equal ones take no longer than as
-    many others; one dict for all names of a document.
+    `tried`, one dict for all names of a document, remembers the last number of each name, so that
+    many equal names take no longer than different ones.
     """
     wanted, number = name, tried.get(name, 1)
     while wanted in taken:
@@ -122,12 +122,12 @@ def free_id(name: str, taken: Container[str], tried: dict[str, int]) -> str:
 
 
 def shown(text: str, limit: int = 40) -> str:
-    """A short quotation of text for its owner."""
+    """A short quotation from a text, for its owner."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 def whole_text(text: str, where: str, problems: list[Problem]) -> str:
-    """Text without halves of characters, each read as one U+FFFD; a problem says so."""
+    """Text with every lone surrogate read as one U+FFFD, which is reported."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     what = "half of a character in the text; read as U+FFFD"
@@ -136,5 +136,5 @@ def whole_text(text: str, where: str, problems: list[Problem]) -> str:
 
 
 def unheld(path: Path, what: str, count: int, *, kind: str) -> list[Problem]:
-    """One problem for `count` things of one sort that a format cannot hold; none for zero."""
+    """One problem for `count` things that a format cannot hold; none for zero."""
     return [Problem(kind, str(path), f"{count} {what}", lost=True)] if count else []

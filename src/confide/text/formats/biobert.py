@@ -20,20 +20,20 @@ from confide.text.pairs import pair_attributes
 HEADER = ["index", "sentence", "label"]
 POSITIVE, RELATED = "1", "related"
 NEGATIVE = frozenset(("0", "false", "none", "na", "other", "no_relation", "no-relation"))
-"""Labels, in lower case, that say that nothing holds; so does one that ends in ``-false``."""
+"""Labels, in lower case, that mean no relation; so does any label that ends in ``-false``."""
 _BLINDED = re.compile(r"@([A-Za-z][\w-]*)\$")
 _SAMPLE = 50
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read a table: a document for each line, of one sentence, that asks about its one pair.
+    """Read a table: each line becomes a document of one sentence that asks about its one pair.
 
-    The pair goes from the first blinded entity to the second one: nothing says which is the head.
-    The label ``1`` is the relation "related", every other one that is not negative its own name.
+    The pair goes from the first blinded entity to the second, since nothing says which is the head.
+    The label ``1`` means the relation "related"; any other label that is not negative names it.
 
     Raises:
-        FormatError: a line has not the columns of the first one, or an empty label.
-        DataError: there is no sentence, or a type is not among the declared ones.
+        FormatError: a line's columns differ from those of the first, or a label is empty.
+        DataError: there is no sentence, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     problems: list[Problem] = []
@@ -89,7 +89,7 @@ def _entities(sentence: str, options: Options, where: str) -> list[Entity]:
 def _document(
     name: str, where: str, row: tuple[str, str, list[Entity]], problems: list[Problem]
 ) -> Document:
-    """A line as a document. Where it has not two entities, its label belongs to no pair."""
+    """A line as a document. Unless it has two entities, its label belongs to no pair."""
     sentence, label, entities = row
     kind = RELATED if label == POSITIVE else label
     relations: tuple[Relation, ...] = ()

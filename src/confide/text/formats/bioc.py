@@ -1,9 +1,9 @@
 """BioC, as XML or JSON: documents of passages, mentions with document offsets, relations.
 
-Relations come in three ways: nodes that point to mentions; two infons with the concepts,
+Relations come in three forms: nodes that point to mentions; two infons with the concepts,
 ``entity1`` and ``entity2`` or ``role1`` and ``role2`` (BioRED, PubTator 3); or two infons of other
-names that hold the concepts (BioCreative V CDR). Both forms of file are first made the same plain
-objects, those of BioC's JSON.
+names that hold the concepts (BioCreative V CDR). XML and JSON files are first turned into the same
+plain objects, those of BioC's JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
@@ -31,6 +30,7 @@ from confide.text.formats.jsonl import rows_of
 from confide.text.formats.markup import Element, parse, root_name
 from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
+from confide.userfiles import Tree
 
 ROOT = "collection"
 _COLLECTIONS = ("documents", "PubTator3")
@@ -40,8 +40,7 @@ _ENDS = (("entity1", "entity2"), ("role1", "role2"))
 _NO_CONCEPT = frozenset(("", "-", "-1"))
 _NOT_AN_END = frozenset(("type", "relation", "novel", "score"))
 _TRIED = 64
-"""How many blocks that overlap are looked at for a mention."""
-Json = dict[str, Any]
+"""How many overlapping blocks are searched for a mention."""
 
 
 @dataclass(slots=True)
@@ -80,7 +79,7 @@ def read(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: it is neither XML nor JSON, or a part is not of BioC's form.
-        DataError: there is no document, or a type is not among the declared ones.
+        DataError: there is no document, or a type was not declared.
     """
     problems: list[Problem] = []
     rows, encoding = _rows(path, options)
@@ -93,7 +92,7 @@ def read(path: Path, options: Options) -> Reading:
     return Reading(documents, problems, "bioc", {"encoding": encoding})
 
 
-def is_bioc(row: Any) -> bool:
+def is_bioc(row: object) -> bool:
     """Whether a JSON object is a BioC collection or document."""
     return isinstance(row, dict) and any(
         isinstance(row.get(key), list) for key in ("passages", *_COLLECTIONS)
@@ -105,7 +104,7 @@ def begins_bioc(text: str) -> bool:
     return _PASSAGES.search(text) is not None
 
 
-def _rows(path: Path, options: Options) -> tuple[list[Json], str]:
+def _rows(path: Path, options: Options) -> tuple[list[Tree], str]:
     """The documents as BioC's JSON has them."""
     if root_name(read_bytes(path)):
         root, encoding = parse(path, options.encoding)
@@ -113,7 +112,7 @@ def _rows(path: Path, options: Options) -> tuple[list[Json], str]:
             raise _odd("not BioC", f"<{ROOT}>", str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    rows: list[Json] = []
+    rows: list[Tree] = []
     for where, _, row in rows_of(text, path):
         if not is_bioc(row):
             raise _odd("neither a BioC collection nor a document", '"documents"', where)
@@ -126,9 +125,9 @@ def _odd(what: str, expected: str, where: str) -> FormatError:
     return FormatError(what, expected=expected, where=where)
 
 
-def _from_xml(item: Element) -> Json:
-    """An element as the object that BioC's JSON has for it, with all that is in it."""
-    row: Json = dict(item.attrib)
+def _from_xml(item: Element) -> Tree:
+    """An element, with everything in it, as the object that BioC's JSON has for it."""
+    row: Tree = dict(item.attrib)
     row["infons"] = {infon.get("key", ""): infon.text or "" for infon in item.findall("infon")}
     for name in ("id", "offset", "text"):
         found = item.find(name)
@@ -141,14 +140,14 @@ def _from_xml(item: Element) -> Json:
     return row
 
 
-def _list(row: Json, key: str, where: str) -> list[Json]:
+def _list(row: Tree, key: str, where: str) -> list[Tree]:
     items = row.get(key) or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise _odd(f'"{key}"', "a list of objects", where)
     return items
 
 
-def _number(value: Any, what: str, where: str) -> int:
+def _number(value: object, what: str, where: str) -> int:
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
         value = int(value) if len(value) < 16 else None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -156,8 +155,8 @@ def _number(value: Any, what: str, where: str) -> int:
     return value
 
 
-def _infons(row: Json) -> dict[str, str]:
-    """Infons as strings; of an object (PubTator 3) its identifier."""
+def _infons(row: Tree) -> dict[str, str]:
+    """Infons as strings; for an object (PubTator 3), its identifier."""
     infons = row.get("infons")
     found = {}
     for key, value in infons.items() if isinstance(infons, dict) else ():
@@ -168,7 +167,7 @@ def _infons(row: Json) -> dict[str, str]:
     return found
 
 
-def _document(row: Json, where: str, options: Options, problems: list[Problem]) -> Document:
+def _document(row: Tree, where: str, options: Options, problems: list[Problem]) -> Document:
     passages = _list(row, "passages", where)
     groups = [list(_blocks(passage, where, problems)) for passage in passages]
     cut = any(_list(passage, "sentences", where) for passage in passages)
@@ -199,7 +198,7 @@ def _document(row: Json, where: str, options: Options, problems: list[Problem]) 
 # --- text ---------------------------------------------------------------------------------
 
 
-def _blocks(passage: Json, where: str, problems: list[Problem]) -> Iterator[_Block]:
+def _blocks(passage: Tree, where: str, problems: list[Problem]) -> Iterator[_Block]:
     """A passage's text, in one piece or by sentences."""
     parts = _list(passage, "sentences", where) or [passage]
     for part in parts:
@@ -215,8 +214,8 @@ def _blocks(passage: Json, where: str, problems: list[Problem]) -> Iterator[_Blo
 def _laid_out(groups: Sequence[Sequence[_Block]]) -> tuple[str, list[_Block]]:
     """The document's text, and all blocks with their places in it.
 
-    A newline stands between passages; between sentences of one passage as many blanks as the file's
-    offsets leave (at least one, and not more than eight).
+    Passages are separated by a newline; sentences of one passage by as many blanks as the file's
+    offsets leave (at least one, at most eight).
     """
     text = ""
     blocks: list[_Block] = []
@@ -245,7 +244,7 @@ def _sentences(blocks: Sequence[_Block]) -> tuple[Sentence, ...]:
 
 
 def _placed(draft: _Draft, offset: int, length: int) -> Span | None:
-    """Characters of the document for a stretch that the file counts; None where it has no text."""
+    """The document's characters for a stretch given in the file's offsets; None without text."""
     last = bisect_right(draft.offsets, offset)
     for block in reversed(draft.by_offset[max(0, last - _TRIED) : last]):
         start = offset - block.offset
@@ -257,7 +256,7 @@ def _placed(draft: _Draft, offset: int, length: int) -> Span | None:
 # --- annotation ---------------------------------------------------------------------------
 
 
-def _entity(draft: _Draft, item: Json, options: Options, problems: list[Problem]) -> None:
+def _entity(draft: _Draft, item: Tree, options: Options, problems: list[Problem]) -> None:
     infons, given = _infons(item), clean(str(item.get("id", "")))
     kind = infons.get("type") or options.bare_type
     options.require(kind, draft.where)
@@ -297,7 +296,7 @@ def _entity(draft: _Draft, item: Json, options: Options, problems: list[Problem]
     )
 
 
-def _relation(draft: _Draft, item: Json, problems: list[Problem]) -> None:
+def _relation(draft: _Draft, item: Tree, problems: list[Problem]) -> None:
     infons = _infons(item)
     kind = infons.get("type") or infons.get("relation") or "relation"
     nodes = _list(item, "nodes", draft.where)

@@ -30,20 +30,20 @@ __all__ = ["ENDINGS", "read", "write"]
 _CONCEPT = "a concept"  # with a blank: no attribute can be called so
 ENDINGS = (".ann", ".a1", ".a2")
 Line = tuple[str, list[str], str]
-"""Where a line stands, its columns, and the first of them (its id)."""
+"""A line's place, its columns, and the first of them (its id)."""
 
 
 def read(path: Path, options: Options) -> Reading:
     """Read a folder of brat files (with all folders in it), or one document of it.
 
-    Documents are named by their path in the folder. Offsets count characters of the text as it
-    stands in the file; where the annotations fit better without its byte order mark, or with
-    each line end counted as one character, they are read so and a problem says it.
+    Documents are named by their path in the folder. Offsets count the characters of the text as it
+    is in the file. If the annotations fit better without its byte order mark, or with each line end
+    counted as one character, they are read that way, which is reported.
 
     Raises:
-        MissingDataError: an annotation file without its text, or nothing there.
-        FormatError: a line is none of brat's.
-        DataError: a type is not among the declared ones.
+        MissingDataError: the text of an annotation file is missing, or nothing is there.
+        FormatError: a line is not one of brat's.
+        DataError: a type was not declared.
     """
     if not path.is_dir():
         documents, problems = _document(path.with_suffix(""), path.stem, options)
@@ -107,7 +107,7 @@ class _Reader:
         self.problems.append(Problem(kind, where, what, lost))
 
     def run(self, lines: list[Line]) -> Document:
-        """The document with all that the lines say; a line may point to one after it."""
+        """The document with everything that the lines say; a line may point to a later one."""
         mentions = [
             (where, name, *_mention(columns, where))
             for where, columns, name in lines
@@ -220,7 +220,7 @@ class _Reader:
             )
 
     def _relation(self, where: str, name: str, words: list[str]) -> None:
-        """Type Arg1:T1 Arg2:T2; the names of the arguments are kept where they are others."""
+        """Type Arg1:T1 Arg2:T2; other names of arguments are kept."""
         roles, ends = zip(*(word.rpartition(":")[::2] for word in words[1:3]), strict=True)
         if any(end not in self.entities and end not in self.triggers for end in ends):
             self.note("dangling-relation", where, f"{words[0]} {name}: no {' or '.join(ends)}")
@@ -291,7 +291,7 @@ class _Reader:
             self.note("dangling-attribute", where, f"{key}: nothing here is called {target}")
 
     def _attribute(self, target: str, key: str, value: str) -> None:
-        """Say something about an entity or, where none is called so, about a relation."""
+        """Add something to the entity of this name or, if there is none, to the relation."""
         self.said.setdefault(target, []).append((key, value))
 
 
@@ -327,7 +327,7 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
 
 
 def _same(text: str, spans: list[Span], surface: str) -> bool:
-    """Whether a surface is that of the text but for white space, which brat writes as one blank."""
+    """Whether a surface equals the text apart from white space, which brat writes as a blank."""
     return not surface or reads(text, spans, surface)
 
 

@@ -20,7 +20,7 @@ _WORD = re.compile(r"[\s:;]+")
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents into a folder, and say what brat cannot hold; `scheme` has no meaning here.
+    """Write documents into a folder, and return what brat cannot hold; `scheme` is not used.
 
     A confidence becomes an attribute line ``Confidence``.
 
@@ -46,7 +46,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
 
 
 def _file_name(name: str, taken: set[str]) -> str:
-    """A path inside the folder, made of the document's id, that no other document has."""
+    """A path inside the folder, made from the document's id, that no other document has."""
     parts = [part.strip(".") for part in _UNSAFE.sub("_", name).split("/")]
     plain = "/".join(part[:100] for part in parts if part) or "document"
     names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
@@ -145,7 +145,7 @@ class _Writer:
 
 
 def _group(relation: Relation) -> str:
-    """The event or the equivalence that a relation is a part of, or nothing."""
+    """The event or equivalence that a relation is part of, or an empty text."""
     for key, value in relation.attributes:
         if _GROUPS.fullmatch(f"{key} {value}"):
             return value
@@ -153,7 +153,7 @@ def _group(relation: Relation) -> str:
 
 
 def _numbered(letter: str, ids: Sequence[str]) -> dict[str, str]:
-    """Names for brat: the ids themselves where they are of its form, else numbers."""
+    """Names for brat: the ids themselves if they have its form, otherwise numbers."""
     fitting = re.compile(rf"{letter}\d+")
     if len(set(ids)) == len(ids) and all(fitting.fullmatch(name) for name in ids):
         return {name: name for name in ids}

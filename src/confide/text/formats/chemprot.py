@@ -1,14 +1,14 @@
-"""ChemProt as SciBERT's authors give it: JSON Lines whose text marks one pair of arguments.
+"""ChemProt as SciBERT's authors published it: JSON Lines whose text marks one pair of arguments.
 
-``<< a >>`` is the argument that comes first in the text and ``[[ b ]]`` the other, whichever of
-them is the chemical: the roles are not in the file.
+``<< a >>`` is the first argument in the text and ``[[ b ]]`` the other, whichever of them is the
+chemical: the file does not give the roles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Span
@@ -18,13 +18,13 @@ from confide.text.formats.jsonl import rows_of
 from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
 from confide.text.pairs import pair_attributes
-from confide.userfiles import json_of
+from confide.userfiles import Tree, json_of
 
 _SAMPLE = 20
 
 
 class Marked(NamedTuple):
-    """A text without its marks, and where the two arguments stand in it."""
+    """A text without its marks, and the places of its two arguments."""
 
     text: str
     first: Span
@@ -32,14 +32,14 @@ class Marked(NamedTuple):
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read the file: a document for each line, of one sentence, that asks about its one pair.
+    """Read the file: each line becomes a document of one sentence that asks about its one pair.
 
-    Marks are taken out of the text. Both entities have the type `options.bare_type`; the relation,
+    Marks are removed from the text. Both entities have the type `options.bare_type`; the relation,
     whose type is the label, goes from ``<< a >>`` to ``[[ b ]]``.
 
     Raises:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
-        DataError: there is no line, or the type is not among the declared ones.
+        DataError: there is no line, or the type was not declared.
     """
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     problems: list[Problem] = []
@@ -72,7 +72,7 @@ def _is_row(line: str) -> bool:
 
 
 def unmarked(text: str) -> Marked | None:
-    """A text without the marks of its two arguments; None where it does not mark two.
+    """A text without the marks of its two arguments; None if it does not mark two.
 
     A text may hold further ``>>`` and ``]]``: the first one after its opening mark closes it.
 
@@ -95,7 +95,7 @@ def unmarked(text: str) -> Marked | None:
 
 
 def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
-    """What stands between two marks of three characters, without white space at its ends."""
+    """What is between two marks of three characters, without surrounding white space."""
     begin = text.find(opens, start) + 3
     while begin > 2 and text[begin : begin + 1].isspace():
         begin = text.find(opens, begin) + 3
@@ -105,10 +105,8 @@ def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
     return (begin, end) if end > 0 else None
 
 
-def _document(
-    row: dict[str, Any], name: str, place: tuple[str, str], problems: list[Problem]
-) -> Document:
-    """A line as a document; `place` is where it stands and the type of its entities."""
+def _document(row: Tree, name: str, place: tuple[str, str], problems: list[Problem]) -> Document:
+    """A line as a document; `place` is its place in the file and the type of its entities."""
     where, kind = place
     text, label = row.get("text"), row.get("label")
     if not isinstance(text, str) or not isinstance(label, str) or not label.strip():

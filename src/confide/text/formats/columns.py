@@ -1,4 +1,4 @@
-"""Which column of a CoNLL file holds the token and which the tag, by evidence."""
+"""Which column of a CoNLL file holds the token and which the tag, judged by evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLE, _WIDEST = 5000, 64
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the lines of one file are cut: at tabs or at blanks, how often, and what is where."""
+    """How the lines of one file are split: at tabs or blanks, into how many columns, and which."""
 
     tabs: bool
     width: int
@@ -34,7 +34,7 @@ class Layout:
         return _BLANKS.split(line) if "  " in line or "\t" in line else line.split(" ")
 
     def describe(self) -> str:
-        """In words, with columns from 0 as in the option."""
+        """The layout in words, with columns counted from 0 as in the option."""
         cut = "tab" if self.tabs else "space"
         tag = "no tag" if self.tag is None else f"tag {self.tag}"
         return f"{self.width} by {cut}: token {self.token}, {tag}"
@@ -51,7 +51,7 @@ def is_document_mark(line: str) -> bool:
 
 
 def is_affixed(value: str) -> bool:
-    """Whether a value is no tag, yet looks like one: empty, ``b-per``, ``PER-B``."""
+    """Whether a value looks like a tag without being one: empty, ``b-per``, ``PER-B``."""
     return not value or _AFFIX.search(value) is not None
 
 
@@ -114,7 +114,7 @@ def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) 
 
 
 def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
-    """The column of tags, and a doubt in words where two could be it."""
+    """The column of tags, and a doubt in words if two qualify."""
     if len(columns) < 2:
         return None, ""
     counts = [Counter(value.strip() for value in column) for column in columns]

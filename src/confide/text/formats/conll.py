@@ -1,7 +1,7 @@
 """CoNLL columns: one token per line, a tag beside it, a blank line between sentences.
 
-The text of a document is its tokens joined by one space, its sentences by a newline. Without
-marks of documents every sentence is a document of its own, called "<file stem>:<line>".
+The text of a document is its tokens joined by spaces and its sentences joined by newlines. Without
+document marks, every sentence is a document of its own, named "<file stem>:<line>".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEY_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[ \t]*=[ \t]*([^\t]*)")
 
 @dataclass(slots=True)
 class _Rows:
-    """One sentence as it stands in the file: tokens, tags and their line numbers."""
+    """One sentence of the file: tokens, tags and their line numbers."""
 
     tokens: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ class _Scan:
         self._now.lines.append(number)
 
     def _misfits(self, width: int) -> bool:
-        """Whether a line of another width than the others cannot be read safely."""
+        """Whether a line whose width differs from the others cannot be read safely."""
         needed = max(self.layout.token, self.layout.tag or 0)
         return width <= needed or not self.layout.tabs or self.layout.width == 2
 
@@ -153,9 +153,9 @@ def read(path: Path, options: Options) -> Reading:
     """Read a CoNLL file.
 
     Raises:
-        FormatError: a line has other columns than the rest, or there is no column of tags.
-        SchemeError: a tag is none, or the tags contradict the scheme that was stated.
-        DataError: there is no token in the file, or a type is not among the declared ones.
+        FormatError: a line's columns differ from the rest, or there is no column of tags.
+        SchemeError: a value is not a tag, or the tags contradict the stated scheme.
+        DataError: there is no token in the file, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     lines = lines_of(text)
@@ -179,7 +179,7 @@ def read(path: Path, options: Options) -> Reading:
 def _scheme(
     sentences: Sequence[_Rows], options: Options, path: Path, problems: list[Problem]
 ) -> SchemeGuess:
-    """The scheme, stated or detected; tags that are none and contradictions are errors."""
+    """The scheme, stated or detected; values that are not tags, and contradictions, are errors."""
     sequences = [rows.tags for rows in sentences]
     guess = detect_scheme(sequences)
     _refuse_untaglike(sentences, guess, path)
@@ -203,7 +203,7 @@ def _scheme(
 
 
 def _refuse_untaglike(sentences: Sequence[_Rows], guess: SchemeGuess, path: Path) -> None:
-    """Raise for the first tag that is none: empty, or without a prefix where others have one."""
+    """Raise SchemeError for the first value that is not a tag: empty, or lacking a prefix."""
     prefixed = bool(guess.evidence.keys() & set("BIESLUMW"))
     distinct = {tag for rows in sentences for tag in rows.tags}
     wrong = {tag for tag in distinct if not parse_tag(tag)[0] and (prefixed or is_affixed(tag))}
@@ -220,7 +220,7 @@ def _refuse_untaglike(sentences: Sequence[_Rows], guess: SchemeGuess, path: Path
 
 
 def _doubt(guess: SchemeGuess) -> str:
-    """Why a scheme is not certain, in words."""
+    """Why a scheme is uncertain, in words."""
     evidence = ", ".join(f"{key}: {count}" for key, count in guess.evidence.items())
     breaks = {key: count for key, count in guess.evidence.items() if key.startswith("breaks")}
     if breaks[f"breaks {guess.scheme}"]:
@@ -232,7 +232,7 @@ def _doubt(guess: SchemeGuess) -> str:
 
 
 def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
-    """Group sentences under their marks (one document each where there is none)."""
+    """Group sentences under their marks; without marks, each is one document."""
     groups: list[list[_Rows]] = []
     for rows in scan.sentences:
         if not scan.marks or not groups or rows.document != groups[-1][0].document:

@@ -1,4 +1,4 @@
-"""Documents to CoNLL columns: two of them, the token and the tag, cut by a tab."""
+"""Documents to CoNLL with two columns, the token and the tag, separated by a tab."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BLANK = re.compile(r"\s+")
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents as one CoNLL file, and say what it cannot hold.
+    """Write documents as one CoNLL file, and return what it cannot hold.
 
-    Documents that nobody segmented are segmented first. Documents of several sentences stand
-    under a ``# newdoc id =`` line; attributes are comment lines ``# key = value``.
+    Documents without sentences are segmented first. Documents of several sentences follow a
+    ``# newdoc id =`` line; attributes are comment lines ``# key = value``.
 
     Raises:
         SettingsError: there is no such scheme.
@@ -63,7 +63,7 @@ def _head(document: Document, marked: bool) -> list[str]:
 
 
 def _token(token: str, document: Document, start: int, problems: list[Problem]) -> str:
-    """A token as it can stand in a column."""
+    """A token in a form that fits a column."""
     safe = _BREAKS.sub(" ", token).strip(" ") if _BREAKS.search(token) else token
     if not safe or safe.isspace():
         safe = _PLACEHOLDER
@@ -83,7 +83,7 @@ def _tags(
     where: tuple[Document, int],
     problems: list[Problem],
 ) -> list[str]:
-    """The tags of a sentence; types that a column cannot hold, and neighbours in IO, are named."""
+    """The tags of a sentence; reports types that a column cannot hold, and neighbours in IO."""
     named = [(start, end, _BLANK.sub("_", kind)) for start, end, kind in spans]
     at = place(where[0], where[1], where[1])
     for kind in sorted({kind for _, _, kind in spans if _BLANK.search(kind)}):
@@ -97,7 +97,7 @@ def _tags(
 
 
 def _unheld(documents: Sequence[Document], path: Path) -> list[Problem]:
-    """What no CoNLL file can hold, counted over all documents."""
+    """Problems for what no CoNLL file can hold, counted over all documents."""
     entities = [entity for document in documents for entity in document.entities]
     relations = sum(len(document.relations) for document in documents)
     respaced = sum(document.text != _joined(document) for document in documents)

@@ -33,7 +33,7 @@ _OFFSETS = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
 
 @dataclass(slots=True)
 class _Draft:
-    """A document in the making; `borders` are where each sentence's text begins and ends."""
+    """A document in the making; `borders` has where each sentence's text begins and ends."""
 
     where: str
     whole: Joined
@@ -45,17 +45,18 @@ class _Draft:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read one file, or all ``.xml`` files below a folder, which may be one in an archive.
+    """Read one file, or all ``.xml`` files below a folder, which may be in an archive.
 
-    Sentences stay as the file has them, a newline between two. A pair that interacts is a relation
-    from its e1 to its e2, of the pair's type. A document asks about every pair of drugs of one
-    sentence where the file lists all of them, and else about those that it lists. An interaction
-    without a type is left out, as a relation and as a pair, and named ("relation-without-type").
+    Sentences stay as they are in the file, separated by newlines. A pair that interacts is a
+    relation from its e1 to its e2, with the pair's type. If the file lists all pairs of drugs of a
+    sentence, the document asks about all of them, otherwise about those listed. An interaction
+    without a type is left out, both as a relation and as a pair, and reported
+    ("relation-without-type").
 
     Raises:
         MissingDataError: there is no such file, or the folder holds none.
-        FormatError: a file is not XML, or not of the corpus.
-        DataError: a type of entity is not among the declared ones.
+        FormatError: a file is not XML or not of the corpus.
+        DataError: an entity type was not declared.
     """
     files = xml_files(path) if is_folder(path) else [path]
     if not files:
@@ -119,7 +120,7 @@ def _document(root: Element, path: Path, options: Options, problems: list[Proble
 def _entities(
     draft: _Draft, number: int, sentence: Element, context: tuple[str, Options, list[Problem]]
 ) -> Iterator[tuple[str, str]]:
-    """Add a sentence's entities; for each the id that the file gives and the one it got."""
+    """Add a sentence's entities, and map the ids in the file to the new ones."""
     where, options, problems = context
     start, end = draft.borders[number]
     text = draft.whole.text[start:end]
@@ -154,7 +155,7 @@ def _entities(
 
 
 def _spans(offsets: str, where: str) -> list[Span]:
-    """Fragments, half open, from offsets whose end is inclusive."""
+    """Half-open fragments from offsets whose end is inclusive."""
     matches = [_OFFSETS.fullmatch(part.strip()) for part in offsets.split(";")]
     if not all(matches):
         raise FormatError(
@@ -169,7 +170,7 @@ def _pairs(
     sentence: Element,
     context: tuple[str, list[Problem]],
 ) -> Iterator[tuple[str, str]]:
-    """Add a sentence's relations; every pair that it asks about."""
+    """Add a sentence's relations, and every pair that it asks about."""
     where, problems = context
     for item in sentence.findall("pair"):
         ends = item.get("e1", ""), item.get("e2", "")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from confide.text.document import Document, Problem
 from confide.text.files import write_text
 from confide.text.formats.base import place, unheld
+from confide.userfiles import Tree
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents for doccano, and say what it cannot hold; `scheme` has no meaning here."""
+    """Write documents for doccano, and return what it cannot hold; `scheme` is not used."""
     problems: list[Problem] = []
     lines = [
         json.dumps(_record(document, problems), ensure_ascii=False) + "\n" for document in documents
@@ -31,7 +31,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     ]
 
 
-def _record(document: Document, problems: list[Problem]) -> dict[str, Any]:
+def _record(document: Document, problems: list[Problem]) -> Tree:
     """One document; a discontinuous entity and its relations are left out."""
     numbers: dict[str, int] = {}
     entities = []
@@ -50,7 +50,7 @@ def _record(document: Document, problems: list[Problem]) -> dict[str, Any]:
                 "end_offset": entity.end,
             }
         )
-    relations: list[dict[str, Any]] = []
+    relations: list[Tree] = []
     for relation in document.relations:
         ends = numbers.get(relation.head), numbers.get(relation.tail)
         if relation.level == "concept" or None in ends:

@@ -2,8 +2,8 @@
 
 A note is ``name.txt``; ``name.con``, ``name.ast`` and ``name.rel`` point into it by position,
 ``line:token``. Lines count from 1, tokens (runs without white space) from 0, and the last token is
-inclusive. Concepts stand in lower case. The files of a note lie in one folder, or, as they were
-given out, in folders beside each other called txt, concept, ast and rel.
+inclusive. Concepts are in lower case. The files of a note are in one folder or, as published, in
+sibling folders called txt, concept, ast and rel.
 
     c="chest pain" 3:4 3:5||t="problem"
     c="chest pain" 3:4 3:5||t="problem"||a="present"
@@ -43,11 +43,11 @@ _SLACK = 200
 _TOKEN = re.compile(r"[^ \t\f\v\r]+")
 Place = tuple[int, int, int, int]
 Parts = tuple[str, ...]
-"""A line, and the groups of its form from 1 on."""
+"""A line, and the groups of its pattern from 1 on."""
 
 
 class _Mention(NamedTuple):
-    """What a line says of a concept: its text in lower case, and (line, token, line, token)."""
+    """A concept in a line: its text in lower case, and (line, token, line, token)."""
 
     surface: str
     place: Place
@@ -67,15 +67,15 @@ class _Note:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read all notes of a folder and of the folders in it, or the note that one file belongs to.
+    """Read all notes below a folder, or the note that one file belongs to.
 
-    Every line that has a token is a sentence. A concept's assertion becomes its attribute
-    "assertion". Relations go to the concept that stands at exactly their position.
+    Every line with a token is a sentence. A concept's assertion becomes its attribute "assertion".
+    Relations go to the concept at exactly their position.
 
     Raises:
         MissingDataError: annotation without its text, or nothing there.
-        FormatError: a line is none of its file's.
-        DataError: a note is there twice, or a type is not among the declared ones.
+        FormatError: a line does not belong into its file.
+        DataError: a note occurs twice, or a type was not declared.
     """
     folder = path if path.is_dir() else note_folder(path)
     notes = _notes(folder)
@@ -108,7 +108,7 @@ def note_folder(path: Path) -> Path:
 
 
 def _notes(folder: Path) -> dict[str, dict[str, Path]]:
-    """The files of each note by their ending; notes are called by their path in the folder."""
+    """The files of each note by their ending; notes are named by their path in the folder."""
     notes: dict[str, dict[str, Path]] = {}
     try:
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
@@ -196,7 +196,7 @@ def is_relation_line(line: str) -> bool:
 
 
 def _parts(line: str, ending: str) -> Parts:
-    """The line, and what stands in it: one place or two, with the values; empty if it is none."""
+    """The line with its one or two places and its values; empty if it has another form."""
     if ending != RELATIONS:
         match = _FORMS[ending].fullmatch(line)
         return (line, *match.groups()) if match else ()
@@ -223,7 +223,7 @@ def _mention(match: Parts, first: int) -> _Mention:
 
 
 def _span(note: _Note, place: Place) -> Span | None:
-    """The characters from the first token to the last; None where one of them is not there."""
+    """The characters from the first token to the last; None if one of them does not exist."""
     line, token, last_line, last_token = place
     if not 1 <= line <= last_line <= len(note.lines) or (line, token) > (last_line, last_token):
         return None
@@ -267,7 +267,7 @@ def _assertion(note: _Note, match: Parts, where: str, problems: list[Problem]) -
 
 
 def _agree(text: str, span: Span, surface: str) -> bool:
-    """Whether a stretch is a surface, but for case and white space."""
+    """Whether a stretch equals a surface apart from case and white space."""
     if span[1] - span[0] > 2 * len(surface) + _SLACK:
         return False
     return text[slice(*span)].lower().split() == surface.lower().split()

@@ -1,7 +1,7 @@
-"""JSON Lines: one document per line, in our own full form, or in doccano's and its relatives'.
+"""JSON Lines: one document per line, in our own full form or in the forms of doccano and others.
 
-What is understood is in docs/formats/jsonl.md. A file that is one JSON list of such objects (or
-one object) is read, too; so are Label Studio's exports.
+docs/formats/jsonl.md lists what is understood. A file with one JSON list of such objects, or a
+single object, is read too; so are Label Studio's exports.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from confide.text.document import Document, Problem
 from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.records import RecordReader, label_studio
-from confide.userfiles import json_of
+from confide.userfiles import Tree, json_of
 
 
 def read(path: Path, options: Options) -> Reading:
     """Read JSON Lines, or a JSON list of documents.
 
     Raises:
-        FormatError: a line is not JSON, or not a document (no text, an offset that is no number).
-        DataError: there is no document, or a type is not among the declared ones.
+        FormatError: a line is not JSON or not a document (no text, an offset that is not a number).
+        DataError: there is no document, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     problems: list[Problem] = []
@@ -39,10 +39,10 @@ def read(path: Path, options: Options) -> Reading:
     return Reading(documents, problems, "jsonl", {"encoding": encoding})
 
 
-def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every JSON object of a file: where it stands, a name for it, and the object.
+def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, Tree]]:
+    """Every JSON object of a file: its place, a name for it, and the object.
 
-    Raises FormatError where a line is not JSON, or not an object.
+    Raises FormatError if a line is not JSON or not an object.
     """
     if text.lstrip()[:1] == "[":
         rows = _load(text, str(path))
@@ -68,7 +68,7 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _object(row: Any, where: str) -> dict[str, Any]:
+def _object(row: object, where: str) -> Tree:
     if not isinstance(row, dict):
         raise FormatError(
             "not a document",
@@ -86,9 +86,9 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     return []
 
 
-def record(document: Document) -> dict[str, Any]:
-    """A document in our own full form; parts that are empty are left out, but for the entities."""
-    row: dict[str, Any] = {"id": document.id, "text": document.text}
+def record(document: Document) -> Tree:
+    """A document in our own full form; empty parts are left out, except the entities."""
+    row: Tree = {"id": document.id, "text": document.text}
     row["entities"] = [
         _filled(
             {
@@ -124,5 +124,5 @@ def record(document: Document) -> dict[str, Any]:
     return {key: value for key, value in row.items() if value or key in ("id", "text", "entities")}
 
 
-def _filled(row: dict[str, Any]) -> dict[str, Any]:
+def _filled(row: Tree) -> Tree:
     return {key: value for key, value in row.items() if value is not None and value != ()}

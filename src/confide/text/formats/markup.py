@@ -1,4 +1,4 @@
-"""XML to a tree, safely: nothing is fetched, nothing is expanded, and errors name file and line."""
+"""XML to a tree, safely: nothing is fetched or expanded, and errors name file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = 4096
 def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
     """The root of an XML file (gzip is unpacked), and the encoding that it was read with.
 
-    Without `encoding`: what a byte order mark or the file's first line says, else UTF-8.
+    Without `encoding`, a byte order mark or the file's first line decides, or else it is UTF-8.
 
     Raises:
         FormatError: it is not well formed, not in its encoding, or declares entities of its own.
@@ -41,7 +41,7 @@ def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
         raise FormatError(
             "the XML declares entities of its own, which are never expanded",
             where=str(path),
-            fix="take the declaration out",
+            fix="remove the declaration",
         )
     try:
         parser = ElementTree.XMLParser(target=_Shallow())
@@ -83,7 +83,7 @@ class _Shallow(ElementTree.TreeBuilder):
 
 
 def root_name(raw: bytes) -> str:
-    """The name of the first element of a file that looks like XML; empty where it does not.
+    """The name of the first element of a file that looks like XML; empty otherwise.
 
     >>> root_name(b'<?xml version="1.0"?><!-- x --> <collection>')
     'collection'

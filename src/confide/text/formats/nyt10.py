@@ -1,7 +1,7 @@
 """NYT10's lines (Riedel et al. 2010; GIDS too): a sentence, two entities in it, and a relation.
 
-``id1 id2 name1 name2 relation sentence ###END###``, cut by tabs; the mark of the end is a seventh
-column, or ends the sixth. The words of a name are joined by ``_``, in its column and in the text.
+``id1 id2 name1 name2 relation sentence ###END###``, separated by tabs; the end mark is a seventh
+column or ends the sixth. The words of a name are joined by ``_``, in its column and in the text.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _SAMPLE = 20
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read the lines: a document for each, of one sentence, that asks about its pair.
+    """Read the lines: each becomes a document of one sentence that asks about its pair.
 
-    A name is looked for as a word of the sentence, of several places the first. Its ``_`` become
-    blanks, so that offsets stay and words are those of other text. Entities have the identifiers of
-    the file as concepts and the type `options.bare_type`; ``NA`` is no relation.
+    A name is looked up as a word of the sentence; the first of several places counts. Its ``_``
+    become blanks, which leaves offsets alone and gives ordinary words. Entities have the file's
+    identifiers as concepts and the type `options.bare_type`; ``NA`` is no relation.
 
     Raises:
-        FormatError: a line has not six or seven columns, or an empty one among them.
-        DataError: there is no line, or the type is not among the declared ones.
+        FormatError: a line does not have six or seven columns, or one is empty.
+        DataError: there is no line, or the type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     problems: list[Problem] = []
@@ -100,7 +100,7 @@ def _placed(
     context: tuple[str, Effort],
     problems: list[Problem],
 ) -> tuple[str, list[tuple[Span, ...] | None]]:
-    """The sentence with the names as they are read, and where they stand."""
+    """The sentence with the names as they are read, and their places."""
     where, effort = context
     places = find_names(sentence, names, where=where, problems=problems, effort=effort)
     if "_" not in sentence:

@@ -1,4 +1,4 @@
-"""What formats share whose every line is a sentence, two entities by name, and what holds."""
+"""Shared by formats whose lines hold a sentence, two entities by name, and their relation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAP_LINE = re.compile(r"(\S.*?)\s+(\d+)", re.ASCII)
 class End:
     """An end of a pair: what the file calls it, its type and its identifier ("": none).
 
-    `fragments` are where it stands in the text, None where it was not found.
+    `fragments` is its place in the text, None if it was not found.
     """
 
     name: str
@@ -40,10 +40,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of such a format. `label` is what holds; None where nobody says whether anything does.
+    """A line of such a format. `label` is the relation; None if nobody says whether there is one.
 
-    `sentences` are empty where the text has no tokens of its own. `paired` is false where the pair
-    is not to be looked at, whatever is found of it.
+    `sentences` is empty if the file gives no tokens. `paired` is false if the pair must not be
+    looked at, whether or not its ends were found.
     """
 
     id: str
@@ -59,10 +59,10 @@ class Line:
 def document_of(line: Line, options: Options, problems: list[Problem]) -> Document:
     """The line as a document of one sentence that asks about its pair, head T1 and tail T2.
 
-    Where an end was not found the document has no pair, and what is said of it is lost: whoever
-    has not found it names that. A label that `is_negative` is no relation.
+    If an end was not found, the document has no pair and its relation is lost; the caller reports
+    that. A label that `is_negative` is no relation.
 
-    Raises DataError where a type is not among the declared ones.
+    Raises DataError if a type was not declared.
     """
     entities = []
     for name, end in zip(("T1", "T2"), line.ends, strict=True):
@@ -97,11 +97,11 @@ def find_names(
     effort: Effort,
     taken: Sequence[Span] = (),
 ) -> list[tuple[Span, ...] | None]:
-    """Where names stand in a sentence, each at a place of its own; None where one does not.
+    """The places of names in a sentence, each at a place of its own; None if one is missing.
 
-    First as a whole word between blanks, of several the first; else in the ways 1 to 3 of
-    `placing`, away from the names that were found and from what is taken. What is doubtful or lost
-    is named. Raises FormatError where the `effort` for the file is spent.
+    A name is first looked up as a whole word between blanks (the first of several), then in the
+    ways 1 to 3 of `placing`, away from the names already found and from what is taken. Reports what
+    is doubtful or lost. Raises FormatError if the `effort` for the file is spent.
     """
     found: dict[int, tuple[Span, ...]] = {}
     used = list(taken)
@@ -155,10 +155,10 @@ def _doubt(name: str, places: int, where: str, problems: list[Problem]) -> None:
 
 
 def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]:
-    """What the maps of relations beside a file (`MAPS`) do not know of its (label, where).
+    """Problems for labels that the maps of relations beside a file (`MAPS`) do not know.
 
-    A map is not needed to read; one that cannot be read, or that gives two relations one number,
-    is a problem, too.
+    Reading does not need a map; one that cannot be read, or that gives two relations one number, is
+    a problem too.
     """
     if inside(path) is not None or not path.parent.is_dir():
         return []
@@ -185,7 +185,7 @@ def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]
 
 
 def _relation_map(file: Path) -> Mapping[str, int]:
-    """The relations of a map and their numbers; raises ValueError where it is none."""
+    """The relations of a map and their numbers. Raises ValueError if it is not a map."""
     text, _ = read_text(file)
     if file.suffix == ".json":
         found = json_of(text)

@@ -26,7 +26,7 @@ from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
 from confide.text.pairs import NO_RELATION, PAIR, stated_pairs
 from confide.text.segment import segmented
-from confide.userfiles import json_of
+from confide.userfiles import Tree, json_of
 
 NOTHING = "NA"
 """What a pair without a relation is labelled when it is written."""
@@ -39,7 +39,6 @@ _LITERAL = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 """What a dict of strings, numbers and lists is written with: no other strings, no operators."""
-Json = dict[str, Any]
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -51,7 +50,7 @@ def read(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
-        DataError: there is no line, or a type is not among the declared ones.
+        DataError: there is no line, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     reader = _Reader(options, Effort(str(path)))
@@ -81,7 +80,7 @@ def _is_row(line: str) -> bool:
     return isinstance(row.get("h"), dict) and isinstance(row.get("t"), dict)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[Json, str, str]]:
+def _rows(text: str, path: Path) -> Iterator[tuple[Tree, str, str]]:
     """Every object of a file, where it stands, and a name for it."""
     if text.lstrip()[:1] == "[":
         yield from ((row, where, name) for where, name, row in rows_of(text, path))
@@ -92,8 +91,8 @@ def _rows(text: str, path: Path) -> Iterator[tuple[Json, str, str]]:
             yield _load(line.strip(), where), where, f"{path.stem}:{number}"
 
 
-def _load(line: str, where: str) -> Json:
-    """A line as a dict: JSON, or else a literal of Python."""
+def _load(line: str, where: str) -> Tree:
+    """A line as a dict, from JSON or else from a Python literal."""
     try:
         row = json_of(line)
     except ValueError:
@@ -103,13 +102,14 @@ def _load(line: str, where: str) -> Json:
     return row
 
 
-def _literal(line: str, where: str) -> Any:
+def _literal(line: str, where: str) -> object:
     try:
         if not _LITERAL.fullmatch(line):  # Python's parser takes hours for some that are none
             raise ValueError("not a literal")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
-            return ast.literal_eval(line)
+            found: object = ast.literal_eval(line)
+            return found
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise FormatError(
             "a line that is neither JSON nor a Python dict",
@@ -129,7 +129,7 @@ class _Reader:
         self.bare: list[str] = []
         self._ignored: set[str] = set()
 
-    def document(self, row: Json, where: str, name: str) -> Document:
+    def document(self, row: Tree, where: str, name: str) -> Document:
         """One document; `name` stands in where the object has no id."""
         text, tokens = self._text(row, where)
         ends = self._ends(row, text, tokens, where=where)
@@ -153,7 +153,7 @@ class _Reader:
         )
         return document_of(line, self.options, self.problems)
 
-    def _text(self, row: Json, where: str) -> tuple[str, list[Span] | None]:
+    def _text(self, row: Tree, where: str) -> tuple[str, list[Span] | None]:
         """The text, and where its tokens stand if the file has them."""
         if "text" in row:
             if not isinstance(row["text"], str):
@@ -170,7 +170,7 @@ class _Reader:
         return " ".join(tokens), spans
 
     def _ends(
-        self, row: Json, text: str, tokens: list[Span] | None, *, where: str
+        self, row: Tree, text: str, tokens: list[Span] | None, *, where: str
     ) -> tuple[End, End]:
         ends: list[End] = []
         for side in ("h", "t"):
@@ -184,7 +184,7 @@ class _Reader:
 
     def _end(
         self,
-        item: Json,
+        item: Tree,
         text: str,
         tokens: list[Span] | None,
         *,
@@ -213,7 +213,7 @@ class _Reader:
     def _position(
         self, given: Any, text: str, tokens: list[Span] | None, *, name: str, where: str
     ) -> tuple[Span, ...] | None:
-        """Characters of the text; None, and a problem, where there are none."""
+        """The characters of the text, or None and a problem if there are none."""
         whole = isinstance(given, list | tuple) and len(given) == 2
         if not whole or not all(type(place) is int for place in given):
             raise _odd('"pos"', "[start, end], whole numbers", given, where=where)
@@ -238,7 +238,7 @@ class _Reader:
             self.problems.append(Problem("text-mismatch", where, what))
         return ((start, start + len(found)),)
 
-    def _attributes(self, row: Json, where: str) -> Iterator[tuple[str, str]]:
+    def _attributes(self, row: Tree, where: str) -> Iterator[tuple[str, str]]:
         for key, value in row.items():
             if key in _KNOWN or value is None:
                 continue
@@ -248,14 +248,14 @@ class _Reader:
                 self._note_keys([str(key)], where)
 
     def _note_keys(self, keys: Iterator[str] | Sequence[str], where: str) -> None:
-        """Name keys that are not read, each once."""
+        """Report keys that are not read, each once."""
         for key in sorted(set(keys) - self._ignored):
             self._ignored.add(key)
             what = f"{shown(key)} is not read, here and further on"
             self.problems.append(Problem("key-ignored", where, what, lost=True))
 
 
-def _odd(what: str, expected: str, got: Any, *, where: str) -> FormatError:
+def _odd(what: str, expected: str, got: object, *, where: str) -> FormatError:
     shape = "nothing" if got is None else type(got).__name__
     return FormatError(what, expected=expected, got=shape, where=where)
 
@@ -282,7 +282,7 @@ def _sentence(text: str, tokens: list[Span] | None) -> tuple[Sentence, ...]:
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a line for every relation between two mentions; `scheme` has no meaning here.
+    """Write a line for every relation between two mentions; `scheme` is not used.
 
     A pair that a document states and that has no relation is labelled ``NA``. The text is that of
     the sentences from the first to the last that the two touch. An end has its type, and its first
@@ -340,9 +340,9 @@ def _labelled(
             yield entities[head], entities[tail], label
 
 
-def _row(document: Document, ends: tuple[Entity, Entity], label: str) -> Json:
+def _row(document: Document, ends: tuple[Entity, Entity], label: str) -> Tree:
     start, end = _window(document, ends)
-    row: Json = {"id": document.id, "text": document.text[start:end]}
+    row: Tree = {"id": document.id, "text": document.text[start:end]}
     for side, entity in zip(("h", "t"), ends, strict=True):
         row[side] = {"name": document.surface(entity)}
         if entity.concepts:

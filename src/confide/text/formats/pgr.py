@@ -1,7 +1,7 @@
 """PGR (Sousa, Lamurias & Couto 2019): a gene and a phenotype in a sentence, labelled from the HPO.
 
-A table with a header, cut by tabs. The training part has the labels of the knowledge base; in the
-curated test part a last column says whether each is Correct, Incorrect or Uncertain.
+A table with a header and tabs. The training part has the labels of the knowledge base; in the
+curated test part, a last column says whether each is Correct, Incorrect or Uncertain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from confide.text.formats.records import clean
 
 RELATION = "gene-phenotype"
 FILE = "file"
-"""The attribute that says which abstract a sentence is of."""
+"""The attribute that names the abstract of a sentence."""
 _ENDS = ("GENE", "PHENOTYPE")
 _COLUMNS = (
     "FILE_ID", "SENTENCE", *_ENDS, "GENE_ID", "PHENOTYPE_ID", "GENE_START_POSITION",
@@ -32,7 +32,7 @@ _COLUMNS = (
 _CONFIRMATION = "CONFIRMATION"
 _LABELS = {"true": True, "false": False}
 _VERDICTS = {"C": False, "I": True}
-"""Whether a verdict turns the label round."""
+"""Whether a verdict reverses the label."""
 _ESCAPE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
 
@@ -47,8 +47,8 @@ def read(path: Path, options: Options) -> Reading:
     text at the offsets is not the name, the name is looked for in the sentence.
 
     Raises:
-        FormatError: a column is missing, a row has other columns, or a value that cannot be.
-        DataError: there is no row, or a type is not among the declared ones.
+        FormatError: a column is missing, a row has other columns, or a value is invalid.
+        DataError: there is no row, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
@@ -139,7 +139,7 @@ def _line(
 
 
 def _label(row: dict[str, str], where: str) -> bool | None:
-    """Whether the relation holds; None where that is uncertain."""
+    """Whether the relation holds; None if that is uncertain."""
     label = _LABELS.get(row["RELATION"].strip().lower())
     verdict = row.get(_CONFIRMATION, "C").strip().upper()
     if label is None or verdict not in (*_VERDICTS, "U"):

@@ -1,7 +1,7 @@
-"""Mentions that are given as strings, without offsets: their places in the sentence they are of.
+"""Mentions given as strings without offsets: their places in their sentence.
 
-Five ways, the next only where the one before finds nothing; each was looked at on all mentions of
-the PsyTAR corpus that it places.
+There are five ways, each tried only if the one before finds nothing. Each was checked on all
+mentions of the PsyTAR corpus that it places.
 
 1. As it is written, from the border of a word to the border of a word.
 2. The same letters and digits, whatever the case, white space and punctuation between them.
@@ -32,17 +32,17 @@ WAYS = (
     "misspelt",
 )
 LONGEST_NAME = 300
-"""Characters of a mention that is looked for; a longer one is nowhere."""
+"""The longest mention that is looked for, in characters."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _LONGEST_WORD = 64  # of a word that may be misspelt
 
 
 @dataclass(slots=True)
 class Effort:
-    """How much may be looked at for the mentions of one file (`where`), in places and words.
+    """A budget of places and words to look at for the mentions of one file (`where`).
 
-    Every sentence adds `EACH` to what is left, up to `MOST`: far more than sentences of people
-    need, and so little that no file can be made to take hours.
+    Every sentence adds `EACH` to what is left, up to `MOST`: far more than natural sentences need,
+    yet so little that no file can be made to take hours.
     """
 
     where: str
@@ -51,11 +51,11 @@ class Effort:
     left: int = field(default=300_000)
 
     def begin(self) -> None:
-        """A new sentence."""
+        """Begin a new sentence."""
         self.left = min(self.MOST, self.left + self.EACH)
 
     def spend(self, count: int) -> None:
-        """Use some of it. Raises FormatError where nothing is left."""
+        """Use some of the budget. Raises FormatError if nothing is left."""
         self.left -= count
         if self.left < 0:
             raise FormatError(
@@ -68,7 +68,7 @@ class Effort:
 
 
 class Placed(NamedTuple):
-    """Where a mention stands, which of `WAYS` found it, and how many places fit as well as this."""
+    """The place of a mention, which of `WAYS` found it, and how many places fit equally well."""
 
     fragments: tuple[Span, ...]
     way: str
@@ -76,7 +76,7 @@ class Placed(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word in lower case without apostrophes, and where it stands."""
+    """A word in lower case without apostrophes, and its place."""
 
     text: str
     start: int
@@ -84,7 +84,7 @@ class _Word(NamedTuple):
 
 
 class _Sentence:
-    """A sentence, and what is looked up in it again and again."""
+    """A sentence, with everything that is looked up in it repeatedly."""
 
     def __init__(self, text: str, effort: Effort) -> None:
         self.text, self.effort = text, effort
@@ -126,12 +126,12 @@ class _Sentence:
 def place_mentions(
     text: str, mentions: Sequence[str], *, effort: Effort | None = None
 ) -> list[Placed | None]:
-    """The places of mentions of one type in one sentence, None where there is none.
+    """The places of mentions of one type in one sentence, None for a mention without one.
 
-    The longest come first, and a place that another mention has is taken only where no other is
-    left: of "pain" and "back pain" in "back pain and pain" each gets its own.
+    The longest come first, and a place that another mention has is used only if no other is left:
+    of "pain" and "back pain" in "back pain and pain", each gets its own.
 
-    Raises FormatError where the `effort` for the file is spent.
+    Raises FormatError if the `effort` for the file is spent.
     """
     effort = effort or Effort("the sentence")
     effort.begin()
@@ -180,7 +180,7 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | N
 
 
 def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
-    """Every place of a string in a text, also where two of them overlap."""
+    """Every place of a string in a text, including overlapping ones."""
     start = text.find(wanted) if wanted else -1
     effort.spend(len(text) >> 10)
     while start >= 0:
@@ -190,7 +190,7 @@ def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
 
 
 def _same_letters(sentence: _Sentence, mention: str) -> Iterator[Span]:
-    """Stretches of a text with just the letters and digits of a mention, from one to another."""
+    """Stretches of a text with exactly the letters and digits of a mention."""
     wanted, _ = _letters(mention)
     run, offsets = sentence.letters()
     for start, end in _found(run, wanted, sentence.effort):
@@ -257,7 +257,7 @@ def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> Placed | None:
 
 
 def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
-    """The first places of words, each behind the one before; empty where one is missing."""
+    """The first places of words, each after the one before; empty if one is missing."""
     chosen: list[int] = []
     for word in wanted:
         sentence.effort.spend(1)
@@ -295,7 +295,7 @@ def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> Placed | None:
 
 
 def _slips(one: str, other: str, effort: Effort) -> int | None:
-    """How many edits apart two words are; None if these are too many to be the same word."""
+    """How many edits apart two words are; None if too many for the same word."""
     effort.spend(1)
     if one == other:
         return 0

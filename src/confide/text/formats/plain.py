@@ -12,10 +12,10 @@ from confide.text.formats.base import Options, Reading, unheld
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read a file as one document, called by the file's stem.
+    """Read a file as one document, named by the file's stem.
 
     Raises:
-        FormatError: the bytes are not in the encoding.
+        FormatError: the bytes do not fit the encoding.
         DataError: there is nothing but white space in it.
     """
     text, encoding = read_text(path, options.encoding)
@@ -26,7 +26,7 @@ def read(path: Path, options: Options) -> Reading:
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write the texts, with an empty line between them; `scheme` has no meaning here."""
+    """Write the texts, separated by empty lines; `scheme` is not used."""
     write_text(path, "\n\n".join(document.text for document in documents))
     entities = sum(len(document.entities) for document in documents)
     relations = sum(len(document.relations) for document in documents)

@@ -1,7 +1,7 @@
 """PsyTAR (Zolnoori et al. 2019): patients' reviews of four psychiatric drugs, from the workbook.
 
-Read are the sheet `Sentence_Labeling`, which has all sentences, and the four sheets `*_Identified`,
-which have the mentions of each sentence as strings without offsets; `placing` finds their places.
+The sheet `Sentence_Labeling` has all sentences, and the four sheets `*_Identified` have the
+mentions of each sentence as strings without offsets; `placing` finds their places.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
 
 ZIP = b"PK\x03\x04"
-"""How every .xlsx file begins."""
+"""The first bytes of every .xlsx file."""
 SENTENCES = "Sentence_Labeling"
 MOST_CELLS = 250_000
 """Cells of all sheets that are read; the published workbook has half as many."""
 _SHEETS = "xl/worksheets/"
 TYPES = ("ADR", "WD", "DI", "SSI")
-"""Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It stands first,
-so that where a tagger can keep one of the two it keeps the narrower one."""
+"""Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It comes first,
+so that a tagger that can keep only one of the two keeps the narrower one."""
 _KEYS = ("drug_id", "sentence_index", "sentences")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a sheet: where it is, the sentence it is about, and its cells by their headings."""
+    """A line of a sheet: its place, the sentence it is about, and its cells by heading."""
 
     where: str
     review: str
@@ -67,14 +67,14 @@ class _Review:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read the workbook: a document for each review, called by its `drug_id`.
+    """Read the workbook: each review becomes a document, named by its `drug_id`.
 
     Documents have the attributes "drug" and "domain", both the drug's name in lower case.
 
     Raises:
         SettingsError: openpyxl is not installed.
-        FormatError: not a workbook, or one without PsyTAR's sheets and columns.
-        DataError: there is no review, or a type is not among the declared ones.
+        FormatError: this is not a workbook, or it lacks PsyTAR's sheets and columns.
+        DataError: there is no review, or a type was not declared.
     """
     book = _workbook(path)
     problems: list[Problem] = []
@@ -219,7 +219,7 @@ def _add_mentions(
     ways: Counter[str],
     effort: Effort,
 ) -> None:
-    """Place the mentions of a line in its sentence; what cannot be placed is named."""
+    """Place the mentions of a line in its sentence; report those that cannot be placed."""
     column = re.compile(rf"{type}\d+")
     mentions = {name: cell for name, cell in row.cells.items() if cell and column.fullmatch(name)}
     same = reviews[row.review].at.get(row.index, {}) if row.review in reviews else {}

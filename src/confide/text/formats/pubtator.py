@@ -34,7 +34,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        """Title, newline, abstract; the title alone where there is no abstract line."""
+        """Title, newline, abstract; the title alone if there is no abstract line."""
         if self._text is None:
             whole = self.title if self.abstract is None else f"{self.title}\n{self.abstract}"
             self._text = whole
@@ -44,13 +44,13 @@ class _Block:
 def read(path: Path, options: Options) -> Reading:
     """Read a PubTator file (gzip or not).
 
-    A mention's concepts are its identifiers, cut at commas (at ``|`` where a seventh column names
-    as many parts); ``-1`` and ``-`` are no concept. Relations have level "concept", and a fifth
+    A mention's concepts are its identifiers, split at commas (at ``|`` if a seventh column names as
+    many parts); ``-1`` and ``-`` are not concepts. Relations have level "concept", and a fifth
     column becomes the attribute "novelty".
 
     Raises:
-        FormatError: a line is none of PubTator's, or belongs to another document.
-        DataError: there is no document, or a type is not among the declared ones.
+        FormatError: a line is not one of PubTator's, or belongs to another document.
+        DataError: there is no document, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     problems: list[Problem] = []
@@ -135,7 +135,7 @@ def _is_number(value: str) -> bool:
 def _mention(
     block: _Block, fields: list[str], where: str, problems: list[Problem]
 ) -> Entity | None:
-    """The entity of a line; None where its offsets point nowhere."""
+    """The entity of a line; None if its offsets point nowhere."""
     start, end, surface, kind = int(fields[1]), int(fields[2]), fields[3], fields[4]
     text = block.text
     if not kind:
@@ -160,7 +160,7 @@ def _mention(
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents as PubTator, and say what it cannot hold; `scheme` has no meaning here.
+    """Write documents as PubTator, and return what it cannot hold; `scheme` is not used.
 
     The title is the text up to the first newline; later newlines are written as spaces.
     """
@@ -191,7 +191,7 @@ def _text_lines(name: str, document: Document, problems: list[Problem]) -> list[
 
 
 def _column(text: str) -> str:
-    """Text as it can stand in a column."""
+    """Text in a form that fits a column."""
     return re.sub(r"[\t\r\n\0]", " ", text)
 
 

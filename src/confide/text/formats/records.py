@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.formats.base import Options, merged_fragments, reads, shown, shown_at, whole_text
+from confide.userfiles import Tree
 
 _ENTITIES = ("entities", "spans", "label", "labels")
 _START = ("start", "start_offset", "begin")
@@ -17,11 +18,10 @@ _HEAD = ("head", "from_id", "from")
 _TAIL = ("tail", "to_id", "to")
 _KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
 _MOST_LABELS = 100  # of one region of Label Studio
-Json = dict[str, Any]
 
 
-def first_of(row: Json, keys: Iterable[str]) -> Any:
-    """The value under the first of `keys` that is there and not null, else None."""
+def first_of(row: Tree, keys: Iterable[str]) -> Any:
+    """The value of the first of `keys` that is present and not null, or None."""
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
@@ -33,17 +33,17 @@ class RecordReader:
         self._ignored: set[str] = set()
         self._where = ""
 
-    def document(self, row: Json, name: str, where: str) -> Document:
+    def document(self, row: Tree, name: str, where: str) -> Document:
         """One document.
 
         Args:
             row: the object.
-            name: stands in where it has no "id".
+            name: the document's id if the object has no "id".
             where: "file:line", for problems and errors.
 
         Raises:
-            FormatError: no text, or a part that is not of its form.
-            DataError: a type is not among the declared ones.
+            FormatError: there is no text, or a part has the wrong form.
+            DataError: a type was not declared.
         """
         self._where = where
         text = row.get("text")
@@ -62,7 +62,7 @@ class RecordReader:
             source=where,
         )
 
-    def _odd(self, what: str, expected: str, got: Any) -> FormatError:
+    def _odd(self, what: str, expected: str, got: object) -> FormatError:
         shape = "nothing" if got is None else type(got).__name__
         return FormatError(what, expected=expected, got=shape, where=self._where)
 
@@ -71,7 +71,7 @@ class RecordReader:
 
     # --- entities ---------------------------------------------------------------------
 
-    def _entities(self, row: Json, text: str) -> dict[str, Entity]:
+    def _entities(self, row: Tree, text: str) -> dict[str, Entity]:
         """The entities by the id that the file gives them (or that they get), in order."""
         items = [item for key in _ENTITIES for item in self._list(row, key)]
         taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
@@ -93,7 +93,7 @@ class RecordReader:
                 found[name] = entity
         return found
 
-    def _list(self, row: Json, key: str) -> list[Any]:
+    def _list(self, row: Tree, key: str) -> list[Any]:
         value = row.get(key)
         if value is None or (key == "label" and isinstance(value, str)):
             return []
@@ -101,7 +101,7 @@ class RecordReader:
             raise self._odd(f'"{key}"', "a list", value)
         return value
 
-    def _entity(self, item: Json, name: str, text: str) -> Entity | None:
+    def _entity(self, item: Tree, name: str, text: str) -> Entity | None:
         kind = first_of(item, _TYPE)
         if not isinstance(kind, str) or not kind:
             raise self._odd("an entity's type", "a string that is not empty", kind)
@@ -135,8 +135,8 @@ class RecordReader:
         self._compare(item.get("text"), entity, text)
         return entity
 
-    def _compare(self, surface: Any, entity: Entity, text: str) -> None:
-        """Name an entity whose own text differs from the text at its offsets."""
+    def _compare(self, surface: object, entity: Entity, text: str) -> None:
+        """Report an entity whose own text differs from the text at its offsets."""
         if isinstance(surface, list):
             surface = " ".join(map(str, surface))
         if isinstance(surface, str) and not reads(text, entity.fragments, surface):
@@ -144,17 +144,17 @@ class RecordReader:
             what = f"{entity.type} {entity.id} is {shown(surface)} but {found} in the text"
             self._note("text-mismatch", what, lost=False)
 
-    def _spans(self, value: Any, what: str) -> list[Span]:
+    def _spans(self, value: object, what: str) -> list[Span]:
         if not isinstance(value, list):
             raise self._odd(what, "[[start, end], ...]", value)
         return [self._span(pair, what) for pair in value]
 
-    def _span(self, pair: Any, what: str) -> Span:
+    def _span(self, pair: object, what: str) -> Span:
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
             raise self._odd(what, "whole numbers, a start and an end", pair)
         return pair[0], pair[1]
 
-    def _confidence(self, item: Json) -> float | None:
+    def _confidence(self, item: Tree) -> float | None:
         value = first_of(item, ("confidence", "score"))
         if value is None:
             return None
@@ -162,14 +162,14 @@ class RecordReader:
             raise self._odd("a confidence", "a number from 0 to 1", value)
         return float(value)
 
-    def _strings(self, item: Json, key: str) -> list[str]:
+    def _strings(self, item: Tree, key: str) -> list[str]:
         values = self._list(item, key)
         for value in values:
             if not isinstance(value, str | int | float):
                 raise self._odd(f'"{key}"', "a list of strings", value)
         return [clean(str(value)) for value in values]
 
-    def _pairs(self, value: Any) -> tuple[tuple[str, str], ...]:
+    def _pairs(self, value: object) -> tuple[tuple[str, str], ...]:
         """Attributes, from a list of pairs or an object."""
         pairs = list(value.items()) if isinstance(value, dict) else value or []
         if not isinstance(pairs, list) or not all(
@@ -183,7 +183,7 @@ class RecordReader:
 
     # --- everything else --------------------------------------------------------------
 
-    def _relations(self, row: Json, names: dict[str, str]) -> tuple[Relation, ...]:
+    def _relations(self, row: Tree, names: dict[str, str]) -> tuple[Relation, ...]:
         relations = []
         for number, item in enumerate(self._list(row, "relations"), 1):
             if not isinstance(item, dict):
@@ -214,7 +214,7 @@ class RecordReader:
             )
         return tuple(relations)
 
-    def _sentences(self, row: Json, text: str) -> tuple[Sentence, ...]:
+    def _sentences(self, row: Tree, text: str) -> tuple[Sentence, ...]:
         sentences = []
         last = 0
         for item in self._list(row, "sentences"):
@@ -229,7 +229,7 @@ class RecordReader:
             last = end
         return tuple(sentences)
 
-    def _attributes(self, row: Json) -> tuple[tuple[str, str], ...]:
+    def _attributes(self, row: Tree) -> tuple[tuple[str, str], ...]:
         """Our "attributes", then "meta" and every other key that holds one plain value."""
         pairs = list(self._pairs(row.get("attributes")))
         meta = row.get("meta")
@@ -249,16 +249,16 @@ class RecordReader:
 
 
 def clean(text: str) -> str:
-    """Text without halves of characters (lone surrogates), which no file can hold."""
+    """Text without lone surrogates, which no file can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """`name`, or the first of name-2, name-3, ... that nobody has."""
+    """`name`, or the first of name-2, name-3, ... that is not taken."""
     number, wanted = 2, name
     while wanted in taken:
         wanted = f"{name}-{number}"
@@ -266,8 +266,8 @@ def _free(name: str, taken: set[str]) -> str:
     return wanted
 
 
-def label_studio(row: Json, where: str, problems: list[Problem]) -> Json:
-    """A Label Studio task as one of our records; of several annotators' results the first."""
+def label_studio(row: Tree, where: str, problems: list[Problem]) -> Tree:
+    """A Label Studio task as one of our records, with the first of several annotators' results."""
     data = row["data"]
     strings = [value for value in data.values() if isinstance(value, str)]
     text = data.get("text", strings[0] if len(strings) == 1 else None)
@@ -278,13 +278,13 @@ def label_studio(row: Json, where: str, problems: list[Problem]) -> Json:
         what = f"{len(done) - 1} more annotations of the same text; the first is read"
         problems.append(Problem("annotators-ignored", where, what, lost=True))
     result = done[0].get("result") if done else []
-    entities: list[Json] = []
-    relations: list[Json] = []
+    entities: list[Tree] = []
+    relations: list[Tree] = []
     for item in result if isinstance(result, list) else []:
         value = item.get("value") if isinstance(item, dict) else None
         if isinstance(item, dict) and item.get("type") == "relation":
             ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
-            labels: Sequence[Any] = item.get("labels") or ["relation"]
+            labels: Sequence[object] = item.get("labels") or ["relation"]
             relations += [{**ends, "type": label} for label in labels]
         elif isinstance(value, dict) and isinstance(value.get("labels"), list):
             if len(value["labels"]) > _MOST_LABELS:
@@ -303,5 +303,5 @@ def label_studio(row: Json, where: str, problems: list[Problem]) -> Json:
             what = f"a result of type {kind!r} is not understood"
             problems.append(Problem("key-ignored", where, what, lost=True))
     rest = {key: value for key, value in data.items() if key != "text" and value != text}
-    record: Json = {"text": text, "entities": entities, "relations": relations, "meta": rest}
+    record: Tree = {"text": text, "entities": entities, "relations": relations, "meta": rest}
     return record if row.get("id") is None else {**record, "id": row["id"]}

@@ -38,15 +38,15 @@ class _Item:
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Read the file: a document for each sentence, called by its number, that asks about its pair.
+    """Read the file: each sentence becomes a document, named by its number, about its one pair.
 
-    Marks and outer quotation marks are taken out of the text. Both entities have the type
+    Marks and outer quotation marks are removed from the text. Both entities have the type
     `options.bare_type`. A relation goes from e1 to e2, and its type is the whole label, direction
     included; ``Other`` is no relation. A comment becomes the attribute "comment".
 
     Raises:
-        FormatError: a line is none of the format's, or a sentence does not mark e1 and e2 once.
-        DataError: there is no sentence, or the type is not among the declared ones.
+        FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
+        DataError: there is no sentence, or the type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
     items = list(_items(lines_of(text), path))
@@ -116,7 +116,7 @@ def _document(item: _Item, kind: str) -> Document:
 
 
 def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
-    """A text without its four marks, and where e1 and e2 stand in it."""
+    """A text without its four marks, and the places of e1 and e2."""
     borders: dict[str, int] = {}
     text, last, twice = "", 0, False
     for match in _MARK.finditer(marked):

@@ -1,4 +1,4 @@
-"""Text that comes as a list of sentences: joined to one text that keeps them apart."""
+"""Text that comes as a list of sentences, joined into one text that keeps them apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Joined(NamedTuple):
 
 
 def joined(texts: Iterable[str]) -> Joined:
-    """Sentences joined by newlines. Each stays one sentence, whatever full stops are in it."""
+    """Sentences joined by newlines. Each stays one sentence, whatever full stops it contains."""
     given = list(texts)
     if len(given) == 1:
         return Joined(given[0], one_sentence(given[0]), (0,))

@@ -1,4 +1,4 @@
-"""Which format a file or folder is in, told from its content."""
+"""The format of a file or folder, detected from its content."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
     """The format (a key of `FORMATS`) of a file, or of the files of a folder.
 
     A ``.txt`` file that is nothing else is raw text ("text"). A workbook is taken for PsyTAR's, the
-    only one that is read. brat, i2b2 and the DDI corpus are looked for in all folders below.
+    only one that is read. brat, i2b2 and the DDI corpus are searched for in all folders below.
 
     Raises:
         MissingDataError: there is no such file.
-        DataError: it is empty.
-        FormatError: it is none of the formats, or a folder of several formats.
+        DataError: the file is empty.
+        FormatError: the file has an unknown format, or the folder holds several formats.
     """
     path = Path(path)
     must_be_a_path(path)
@@ -62,7 +62,7 @@ def detect(path: Path | str, encoding: str | None = None) -> str:
 
 
 def _must_be_unpacked(raw: bytes, path: Path) -> None:
-    """Refuse an archive of files; a workbook is a zip file, too, and passes."""
+    """Raise FormatError for an archive of files; a workbook is a zip file too, and passes."""
     zipped = raw.startswith(ZIP) and b"[Content_Types].xml" not in raw and b"xl/" not in raw
     if zipped or raw[257:262] == b"ustar":
         raise FormatError(
@@ -115,7 +115,7 @@ def _is_json(text: str) -> bool:
 
 
 def _of_json(text: str, lines: list[str]) -> str:
-    """Which of the formats that are JSON."""
+    """Which of the JSON formats a text has."""
     if bioc.begins_bioc(text):
         return "bioc"
     whole = lines[:-1] if len(text) == _SAMPLE and len(lines) > 1 else lines
@@ -123,7 +123,7 @@ def _of_json(text: str, lines: list[str]) -> str:
 
 
 def one_corpus(folder: Path) -> bool:
-    """Whether the files right in a folder are read together: those of brat, i2b2 and DDI."""
+    """Whether the files directly in a folder are read together, as with brat, i2b2 and DDI."""
     inside = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
     if any(child.suffix in BRAT for child in inside):
         return True
@@ -135,12 +135,12 @@ def one_corpus(folder: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The data files of a folder in the order of their names: no hidden ones, no READMEs.
+    """The data files of a folder, sorted by name, without hidden files and READMEs.
 
-    A folder whose data files are the ADE corpus stands for itself: they are read together.
+    A folder whose data files are the ADE corpus stands for itself, since they are read together.
 
     Raises:
-        DataError: the system does not let us look.
+        DataError: the system refuses to list the folder.
     """
     try:
         inside = sorted(folder.iterdir())

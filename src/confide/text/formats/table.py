@@ -1,7 +1,7 @@
-"""Relations as a table for people and spreadsheets: one line each, cells cut by tabs.
+"""Relations as a table for people and spreadsheets: one line each, cells separated by tabs.
 
-Only written: a table holds no text but the sentences of its relations. Columns are in `COLUMNS`;
-offsets are characters of the document, `start end` of each fragment, with a semicolon in between.
+The table is write-only: it holds no text but the sentences of its relations. `COLUMNS` lists the
+columns; offsets are characters of the document, `start end` of each fragment, joined by semicolons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def read(path: Path, options: Options) -> Reading:
-    """Raise FormatError: what a table leaves out cannot be read from it again."""
+    """Raise FormatError: a table leaves out what reading it back would need."""
     raise FormatError(
         "a table of relations is only written, never read",
         where=str(path),
@@ -34,7 +34,7 @@ def read(path: Path, options: Options) -> Reading:
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write the relations of documents, in their order; `scheme` has no meaning here.
+    """Write the relations of documents in order; `scheme` is not used.
 
     The sentence is that of head and tail, or all from the first to the last that the two touch;
     white space in a cell is one blank. A cell with a quotation mark is quoted, as spreadsheets do.
