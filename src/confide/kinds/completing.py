@@ -1,11 +1,11 @@
-"""What pseudo-complete annotation asks of a kind at a site that annotates some labels alone.
+"""What pseudo-complete annotation needs of a kind at a site that annotates only some labels.
 
-Labels are what a model finds: types of entities, relations. Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra &
+Labels are entity types or relations. Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra &
 Henao, "Federated Domain Adaptation for Named Entity Recognition via Distilling with Heterogeneous
 Tag Sets", Findings of ACL 2023.
 
-Shapes: S rows, that is what a kind trains on one by one (sentences, windows of long ones, pairs of
-entities); G numbers of the part of the model by whose gradient rows are compared.
+Shapes: S rows, the units that a kind trains on (sentences, windows of long ones, pairs of
+entities); G numbers of the parameter whose gradient compares rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from confide.learning.slopes import RowSlopes
 
 
 class CompleteText(NamedTuple):
-    """A site's training text with its own annotation, and perhaps another model's besides.
+    """A site's training text with its own annotation, and perhaps a model's as well.
 
-    `encoded` is for the desk that made it; `own` and `pseudo` count what is annotated.
+    `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
     """
 
     encoded: Any
@@ -36,8 +36,8 @@ class CompleteText(NamedTuple):
 class Pulls(NamedTuple):
     """Gradients of the loss by the form's `slope` (Eq. 11).
 
-    `source` is each row's, of what the site annotated; `target_G` all rows' together, of what the
-    other model did.
+    `source` has each row's gradient of the site's own annotation; `target_G` is the sum over all
+    rows for the model's annotation.
     """
 
     source: RowSlopes
@@ -45,23 +45,23 @@ class Pulls(NamedTuple):
 
 
 class CompletingDesk(Desk, Protocol):
-    """A desk whose site may annotate some of the labels alone."""
+    """A desk whose site may annotate only some of the labels."""
 
     @property
     def site(self) -> Site:
-        """The site that it is at."""
+        """The desk's site."""
         ...
 
     def completed(self, weights: Arrays | None) -> CompleteText:
-        """The training text with the site's own annotation alone, if there are no weights.
+        """The training text with the site's own annotation and, given weights, a model's as well.
 
-        Else with the labels besides that the site lacks and a model of these weights finds (Eq. 5).
-        Own annotation is never replaced.
+        The model of these weights adds only labels that the site lacks (Eq. 5); own annotation is
+        never replaced.
         """
         ...
 
     def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
-        """The gradients of text that `completed` gave, without dropout."""
+        """The gradients on the text that `completed` gave, without dropout."""
         ...
 
     def fit(
@@ -73,30 +73,30 @@ class CompletingDesk(Desk, Protocol):
         encoded: Any = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
-        """Train on text that `completed` gave, or without it on the site's own.
+        """Train on text that `completed` gave or, without it, on the site's own.
 
-        `each_S`: how much of each row's loss counts that is of the site's own annotation. Raises
-        Refusal where there is no text.
+        `each_S` weighs the part of each row's loss that is of the site's own annotation. Raises
+        Refusal if there is no text.
         """
         ...
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Any:
         """The counts of a part of the held-out text.
 
-        `apart`: not of labels that nobody looked for there, since what is found may be right.
+        With `apart`, labels that nobody looked for there are not counted: a find may be right.
         """
         ...
 
 
 class CompletingForm(Form, Protocol):
-    """A form whose desks complete; `slope` ends the name of the part by whose gradient they say."""
+    """A form whose desks complete; `slope` ends the name of the parameter that slopes are of."""
 
     slope: ClassVar[str]
 
     def at(self, site: Site) -> CompletingDesk:
-        """The desk of this form at a site; the same one as long as the form is."""
+        """The desk of this form at a site, made once."""
         ...
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model, whose first weights are these."""
+        """The number of parameters of the whole model that starts with these weights."""
         ...

@@ -1,4 +1,4 @@
-"""What a site can see of a model that finds entities: what it gets wrong, by sentence."""
+"""The report of an entity model at a site: what it gets wrong, by sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confide.text.document import Document
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
-    """Confusion, the worst sentences, and the counts of each."""
+    """The confusion, the worst sentences, and the counts of each sentence."""
     matches = list(match_documents(*by_sentence(gold, predicted)))
     return Report(
         counts=count_entities(gold, predicted),
@@ -36,9 +36,9 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
 def weighted_sentences(
     modeller: Any, documents: Sequence[Document], weights_S: NDArray[Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """How much each of the `sentences` counts in training, those that help the others first.
+    """The training sentences with their instance weights, the heaviest first.
 
-    A sentence of several windows counts what their mean does.
+    A sentence of several windows has the mean of their weights.
     """
     examples, _ = examples_from(documents)
     weights: dict[int, list[float]] = {}
@@ -59,7 +59,7 @@ def weighted_sentences(
 
 
 def _rows(found: Confusion) -> dict[str, dict[str, int]]:
-    """Gold type -> predicted type -> how often; "" stands for no entity on that side."""
+    """Gold type -> predicted type -> count; "" stands for no entity on that side."""
     rows: dict[str, dict[str, int]] = {}
     for (gold, predicted), count in found.pairs.items():
         rows.setdefault(gold, {})[predicted] = count

@@ -91,7 +91,7 @@ class AdversarialModeller:
     def initial(self, seed: int) -> Opposed:
         """The model that LightNER's modeller draws by the seed, and discriminators.
 
-        Raises SettingsError where nothing of the encoder is trained, and no adversary can move it.
+        Raises SettingsError if nothing of the encoder is trained, and no adversary can move it.
         """
         if self.lightner.form.keeps_states:
             raise SettingsError(
@@ -151,7 +151,7 @@ class AdversarialModeller:
     ) -> FitReport:
         """Trains both in place, from a fresh optimiser; the report's loss is that of both.
 
-        Raises DataError where there is no row, SettingsError where the site is none of `sites`.
+        Raises DataError if there is no row, SettingsError if the site is none of `sites`.
         """
         both = _opposed(model)
         if not 0 <= self.site < self.sites:

@@ -117,7 +117,7 @@ class BagModeller:
         return BagModel(reader, len(form.relations), dropout=form.dropout)
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedBags:
-        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        """The examples as numbers. Raises DataError if one has a relation of no class."""
         reader = self.form.reader
         if isinstance(reader, EncoderForm):
             return self._relations.encoded(examples)
@@ -164,7 +164,7 @@ def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
 
 
 def set_vectors(model: BagModel, vectors: VectorFile) -> None:
-    """Puts a file's rows at its word ids; raises DataError where the width differs."""
+    """Puts a file's rows at its word ids; raises DataError if the width differs."""
     if isinstance(model.reader, Pcnn):
         set_rows(model.reader.word, vectors)
 
@@ -209,7 +209,7 @@ def fit_bags(
 
     Words that these sentences do not have stay as they are, weight decay or not; with SGD without
     momentum, weight decay is of the words of a batch. `sentences` of the report are those that
-    were trained on, its loss is a mean over bags. Raises DataError where there is nothing to train
+    were trained on, its loss is a mean over bags. Raises DataError if there is nothing to train
     on, or a bag has no sentence.
     """
     _must_have_sentences(groups)
@@ -355,7 +355,7 @@ def bag_scores(
     """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
 
     Of "none" and "one" the maximum over the bag's sentences of each relation's probability, of the
-    others as `models.bags` says. Raises DataError where a bag has no sentence.
+    others as `models.bags` says. Raises DataError if a bag has no sentence.
     """
     _must_have_sentences(groups)
     scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)

@@ -100,8 +100,8 @@ class PretrainedBart:
     def loaded(self) -> LoadedBart:
         """The model and its tokenizer, read once.
 
-        Raises DataError where files are damaged, or the weights or the tokenizer are not those of
-        config.json; SettingsError where transformers is missing.
+        Raises DataError if files are damaged, or the weights or the tokenizer are not those of
+        config.json; SettingsError if transformers is missing.
         """
         config = _config(self.folder)
         model = _model(self.folder, self.sizes)
@@ -115,8 +115,8 @@ def load_bart(name: str) -> PretrainedBart:
     """The BART of this name: a folder, or else a model of the Hugging Face hub.
 
     Its files are checked and hashed; the model is loaded when it is first needed. Raises
-    MissingDataError where there is no such thing or a part of it is missing, SettingsError where it
-    is no BART, DataError where a file is damaged.
+    MissingDataError where there is no such thing or a part of it is missing, SettingsError if it
+    is no BART, DataError if a file is damaged.
     """
     folder = find_folder(name)
     sizes = _sizes(_config(folder), folder)

@@ -85,7 +85,7 @@ def spread(layers: int, decoder_layers: int) -> list[int]:
 def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
     """The made BART's `config.json`.
 
-    Raises SettingsError where the folder holds no encoder of BERT's form, or it has fewer layers
+    Raises SettingsError if the folder holds no encoder of BERT's form, or it has fewer layers
     than the decoder shall have; MissingDataError or DataError where files lack or are damaged.
     """
     width(folder)
@@ -128,7 +128,7 @@ def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
 def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
     """The made BART's weights by the names of Hugging Face, float32; `config` of `bart_config`.
 
-    Raises MissingDataError or DataError where weights lack, are damaged or of another size.
+    Raises MissingDataError or DataError if weights lack, are damaged or of another size.
     """
     check_files(folder)
     bert = _bert_arrays(folder)
@@ -175,7 +175,7 @@ def write_bart(
 ) -> None:
     """A folder as transformers' `from_pretrained` reads it; the tokenizer's files are copied.
 
-    Each file is written beside its place and renamed. Raises DataError where the disk takes none.
+    Each file is written beside its place and renamed. Raises DataError if the disk takes none.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def write_bart(
 def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
     """The folder's BART as transformers has it, but its norms with `layer_norm_eps`.
 
-    In float32, to be evaluated. Raises DataError where transformers cannot load it, SettingsError
+    In float32, to be evaluated. Raises DataError if transformers cannot load it, SettingsError
     where it is not installed.
     """
     try:

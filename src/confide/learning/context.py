@@ -91,7 +91,7 @@ def contextual(
     done, of how many. States beyond float16 are clipped to it. With `folder=None` they stay in
     memory: for text of which nothing should be left on the disk.
 
-    Raises DataError where the disk does not take them (there is no half file then), and whatever
+    Raises DataError if the disk does not take them (there is no half file then), and whatever
     `FrozenEncoder.states` raises.
     """
     from_S1 = np.zeros(len(sentences) + 1, np.int64)

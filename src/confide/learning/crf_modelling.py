@@ -119,7 +119,7 @@ class CrfModeller:
         """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
 
         A row's loss is its weight times that of its source tokens, and that of its target tokens.
-        Where every weight is 1 this is `learning.fit.fit`, to the bit. Raises DataError where there
+        Where every weight is 1 this is `learning.fit.fit`, to the bit. Raises DataError if there
         is no row.
         """
         own = _tagger(model)

@@ -79,7 +79,7 @@ def rate(share: float, how: Denoising) -> float:
 
 
 def moved(model: Any, device: str) -> Any:
-    """The model on a device. Raises SettingsError where this machine has none of that name."""
+    """The model on a device. Raises SettingsError if this machine has none of that name."""
     try:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
@@ -244,7 +244,7 @@ class Denoiser:
         return found
 
     def restore(self, values: Mapping[str, NDArray[Any]], *, steps: int) -> None:
-        """Go on from a snapshot after so many steps. Raises DataError where it is of another."""
+        """Go on from a snapshot after so many steps. Raises DataError if it is of another."""
         expected = set(self.parameters)
         expected |= (
             {f"{m}:{name}" for m in _MOMENTS for name in self.parameters} if steps else set()

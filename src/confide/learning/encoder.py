@@ -74,7 +74,7 @@ class FrozenEncoder:
         control character, U+FEFF, an unusual space) gets zeros. What looks like a special piece,
         "[SEP]", is text like any other.
 
-        Raises SettingsError where transformers is missing or this is no encoder, DataError where
+        Raises SettingsError if transformers is missing or this is no encoder, DataError where
         the files are damaged.
         """
         loaded = self.loaded
@@ -97,7 +97,7 @@ class FrozenEncoder:
                     yield window.sentence, self._pooled(states_PX, words[window.sentence], length)
 
     def check_longest(self, longest: int) -> None:
-        """Raise SettingsError where it does not read so many pieces at once, special ones among."""
+        """Raise SettingsError if it does not read so many pieces at once, special ones among."""
         loaded = self.loaded
         most = loaded.room + len(loaded.before) + len(loaded.after)
         if longest > most:
@@ -138,8 +138,8 @@ def load_encoder(name: str) -> FrozenEncoder:
     needed, and transformers imported only then. A model of the hub is fetched once and found on
     this machine from then on.
 
-    Raises MissingDataError where there is no such thing or a part of it is missing, SettingsError
-    where it is no encoder that can be used, DataError where a file is damaged.
+    Raises MissingDataError if there is no such thing or a part of it is missing, SettingsError
+    where it is no encoder that can be used, DataError if a file is damaged.
     """
     folder = find_folder(name)
     dim = width(folder)

@@ -51,7 +51,7 @@ def is_encoder_name(name: str) -> bool:
 def find_folder(name: str) -> Path:
     """The folder of the encoder of this name; one of the hub is fetched if it is not here whole.
 
-    Raises MissingDataError or SettingsError where there is none, with what to do.
+    Raises MissingDataError or SettingsError if there is none, with what to do.
     """
     if name == MINILM:
         try:
@@ -77,7 +77,7 @@ def find_folder(name: str) -> Path:
 def width(folder: Path) -> int:
     """How many numbers a state has, by the encoder's configuration.
 
-    Raises MissingDataError where it is not there, DataError where it is damaged, SettingsError
+    Raises MissingDataError if it is not there, DataError if it is damaged, SettingsError
     where it is not an encoder's.
     """
     if not (folder / "config.json").is_file():
@@ -221,7 +221,7 @@ def _check_weights(folder: Path) -> None:
 def parts_of(index: Path) -> list[Path]:
     """The files of weights that an index names, all of them in its own folder.
 
-    Raises DataError where it names one elsewhere, or is damaged.
+    Raises DataError if it names one elsewhere, or is damaged.
     """
     places = read_json(index).get("weight_map")
     names = sorted({str(name) for name in places.values()} if isinstance(places, dict) else ())
@@ -238,7 +238,7 @@ def parts_of(index: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model. Raises DataError where it is damaged."""
+    """The object in a JSON file of a model. Raises DataError if it is damaged."""
     try:
         tree = json_of(bytes_of(path, MOST_JSON))
     except (OSError, ValueError) as error:

@@ -47,7 +47,7 @@ def fit(
 
     The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
     share of tokens that are read as the unknown word. `on_batch` hears each step's number and
-    loss. Raises `DataError` where there is nothing to train on.
+    loss. Raises `DataError` if there is nothing to train on.
     """
 
     def batches(seed: int) -> Iterator[TaggerBatch]:

@@ -143,14 +143,14 @@ class LightnerModeller:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How texts are read. Raises SettingsError where BART reads fewer pieces than `longest`."""
+        """How texts are read. Raises SettingsError if BART reads fewer pieces than `longest`."""
         return self.bart.loaded.pieces(self.form.longest)
 
     @cached_property
     def names(self) -> Names:
         """The tokens of the labels, of the start and of the stop.
 
-        Raises SettingsError where a type has no word, or two cannot be told from each other.
+        Raises SettingsError if a type has no word, or two cannot be told from each other.
         """
         loaded = self.bart.loaded
         words = [[word for word in _BETWEEN.split(name) if word] for name in self.types]
@@ -251,7 +251,7 @@ class LightnerModeller:
         """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
 
         A row's loss is its weight times that of its source symbols, and that of its target symbols
-        (Eq. 7 and 10). Raises DataError where there is no row.
+        (Eq. 7 and 10). Raises DataError if there is no row.
         """
         assert isinstance(model, Lightner)
 

@@ -69,7 +69,7 @@ class RelationModeller:
 
     @cached_property
     def marking(self) -> Marking:
-        """How examples are marked. Raises SettingsError where the encoder reads too few pieces."""
+        """How examples are marked. Raises SettingsError if the encoder reads too few pieces."""
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
         return Marking(
@@ -104,7 +104,7 @@ class RelationModeller:
         return body
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
-        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        """The examples as numbers. Raises DataError if one has a relation of no class."""
         return encode_relations(
             examples,
             relations=self.form.relations,
@@ -148,7 +148,7 @@ def fit_relations(
     `loss`: the cross entropy (`models.relation.loss`) if none is given; one of your own finds with
     `batch.rows_B` what else it knows of each example.
     Meanwhile the model reads no pieces but those of these examples: where that gives the same
-    numbers, it has no others (`learning.rows`). Raises DataError where there is no example.
+    numbers, it has no others (`learning.rows`). Raises DataError if there is no example.
     """
     of_batch = loss or relation.loss
 

@@ -58,7 +58,7 @@ class Pieces:
 
 
 def load_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a BART's folder. Raises DataError where it cannot be loaded."""
+    """The tokenizer of a BART's folder. Raises DataError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:

@@ -75,7 +75,7 @@ def fit_texts(
 ) -> FitReport:
     """Train for some epochs at a steady rate; the report's loss is of a piece, in nats.
 
-    Raises DataError where there is no passage, or the training comes apart.
+    Raises DataError if there is no passage, or the training comes apart.
     """
     started, steps, tokens, loss = time.perf_counter(), 0, 0, 0.0
     for epoch in range(epochs):

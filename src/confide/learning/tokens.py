@@ -79,7 +79,7 @@ class TokenForm:
 class TokenModeller:
     """Makes classifiers of one form out of one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
-    Raises SettingsError where the encoder reads fewer pieces than the form says.
+    Raises SettingsError if the encoder reads fewer pieces than the form says.
     """
 
     encoder: FrozenEncoder
@@ -200,7 +200,7 @@ class TokenModeller:
     ) -> FitReport:
         """Trains in place: what others say of each word is held against the model's own softmax.
 
-        The ordinary loss is that of `fit`, the sum over words. Raises DataError where there is no
+        The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no
         row.
         """
         soft = taught_by(lesson, encoded.text.windows)

@@ -60,7 +60,7 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = F
     """Sets the parameters named in `values`; others stay as they are.
 
     `lent`: the model computes with these very arrays instead of copies, which saves a copy of all
-    weights where it is not going to be trained. Raises `DataError` where a name is unknown or a
+    weights where it is not going to be trained. Raises `DataError` if a name is unknown or a
     shape differs; then nothing has changed.
     """
     parameters = named(model)
@@ -80,7 +80,7 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = F
 
 
 def set_words(model: Tagger, vectors: VectorFile) -> None:
-    """Puts a file's rows at its word ids; raises `DataError` where the width differs."""
+    """Puts a file's rows at its word ids; raises `DataError` if the width differs."""
     set_rows(model.word, vectors)
 
 

@@ -1,4 +1,4 @@
-"""What a site can see of a relation classifier: what it gets wrong, by document."""
+"""The report of a relation classifier at a site: what it gets wrong, by document."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from confide.text.document import Document
 def relation_report(
     gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
 ) -> Report:
-    """Confusion, the worst pairs, and the counts of each document.
+    """The confusion, the worst pairs, and the counts of each document.
 
-    `rules` say which pairs the extractor looks at. What is counted by itself is a document: pairs
-    of one text are not independent of each other.
+    `rules` say which pairs the extractor considers. Counts are kept per document, since pairs of
+    one text are not independent.
     """
     counts: list[RelationCounts] = []
     wrong: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ def relation_report(
 
 
 def place_of(example: RelationExample) -> dict[str, Any]:
-    """A pair of entities in its text."""
+    """A pair of entities and its text, for a list of errors."""
     return {
         "where": example.id,
         "text": example.text,
@@ -74,7 +74,7 @@ def _wrong_pair(example: RelationExample, label: str, confidence: float | None) 
 
 
 def _worst(wrong: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The wrong relations of which the model is surest, and relations that it did not find."""
+    """The most confident wrong relations, and relations that the model missed."""
     found = [case for case in wrong if case["predicted"] != NO_RELATION]
     found.sort(key=lambda case: -(case["confidence"] or 0.0))
     unseen = [case for case in wrong if case["predicted"] == NO_RELATION]
@@ -82,7 +82,7 @@ def _worst(wrong: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, Any]:
-    """A training pair of a document, and how much it counts."""
+    """A training pair of a document, and its instance weight."""
     return {
         "where": where,
         "text": example.text,

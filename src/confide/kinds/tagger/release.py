@@ -1,4 +1,4 @@
-"""A tagger that needs no key: its words are in the clear."""
+"""A released tagger: its words are in the clear, so it needs no key."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Released(TaggerShape):
     words: list[str] = carries("the words, in order of ids")
     characters: list[str] = carries("the characters, in order of ids")
     weights: Arrays = carries("weights of the tagger")
-    apart: int = carries("number of its sites that annotated some of the types only")
+    apart: int = carries("number of its sites that annotated only some types")
 
 
 def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
-    """The tagger with the words of these sites, which hold the key, in clear."""
+    """The tagger with these sites' words in the clear. Raises KeyFileError."""
     examples, _ = examples_from(holders.train)
     known = holders.secret()
     tokens = [token for example in examples for token in example.tokens]
@@ -67,7 +67,7 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
 
 
 def released(file: Path) -> EntityExtractor:
-    """The extractor of a release; a tagger with a frozen encoder needs that encoder here, too."""
+    """The extractor of a released tagger; with contextual features, it needs their encoder too."""
     model = decode_file(Released, file.read_bytes())
     characters = ClearVocabulary(tuple(model.characters), "character")
     vocabulary: dict[str, Any] = {

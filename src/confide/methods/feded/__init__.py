@@ -1,39 +1,39 @@
-"""FedED: sites send what they predict of public examples, and never a weight.
+"""FedED: sites send their predictions of public examples, and never a weight.
 
 Sui, Chen, Zhao, Jia, Xie & Sun, "FedED: Federated Learning via Ensemble Distillation for Medical
 Relation Extraction", EMNLP 2020.
 
 In every round some sites get the central model, train it on their own examples, and predict a small
-public set. The server averages the predictions, softens them, and trains the central model to say
-the same of the public set, and what its labels say (Algorithm 1, Eq. 4 to 6).
+public set. The server averages the predictions, softens them, and trains the central model to match
+them, and the public set's labels (Algorithm 1, Eq. 4 to 6).
 
-A kind says what is predicted there, the rows of the set: of relations each pair of entities, as in
-the paper; of entities each token, whose classes are the tags.
+A kind decides what the rows of the set are, each of which is predicted: for relations the pairs of
+entities, as in the paper; for entities the tokens, whose classes are the tags.
 
-What leaves a site: at the start which public encoder it has, names of relations and entity types,
-and of entities how many training sentences it has; in a round its predictions of the public set, of
-which the server keeps only the sum, a loss and numbers of examples; counts of right answers.
-What never does: text, examples, words, weights, gradients, predictions of its own text.
-What predictions may still tell: they are a function of a model that was trained on the text, a few
-numbers for each public row. docs/methods/feded.md says more.
+What leaves a site: at the start, which public encoder it has, names of relations and entity types,
+and for entities how many training sentences it has; in a round, its predictions of the public set,
+of which the server keeps only the sum, a loss and numbers of examples; counts of right answers.
+What never leaves: text, examples, words, weights, gradients, predictions of its own text.
+What predictions may still reveal: they are a function of a model that was trained on the text, a
+few numbers for each public row. See docs/methods/feded.md.
 
 Where we differ from the paper or decide what it leaves open:
-- logits are averaged (`upload = "probabilities"`: these), since Eq. 5 calls p the logit;
-- of R classes R - 1 columns travel, against the first class: a softmax does not see the difference;
-- float16 by default; int8 has one step for all sites, so that sums are sums;
-- τ softens the teacher only, as Eq. 4 has it (`temper_student`: both);
-- the public set is sent once, without its labels, and named by a number from its content;
-- the optimiser of the distillation starts anew each round, as those of the sites do;
-- `download = "difference"`: every site keeps the central model, and gets after each round how it
-  changed, in int8; what the server goes on with is what the sites then have; the model that is
-  tested at the end is sent whole;
-- an unlabelled public set (`public.labelled = false`): the first part of Eq. 6 is left out;
-- sites with other relation sets (`knows` of a site): `average = "known"` takes the mean of a
-  class over the sites that annotate it. One that no site asked knows is learnt from the public
-  set's labels alone;
-- entities: Eq. 4 to 6 for each token, summed over a sentence. What a CRF says of a token are its
+- logits are averaged, since Eq. 5 calls p the logit (`upload = "probabilities"` averages those);
+- of R classes, R - 1 columns travel, relative to the first class: the softmax is the same;
+- float16 by default; int8 uses one step size for all sites, so that sums are exact;
+- τ softens only the teacher, as in Eq. 4 (`temper_student`: both);
+- the public set is sent once, without its labels, and named by a hash of its content;
+- the optimiser of the distillation starts afresh each round, as the sites' do;
+- `download = "difference"`: every site keeps the central model and gets its change after each
+  round, in int8; the server continues with the model that the sites then have; the final test sends
+  the whole model;
+- for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
+- for sites with different relation sets (a site's `knows`), `average = "known"` averages a class
+  over the sites that annotate it. A class that none of them knows is learnt from the public set's
+  labels alone;
+- for entities, Eq. 4 to 6 apply to each token, summed over a sentence. A CRF predicts a token's
   marginals; their logarithms are the logits;
-- the words of a tagger are those of the public set (`kinds.tagger.public`), so there is no key.
+- a tagger's words are those of the public set (`kinds.tagger.public`), so there is no key.
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ class FedEDSettings(Table):
 
 @dataclass(frozen=True)
 class FedEDState(State[F], Generic[F, P]):
-    """What the server carries from round to round; `weights` are the central model.
+    """What the server carries from round to round; `weights` are the central model's.
 
-    `behind` are the sites that did not take the last difference, and need the model whole.
+    `behind` are the sites that missed the last difference and need the whole model.
     """
 
     public: P = carries("the public set")
-    labels: list[str] = carries("class of each of its rows; empty without labels")
-    version: int = carries("which central model this is")
-    behind: list[str] = carries("sites that do not keep it")
+    labels: list[str] = carries("label of each row of the public set; empty without labels")
+    version: int = carries("version of the central model")
+    behind: list[str] = carries("sites that lack this version")
 
 
 class FedED(FedAvg):
-    """The method: `start` gives the sites the public set, `round` is one turn of Algorithm 1."""
+    """The method: `start` hands out the public set, `round` is one turn of Algorithm 1."""
 
     method: ClassVar[str] = "feded"
     own_steps: ClassVar[tuple[Step, ...]] = (
@@ -125,7 +125,7 @@ class FedED(FedAvg):
         self._student = self.kind.student()
 
     def start(self, federation: Federation) -> FedEDState[Any, Any]:
-        """Agree on the model, give the public set out, and draw the first weights."""
+        """Agree on the model, hand out the public set, and draw the first weights."""
         labels: list[str] = []
 
         def with_public(form: Any) -> TakePublic[Any, Any]:
@@ -203,8 +203,8 @@ class FedED(FedAvg):
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text.
 
-        What is tested at the end is the model of the round that was selected, which the sites need
-        not have kept: it is sent whole.
+        The final test is of the selected round's model, which the sites may no longer have, so it
+        is sent whole.
         """
         weights = state.weights if part == "test" else self._sent(state)
         ask = ScoreModel(weights, state.version, part)
@@ -213,13 +213,13 @@ class FedED(FedAvg):
         )
 
     def _sent(self, state: FedEDState[Any, Any]) -> Arrays:
-        """The central model as it goes into an ask: not at all, where the sites keep it."""
+        """The central model for an ask: empty if the sites keep it."""
         return state.weights if self._own.download == "whole" else {}
 
     def _moved(
         self, state: FedEDState[Any, Any], weights: Arrays, federation: Federation, *, round: int
     ) -> FedEDState[Any, Any]:
-        """The state with these weights, or with those nearby that the sites will have."""
+        """The state with these weights or, with differences, the rounded ones that sites get."""
         change: Arrays = {}
         if self._own.download == "difference":
             change = difference(weights, state.weights)
@@ -230,7 +230,7 @@ class FedED(FedAvg):
     def _given_out(
         self, state: FedEDState[Any, Any], change: Arrays, federation: Federation, *, round: int
     ) -> FedEDState[Any, Any]:
-        """Let every site keep the central model, where only differences are sent."""
+        """Bring every site's central model up to date, if only differences are sent."""
         if self._own.download == "whole":
             return state
         whole = TakeModel(state.version, state.weights, {})
@@ -245,7 +245,7 @@ def teacher_of(
 ) -> NDArray[np.float32]:
     """Softened probabilities teacher_SR from the sum of the sites' predictions (Eq. 4 and 5).
 
-    A class that no site asked knows has probability 0.
+    A class that none of the asked sites knows has probability 0.
     """
     sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
     sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
@@ -261,6 +261,6 @@ def teacher_of(
 
 
 def saturated(total: Predicted, ask: TrainAndPredict) -> float:
-    """The share of predictions of which all sites sent the largest that can be sent, or nearly."""
+    """The share of predictions for which all sites sent (nearly) the largest possible value."""
     mean_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most) / total.sites  # type: ignore[arg-type]
     return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0
