@@ -1,4 +1,4 @@
-"""Adam over named arrays, its moments as plain values that can be kept and sent.
+"""Adam over named arrays, with its moments as plain values that can be stored and sent.
 
 `torch.optim.Adam` ties moments to the life of a process; here a step takes parameters, gradient and
 moments and gives new ones, so that a server can keep them in its state and a site in its memory.
@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Moments:
-    """How many steps were done, and the running means of the gradient and of its square."""
+    """The number of steps taken, and the running means of the gradient and of its square."""
 
     steps: int
     means: Arrays
@@ -35,9 +35,9 @@ def adam(
     learning_rate: float,
     weight_decay: float = 0.0,
 ) -> tuple[Arrays, Moments]:
-    """One step: new parameters and new moments; what was given stays as it is.
+    """One step: gives new parameters and moments, and leaves its arguments unchanged.
 
-    All arrays are float32; a parameter that `moments` does not name begins with zeros.
+    All arrays are float32; moments of a parameter that `moments` lacks start at zero.
     The numbers are those of `torch.optim.Adam` (betas 0.9 and 0.999, epsilon 1e-8).
     """
     names = list(parameters)

@@ -1,7 +1,7 @@
-"""Models of bags: made, trained, and asked for what they say of sentences and of bags.
+"""Models of bags: making and training them, and scoring sentences and bags.
 
-Training takes the sentences of a bag as rows of what `BagModeller.encoded` made. All sentences of a
-training bag have one relation, and that is the bag's.
+Training takes a bag as rows of what `BagModeller.encoded` made. All sentences of a training bag
+have the same relation, the bag's.
 
 Shapes: S sentences, G bags, R relations.
 """
@@ -51,15 +51,15 @@ from confide.seeds import seeded
 
 Rows = NDArray[np.int64]
 EncodedBags = EncodedSentences | EncodedRelations
-"""What a model of bags reads: the one of a piecewise CNN, or that of an encoder."""
+"""What a model of bags reads: words for a piecewise CNN, word pieces for an encoder."""
 
-_MOST = 64  # sentences of a bag that an encoder is trained on at once
-_AT_ONCE = 100_000  # sentences whose bags are scored together
+_MOST = 64  # most sentences of a bag that an encoder is trained on in an epoch
+_AT_ONCE = 100_000  # sentences that are scored together
 
 
 @dataclass(frozen=True)
 class PcnnForm:
-    """All that a piecewise CNN is, but for its vocabulary and weights."""
+    """All that a piecewise CNN is but its vocabulary and weights."""
 
     how: How = "lower-digits"
     word_dim: int = 50
@@ -83,7 +83,7 @@ class EncoderForm:
 
 @dataclass(frozen=True)
 class BagForm:
-    """All that a model of bags is, but for its words and weights. `relations` are its classes."""
+    """All that a model of bags is but its words and weights. `relations` are its classes."""
 
     relations: tuple[str, ...]
     reader: PcnnForm | EncoderForm = PcnnForm()
@@ -101,7 +101,7 @@ class BagModeller:
     source: Vocabulary | FrozenEncoder
 
     def initial(self, seed: int) -> BagModel:
-        """A new model, drawn by the seed; of an encoder only what it does not have."""
+        """A new model; the seed draws its weights except those that an encoder brings."""
         with seeded(seed):
             return self._new().requires_grad_(True).eval()
 
@@ -117,7 +117,7 @@ class BagModeller:
         return BagModel(reader, len(form.relations), dropout=form.dropout)
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedBags:
-        """The examples as numbers. Raises DataError if one has a relation of no class."""
+        """The examples, encoded. Raises DataError if one has a relation that is not a class."""
         reader = self.form.reader
         if isinstance(reader, EncoderForm):
             return self._relations.encoded(examples)
@@ -140,7 +140,7 @@ class BagModeller:
     def _relations(self) -> RelationModeller:
         reader = self.form.reader
         if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
-            raise TypeError("a reader of word pieces needs an encoder")
+            raise TypeError("an encoder form needs an encoder")
         own = RelationForm(
             relations=self.form.relations,
             types=reader.types,
@@ -164,7 +164,7 @@ def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
 
 
 def set_vectors(model: BagModel, vectors: VectorFile) -> None:
-    """Puts a file's rows at its word ids; raises DataError if the width differs."""
+    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
     if isinstance(model.reader, Pcnn):
         set_rows(model.reader.word, vectors)
 
@@ -174,7 +174,7 @@ def set_vectors(model: BagModel, vectors: VectorFile) -> None:
 
 @dataclass(frozen=True, eq=False)
 class BagBatch:
-    """Sentences of some bags; `bags_S` is the bag of each."""
+    """The sentences of some bags; `bags_S` is the bag of each."""
 
     sentences: SentenceBatch | RelationBatch
     bags_S: Tensor
@@ -182,7 +182,7 @@ class BagBatch:
 
     @property
     def tokens(self) -> int:
-        """Words, or pieces."""
+        """The number of words or word pieces."""
         return self.sentences.tokens
 
     def __len__(self) -> int:
@@ -200,17 +200,17 @@ def fit_bags(
     optimiser: Optimiser,
     seed: int,
 ) -> FitReport:
-    """Trains in place, from a fresh optimiser: the mean loss of each batch's bags goes down.
+    """Train in place with a fresh optimiser on the mean loss of each batch's bags.
 
-    `groups[g]` are the rows of bag `g`; a batch is of `batch_size` bags in random order. With
-    "none" each sentence is a bag of its own. With "one" the sentence of each bag is chosen anew for
-    each batch, by the weights of that moment. Of a bag of more than 64 sentences an encoder is
-    trained on that many, drawn anew in each epoch; a piecewise CNN on all.
+    `groups[g]` are the rows of bag `g`; a batch has `batch_size` bags in random order. With "none"
+    each sentence is a bag of its own. With "one" each batch picks the sentence of each bag by the
+    current weights. An encoder trains on at most 64 sentences of a bag, drawn anew in each epoch; a
+    piecewise CNN on all.
 
-    Words that these sentences do not have stay as they are, weight decay or not; with SGD without
-    momentum, weight decay is of the words of a batch. `sentences` of the report are those that
-    were trained on, its loss is a mean over bags. Raises DataError if there is nothing to train
-    on, or a bag has no sentence.
+    Words that do not occur stay as they are, even with weight decay; under SGD without momentum,
+    weight decay applies only to the words of a batch. The report's `sentences` are those trained
+    on, its loss is a mean over bags. Raises DataError if there is nothing to train on, or if a bag
+    is empty.
     """
     _must_have_sentences(groups)
     if denoise == "none":
@@ -249,7 +249,7 @@ def fit_sentences(
     optimiser: Optimiser,
     seed: int,
 ) -> FitReport:
-    """The same where every sentence counts for itself."""
+    """Train as `fit_bags` does, with each sentence as a bag of its own."""
     return fit_bags(
         model,
         encoded,
@@ -270,7 +270,7 @@ def _must_have_sentences(groups: Sequence[Rows]) -> None:
 def _dealt(
     encoded: EncodedBags, groups: Sequence[Rows], batch_size: int, random: np.random.Generator
 ) -> Iterator[list[Rows]]:
-    """The bags of each batch of one epoch; for an encoder bags of like size are together."""
+    """The bags of each batch of an epoch; for an encoder, bags of similar size are together."""
     if isinstance(encoded, EncodedSentences):
         order = random.permutation(len(groups))
         for start in range(0, len(order), batch_size):
@@ -298,7 +298,7 @@ def _batch(encoded: EncodedBags, groups: Sequence[Rows]) -> BagBatch:
 
 
 def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> list[Rows]:
-    """The clearest sentence of each bag, as the model is now."""
+    """The clearest sentence of each bag under the model's current weights."""
     found = list(groups)
     several = [number for number, group in enumerate(groups) if len(group) > 1]
     if not several:
@@ -318,7 +318,7 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
 def _table_of(
     model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], optimiser: Optimiser
 ) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Any]]:
-    """Within, only rows of the table that are read are trained; gives what makes the optimiser."""
+    """Train only the rows of the table that are read; gives what makes the optimiser."""
     reader = model.reader
     if isinstance(reader, Pcnn) and optimiser.rowwise:
         reader.word.sparse = True
@@ -339,11 +339,11 @@ def _table_of(
         yield build
 
 
-# --- what a model says ------------------------------------------------------------------------
+# --- scoring ----------------------------------------------------------------------------------
 
 
 def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """p_SR: of each sentence, the probability of every relation."""
+    """p_SR: for each sentence, the probability of every relation."""
     said_SR = torch.from_numpy(_said(model, encoded)) + model.relation.bias.detach()
     found: NDArray[np.float32] = said_SR.softmax(1).numpy()
     return found
@@ -354,8 +354,8 @@ def bag_scores(
 ) -> NDArray[np.float32]:
     """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
 
-    Of "none" and "one" the maximum over the bag's sentences of each relation's probability, of the
-    others as `models.bags` says. Raises DataError if a bag has no sentence.
+    For "none" and "one", each relation's maximum probability over the bag's sentences; for the
+    others, see `models.bags`. Raises DataError if a bag is empty.
     """
     _must_have_sentences(groups)
     scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
@@ -374,7 +374,7 @@ def bag_scores(
 
 
 def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """said_SR: the linear layer's answers without its bias."""
+    """said_SR: the linear layer's output without its bias."""
     said_SR = np.zeros((len(encoded), len(model.relation.bias)), np.float32)
     batches: Iterator[SentenceBatch | RelationBatch]
     if isinstance(encoded, EncodedSentences):

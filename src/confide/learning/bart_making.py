@@ -1,18 +1,17 @@
-"""A small BART out of an encoder of BERT's form: `config.json`, weights and tokenizer of a folder.
+"""Making a small BART from an encoder like BERT: a folder of `config.json`, weights and tokenizer.
 
     BERT's layers, by name      → the encoder, exactly: the same states for the same text
-    some of them, evenly spread → the decoder's start; its cross-attention is a copy of the same
-                                  layer's self-attention, as a decoder has no other to begin from
+    some of them, evenly spread → the decoder's start; its cross-attention copies the same layer's
     BERT's table of pieces      → the tied table of both (Lewis et al. 2020, section 2.1)
 
-BERT and BART order a layer's sums and norms alike and differ in four places. BART counts positions
-from row 2 of its table: rows 0 and 1 are zeros. It has no token types: row 0 of BERT's is added to
-each position. Its norms have an epsilon of 1e-5, BERT's 1e-12: `config.json` names the latter as
+BERT and BART order a layer's sums and norms alike but differ in four places. BART counts positions
+from row 2 of its table; rows 0 and 1 are zeros. It has no token types, so row 0 of BERT's is added
+to each position. Its norms use an epsilon of 1e-5, BERT's 1e-12; `config.json` states the latter as
 `layer_norm_eps`, which transformers' BART does not read (`transformers_bart` sets it). Its start,
-end and padding are pieces of their own: [CLS] (which also starts the decoder), [SEP] and [PAD].
+end and padding pieces are [CLS] (which also starts the decoder), [SEP] and [PAD].
 
-The decoder reads what it has written from [CLS] on and has to be trained
-(`confide.learning.denoising`). The made weights are a function of the folder alone.
+The decoder reads what it has written after [CLS], and must still be trained
+(`confide.learning.denoising`). The weights are a function of the encoder's folder alone.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from confide.userfiles import MOST_JSON, bytes_of, json_of, text_of
 Arrays = dict[str, NDArray[Any]]
 
 OFFSET = 2
-"""The row of BART's table of positions that holds the first."""
+"""The row of BART's position table that holds the first position."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -67,12 +66,12 @@ _REST = {
 
 
 def base_digest(folder: Path) -> str:
-    """A SHA-256 of the encoder's files and of how a BART is made of them."""
+    """A SHA-256 of the encoder's files and of how a BART is made from them."""
     return digest_of(folder, _HOW)
 
 
 def spread(layers: int, decoder_layers: int) -> list[int]:
-    """Which of the encoder's layers the decoder's begin from: evenly spread, first and last too.
+    """The encoder's layers that the decoder's start from: evenly spread from first to last.
 
     >>> spread(6, 3), spread(6, 6), spread(12, 4), spread(6, 1)
     ([0, 2, 5], [0, 1, 2, 3, 4, 5], [0, 3, 7, 11], [5])
@@ -85,15 +84,15 @@ def spread(layers: int, decoder_layers: int) -> list[int]:
 def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
     """The made BART's `config.json`.
 
-    Raises SettingsError if the folder holds no encoder of BERT's form, or it has fewer layers
-    than the decoder shall have; MissingDataError or DataError where files lack or are damaged.
+    Raises SettingsError if the folder holds no encoder like BERT or one with fewer layers than the
+    decoder, and MissingDataError or DataError if files are missing or damaged.
     """
     width(folder)
     bert = _checked(folder, read_json(folder / "config.json"))
     layers = int(bert["num_hidden_layers"])
     if not 1 <= decoder_layers <= layers:
         raise SettingsError(
-            "the decoder begins from layers of the encoder and cannot have more than it",
+            "the decoder starts from layers of the encoder and cannot have more of them",
             expected=f"1 to {layers}",
             got=str(decoder_layers),
             where=str(folder),
@@ -126,9 +125,9 @@ def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
 
 
 def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
-    """The made BART's weights by the names of Hugging Face, float32; `config` of `bart_config`.
+    """The made BART's weights by Hugging Face's names, float32; `config` comes from `bart_config`.
 
-    Raises MissingDataError or DataError if weights lack, are damaged or of another size.
+    Raises MissingDataError or DataError if weights are missing, damaged or of the wrong size.
     """
     check_files(folder)
     bert = _bert_arrays(folder)
@@ -138,7 +137,7 @@ def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
     shape = (config["vocab_size"], config["d_model"])
     if words_VD.shape != shape:
         raise DataError(
-            "the weights are not those of config.json",
+            "the weights do not match config.json",
             expected=f"a table of pieces of {shape}",
             got=str(words_VD.shape),
             where=str(folder),
@@ -164,7 +163,7 @@ def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
 
 
 def make_bart(folder: Path, out: Path, *, decoder_layers: int) -> Path:
-    """Write the BART that is made of the encoder in `folder`; gives `out`. Raises as the parts."""
+    """Write the BART made from the encoder in `folder` to `out`. Raises as its parts do."""
     config = bart_config(folder, decoder_layers)
     write_bart(out, bart_arrays(folder, config), config=config, tokenizer=folder)
     return out
@@ -173,9 +172,9 @@ def make_bart(folder: Path, out: Path, *, decoder_layers: int) -> Path:
 def write_bart(
     out: Path, arrays: Mapping[str, NDArray[Any]], *, config: Mapping[str, Any], tokenizer: Path
 ) -> None:
-    """A folder as transformers' `from_pretrained` reads it; the tokenizer's files are copied.
+    """Write a folder that transformers' `from_pretrained` reads, with the tokenizer's files.
 
-    Each file is written beside its place and renamed. Raises DataError if the disk takes none.
+    Each file is written under a temporary name and renamed. Raises DataError if that fails.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -195,10 +194,10 @@ def write_bart(
 
 
 def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
-    """The folder's BART as transformers has it, but its norms with `layer_norm_eps`.
+    """The folder's BART as a transformers model, its norms with `layer_norm_eps`.
 
-    In float32, to be evaluated. Raises DataError if transformers cannot load it, SettingsError
-    where it is not installed.
+    In float32 and evaluation mode. Raises DataError if transformers cannot load it, and
+    SettingsError if it is not installed.
     """
     try:
         transformers: Any = import_module("transformers")
@@ -214,7 +213,7 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
             model = transformers.BartForConditionalGeneration.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=float32, dropout=dropout
             )
-        except Exception as error:  # whatever transformers stumbles over
+        except Exception as error:  # whatever transformers raises
             raise DataError(
                 "the BART could not be loaded", got=first_line(error), where=str(folder)
             ) from error
@@ -227,11 +226,11 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
     return model.eval()
 
 
-# --- of BERT's files --------------------------------------------------------------------------
+# --- BERT's files -----------------------------------------------------------------------------
 
 
 def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration that we take over exactly."""
+    """The configuration, if a BART can compute exactly the same."""
     wanted: dict[str, tuple[Any, Any]] = {
         "model_type": (bert.get("model_type"), "bert"),
         "hidden_act": (bert.get("hidden_act", "gelu"), "gelu"),
@@ -240,7 +239,7 @@ def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, (got, expected) in wanted.items():
         if got != expected:
             raise SettingsError(
-                "a BART is made of an encoder of BERT's form, and this is none",
+                "a BART is made from an encoder like BERT, which this is not",
                 expected=f"{key} {expected!r} in its config.json",
                 got=repr(got),
                 where=str(folder),
@@ -263,13 +262,13 @@ def _special_pieces(folder: Path) -> dict[str, int]:
             "the encoder's vocabulary has no such piece",
             expected=", ".join(lacking),
             where=str(folder),
-            fix="take an encoder with the special pieces of BERT",
+            fix="take an encoder with BERT's special pieces",
         )
     return {key: numbers[piece] for key, piece in _SPECIALS.items()}
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    """The number of each piece, of `tokenizer.json` or else of `vocab.txt`."""
+    """The id of each piece, from `tokenizer.json` or else `vocab.txt`."""
     try:
         if (folder / "tokenizer.json").is_file():
             tree = json_of(bytes_of(folder / "tokenizer.json", MOST_JSON))
@@ -279,7 +278,7 @@ def _vocabulary(folder: Path) -> dict[str, int]:
         return {piece: number for number, piece in enumerate(lines)}
     except FileNotFoundError as error:
         raise MissingDataError(
-            "the encoder has no tokenizer of BERT's form",
+            "the encoder has no tokenizer like BERT's",
             expected="tokenizer.json or vocab.txt",
             where=str(folder),
         ) from error
@@ -288,7 +287,7 @@ def _vocabulary(folder: Path) -> dict[str, int]:
 
 
 def _bert_arrays(folder: Path) -> Arrays:
-    """All weights, float32, without the prefix that models with a head on top give them."""
+    """All weights, float32, without the prefix that models with a head add."""
     file = folder / "model.safetensors"
     if not file.is_file():
         raise SettingsError(
@@ -302,7 +301,7 @@ def _bert_arrays(folder: Path) -> Arrays:
 
 
 def _layer_names(side: str) -> Iterator[tuple[str, str]]:
-    """What BART calls each weight of a layer, and what BERT does."""
+    """Pairs of names of a layer's weights: BART's and BERT's."""
     for part in ("weight", "bias"):
         for attention in ("self_attn", "encoder_attn") if side == "decoder" else ("self_attn",):
             for bart, bert in _ATTENTION.items():
@@ -314,7 +313,5 @@ def _layer_names(side: str) -> Iterator[tuple[str, str]]:
 
 def _named(bert: Arrays, name: str, folder: Path) -> NDArray[np.float32]:
     if name not in bert:
-        raise DataError(
-            "the weights are not those of config.json", expected=name, where=str(folder)
-        )
+        raise DataError("the weights do not match config.json", expected=name, where=str(folder))
     return bert[name].copy()

@@ -1,6 +1,6 @@
-"""The BiLSTM-CRF tagger as a kind of model whose loss splits by token (`learning.modelling`).
+"""The modeller of BiLSTM-CRF taggers, whose loss splits by token (see `learning.modelling`).
 
-All of a tagger is trained, and travels; the gradients for the instance weights are those of the
+All of a tagger is trained and travels; the gradients for the instance weights are those of the
 linear layer below its CRF (Wang et al. 2023, 3.3, take them at the prompt, which all layers share).
 
 Shapes: N tokens of all windows, S rows (sentences, or windows of long ones), B rows of a batch, L
@@ -37,12 +37,12 @@ from confide.models.marginals import log_marginals
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
 
-_PER_BATCH = 4096  # padded tokens that are read at once
+_PER_BATCH = 4096  # most padded tokens of a batch
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """A text with its tags; `source_N` is false where another model found an entity."""
+    """A text with its tags; `source_N` is false at entities that another model found."""
 
     encoded: Encoded
     source_N: Bools
@@ -78,7 +78,7 @@ class CrfModeller:
         return initial(self.sizes, seed, rules=self.tags.rules)
 
     def prepared(self, examples: Sequence[Example]) -> Encoded:
-        """Sentences as numbers, whatever their spans."""
+        """Sentences, encoded, without their spans."""
         return encode(
             [replace(example, spans=()) for example in examples],
             words=self.words,
@@ -92,7 +92,7 @@ class CrfModeller:
     def annotated(
         self, text: Encoded, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedSplit:
-        """The text with these spans of each example; those of a type in `source` are the own.
+        """The text with these spans of each example; types in `source` are the site's own.
 
         Raises DataError as `data.annotation.annotation` does.
         """
@@ -102,7 +102,7 @@ class CrfModeller:
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N)
 
     def find(self, model: nn.Module, text: Encoded) -> list[list[FoundSpan]]:
-        """As `learning.predict.predict_spans`: confidences are the CRF's exact probabilities."""
+        """The spans of each example; a confidence is the CRF's exact probability of the span."""
         return predict_spans(_tagger(model), text, tokens_per_batch=_PER_BATCH)
 
     def fit(
@@ -116,11 +116,11 @@ class CrfModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
 
-        A row's loss is its weight times that of its source tokens, and that of its target tokens.
-        Where every weight is 1 this is `learning.fit.fit`, to the bit. Raises DataError if there
-        is no row.
+        A row's loss is its weight times the loss of its source tokens, plus that of its target
+        tokens. If every weight is 1, this is `learning.fit.fit`, bit for bit. Raises DataError if
+        there is no row.
         """
         own = _tagger(model)
         if weights_S is None or (weights_S == 1.0).all():
@@ -151,7 +151,7 @@ class CrfModeller:
     def gradient(
         self, model: nn.Module, encoded: EncodedSplit, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         own, dropped = _tagger(model), self.word_dropout
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
         return gradients(own, lambda: tagger.loss(own, batch), seed=seed, clip=clip)
@@ -182,10 +182,10 @@ class CrfModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place: what others say of each token is held against the CRF's marginals.
+        """Train in place: the CRF's marginals learn the teacher's probabilities of each token.
 
-        The ordinary loss is that of `fit`, the CRF's negative log-likelihood. Raises DataError
-        where there is no row.
+        The ordinary loss is that of `fit`, the CRF's negative log-likelihood. Raises DataError if
+        there is no row.
         """
         own, text = _tagger(model), encoded.encoded
         soft = taught_by(lesson, text.windows)

@@ -18,10 +18,10 @@ Arrays = dict[str, NDArray[Any]]
 def gradients(
     model: nn.Module, loss: Callable[[], Tensor], *, seed: int, clip: float
 ) -> tuple[float, Arrays]:
-    """The mean of what `loss` gives (loss_B of a batch), and its gradient by parameter.
+    """The mean of `loss` (loss_B of a batch), and its gradient by trained parameter.
 
-    Of what is trained: the norm of the whole gradient is bounded by `clip` (0: not). Dropout is
-    drawn from the seed. The model keeps its weights, and is left in training mode.
+    The norm of the whole gradient is at most `clip` (0: no bound). Dropout is drawn from the seed.
+    The model keeps its weights, and is left in training mode.
     """
     parameters = {name: p for name, p in named(model).items() if p.requires_grad}
     for parameter in parameters.values():

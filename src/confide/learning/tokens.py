@@ -1,8 +1,8 @@
-"""Token classifiers: made from an encoder's files, trained, and asked for spans.
+"""The modeller of token classifiers: makes them from an encoder's files, trains, finds spans.
 
-They are what `learning.modelling` asks of a kind of model. All of a classifier is trained, and
-travels; the gradients for the instance weights are those of its last linear layer (Wang et al.
-2023, 3.3, take them at the prompt, which all layers share).
+It implements `learning.modelling`. All of a classifier is trained and travels; the gradients for
+the instance weights are those of its last linear layer (Wang et al. 2023, 3.3, take them at the
+prompt, which all layers share).
 
 Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G numbers
 of the last layer's weight.
@@ -59,14 +59,14 @@ from confide.models.tokens import (
 )
 from confide.seeds import seeded
 
-_PER_BATCH = 2048  # padded pieces that are read at once
+_PER_BATCH = 2048  # most padded pieces of a batch
 
 
 @dataclass(frozen=True)
 class TokenForm:
-    """All that a token classifier is, but for its weights. `types` in the order of its tags.
+    """All that a token classifier is but its weights. `types` are in the order of its tags.
 
-    `longest`: pieces that are read at once, the special ones included.
+    `longest` is the most pieces of a window, special ones included.
     """
 
     types: tuple[str, ...]
@@ -77,7 +77,7 @@ class TokenForm:
 
 @dataclass(frozen=True)
 class TokenModeller:
-    """Makes classifiers of one form out of one encoder: `EntityModeller[TokenText, EncodedTokens]`.
+    """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
     Raises SettingsError if the encoder reads fewer pieces than the form says.
     """
@@ -113,27 +113,27 @@ class TokenModeller:
         sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
         body = copy.deepcopy(self.encoder.loaded.model)
         if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # nobody asks it
+            body.pooler = None  # it is not used
         with seeded(seed):
             model = TokenClassifier(body, sizes)
         widen(model)
         return model.requires_grad_(True).eval()
 
     def prepared(self, examples: Sequence[Example]) -> TokenText:
-        """Sentences as pieces, whatever their spans."""
+        """Sentences as word pieces, without their spans."""
         return token_text(examples, pieces=self.pieces, cut=self._cut)
 
     def annotated(
         self, text: TokenText, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedTokens:
-        """The text with these spans of each example; those of a type in `source` are the own."""
+        """The text with these spans of each example; types in `source` are the site's own."""
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
     def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
         """The spans of each example on its likeliest path that the scheme allows.
 
-        A span's confidence is the product of the probabilities of its words' tags; where the scheme
-        does not mark an entity's end (IOB2), also of the next word's not going on with it.
+        A span's confidence is the product of the probabilities of its words' tags and, if the
+        scheme does not mark an entity's end (IOB2), of the next word not continuing it.
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         was_training = model.training
@@ -157,11 +157,11 @@ class TokenModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
 
-        A row's loss is its weight times that of its source words, and that of its target words.
-        Meanwhile the model reads no pieces but those of this text, as in `fit_relations`. Raises
-        DataError where there is no row.
+        A row's loss is its weight times the loss of its source words, plus that of its target
+        words. Only rows of pieces that this text reads are trained, as in `fit_relations`. Raises
+        DataError if there is no row.
         """
 
         def loss(batch: TokenBatch) -> Tensor:
@@ -198,10 +198,9 @@ class TokenModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place: what others say of each word is held against the model's own softmax.
+        """Train in place: the model's softmax learns the teacher's probabilities of each word.
 
-        The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no
-        row.
+        The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no row.
         """
         soft = taught_by(lesson, encoded.text.windows)
 
@@ -216,7 +215,7 @@ class TokenModeller:
     def gradient(
         self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
         batch = token_batch(encoded.text, rows_B, annotated=encoded)
@@ -250,7 +249,7 @@ class TokenModeller:
 
 
 class _Epochs(NamedTuple):
-    """How often, in which steps and in which order a text is read."""
+    """How many epochs, in which steps and in which order a text is read."""
 
     epochs: int
     batch_size: int
@@ -261,7 +260,7 @@ class _Epochs(NamedTuple):
 def _train(
     model: nn.Module, encoded: EncodedTokens, loss: Callable[[TokenBatch], Tensor], how: _Epochs
 ) -> FitReport:
-    """Train in place; meanwhile the model has only the rows of pieces that this text reads."""
+    """Train in place, with only the rows of pieces that this text reads."""
 
     def batches(seed: int) -> Iterator[TokenBatch]:
         return train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
@@ -293,7 +292,7 @@ def _batch_slopes(model: nn.Module, linear: nn.Linear, batch: TokenBatch) -> tup
 
 
 def _unknown(tokenizer: Any, padding: int) -> int:
-    """The piece that a word without one is read as; an encoder that names none has its padding."""
+    """The piece for a word without one: the unknown piece, else the padding."""
     name = getattr(tokenizer.model, "unk_token", None)
     number = tokenizer.token_to_id(name) if isinstance(name, str) else None
     return padding if number is None else int(number)
@@ -302,7 +301,7 @@ def _unknown(tokenizer: Any, padding: int) -> int:
 def _batch_spans(
     logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: Scores
 ) -> list[list[FoundSpan]]:
-    """The spans of each row, in its own words."""
+    """The spans of each row, numbered by its own words."""
     tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
     by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
     lengths_B = batch.lengths_B.tolist()

@@ -1,4 +1,4 @@
-"""What was found in the windows of long sentences, put together."""
+"""Joining what was found in the windows of long sentences."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from confide.learning.predict import FoundSpan
 def joined(
     by_window: Sequence[Sequence[FoundSpan]], windows: Sequence[Window], *, examples: int
 ) -> list[list[FoundSpan]]:
-    """The spans of each example, by their start, none overlapping another.
+    """The spans of each example, in order of start, without overlaps.
 
-    `by_window`: those of each window, in its own tokens. A span belongs to the window that owns its
-    first token.
+    `by_window` are those of each window, numbered by its own tokens. A span belongs to the window
+    that owns its first token.
     """
     by_example: list[list[FoundSpan]] = [[] for _ in range(examples)]
     for window, found in zip(windows, by_window, strict=True):

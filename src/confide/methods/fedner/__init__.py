@@ -149,8 +149,7 @@ class FedNER(FedAvg):
         return list(form.private if own is None else own)
 
     def _check_types(self, federation: Federation, agreed: Agreed, private: Sequence[str]) -> None:
-        """Leave out sites whose types are not those of most, if the part that depends on them is
-        shared.
+        """Leave out sites with other types than most, if the part that types shape is shared.
 
         Raises FederationError if too few have the same.
         """
