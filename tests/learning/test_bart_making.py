@@ -121,7 +121,7 @@ def edited(bert: Path, folder: Path, **changes: Any) -> Path:
         ({"model_type": "albert"}, SettingsError, "form.*model_type 'bert'.*'albert'"),
         ({"hidden_act": "relu"}, SettingsError, "hidden_act"),
         ({"position_embedding_type": "relative_key"}, SettingsError, "position_embedding_type"),
-        ({"vocab_size": 7}, DataError, "not those of config.json"),
+        ({"vocab_size": 7}, DataError, "do not match config.json"),
         ({"num_hidden_layers": 9}, DataError, "encoder.layer.4"),
         ({"intermediate_size": "x"}, DataError, "damaged"),
     ],

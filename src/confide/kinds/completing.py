@@ -10,7 +10,7 @@ entities); G numbers of the parameter whose gradient compares rows.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,16 @@ from confide.kinds.how import How
 from confide.kinds.protocol import Desk, Fitted, Form
 from confide.learning.slopes import RowSlopes
 
+T = TypeVar("T")
 
-class CompleteText(NamedTuple):
+
+class CompleteText(NamedTuple, Generic[T]):
     """A site's training text with its own annotation, and perhaps a model's as well.
 
     `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
     """
 
-    encoded: Any
+    encoded: T
     own: int
     pseudo: int
 
@@ -44,7 +46,7 @@ class Pulls(NamedTuple):
     target_G: NDArray[np.float32]
 
 
-class CompletingDesk(Desk, Protocol):
+class CompletingDesk(Desk, Protocol[T]):
     """A desk whose site may annotate only some of the labels."""
 
     @property
@@ -52,7 +54,7 @@ class CompletingDesk(Desk, Protocol):
         """The desk's site."""
         ...
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None) -> CompleteText[T]:
         """The training text with the site's own annotation and, given weights, a model's as well.
 
         The model of these weights adds only labels that the site lacks (Eq. 5); own annotation is
@@ -60,7 +62,7 @@ class CompletingDesk(Desk, Protocol):
         """
         ...
 
-    def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
+    def slopes(self, weights: Arrays, encoded: T) -> Pulls:
         """The gradients on the text that `completed` gave, without dropout."""
         ...
 
@@ -70,7 +72,7 @@ class CompletingDesk(Desk, Protocol):
         how: How,
         *,
         seed: int,
-        encoded: Any = None,
+        encoded: T | None = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
         """Train on text that `completed` gave or, without it, on the site's own.
@@ -93,7 +95,7 @@ class CompletingForm(Form, Protocol):
 
     slope: ClassVar[str]
 
-    def at(self, site: Site) -> CompletingDesk:
+    def at(self, site: Site) -> CompletingDesk[Any]:
         """The desk of this form at a site, made once."""
         ...
 

@@ -7,7 +7,7 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +36,9 @@ from confide.kinds.types import own_types, types_in_text
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.modelling import EntityModeller, Read, annotate_with, read
-from confide.learning.predict import FoundSpan
 from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
+from confide.learning.windows import FoundSpan
 from confide.scoring import EntityCounts, f1, micro
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
@@ -72,29 +72,6 @@ class DeskForm(Protocol):
         ...
 
 
-class EntityForm(DeskForm, Protocol):
-    """The form of a kind that finds entities, for methods that look into its model.
-
-    `slope` ends the name of the parameter whose gradient compares sentences; `head` is the part
-    whose shape depends on the types, empty without one.
-    """
-
-    slope: ClassVar[str]
-    head: ClassVar[str]
-    private: ClassVar[Sequence[str]]
-
-    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; with `types`, of the types of its text only.
-
-        Raises Refusal.
-        """
-        ...
-
-    def parameters(self, first: Arrays) -> int:
-        """The number of parameters of the whole model that starts with these weights."""
-        ...
-
-
 class ReadsPieces:
     """What forms share whose models read the word pieces of public files."""
 
@@ -124,7 +101,7 @@ class EntityDesk(Generic[E]):
     def __init__(self, site: Site, form: E) -> None:
         self.site = site
         self.form = form
-        self._held_out: dict[str, Read] = {}
+        self._held_out: dict[str, Read[object]] = {}
 
     @property
     def size(self) -> int:
@@ -156,30 +133,31 @@ class EntityDesk(Generic[E]):
         load(model, weights, lent=lent)
         return model
 
-    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of a frozen encoder, if there is one."""
         return text
 
     @cached_property
-    def text(self) -> Any:
+    def text(self) -> object:
         """The training sentences, encoded, without annotation."""
         examples = training_examples(self.site)
         return self.featured(self.modeller.prepared(examples), examples)
 
     @cached_property
-    def own(self) -> Any:
+    def own(self) -> Sized:
         """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([list(one.spans) for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
+    def annotated(self, spans: Sequence[Sequence[Span]]) -> Sized:
         """The training sentences with these spans; the site's own types are marked as source."""
-        return self.modeller.annotated(self.text, spans, source=own_types(self.site))
+        found: Sized = self.modeller.annotated(self.text, spans, source=own_types(self.site))
+        return found
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """The spans that a model of these weights finds in each training sentence."""
         return self.modeller.find(self.model(weights, lent=True), self.text)
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None) -> CompleteText[Sized]:
         """The training sentences with their own spans and, given weights, a model's as well.
 
         Only types that the site lacks are added, where no own span is (Wang et al. 2023, Eq. 5).
@@ -194,7 +172,7 @@ class EntityDesk(Generic[E]):
             ]
         return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
 
-    def slopes(self, weights: Arrays, encoded: Any) -> Pulls:
+    def slopes(self, weights: Arrays, encoded: Sized) -> Pulls:
         """The gradients of each row's loss by the form's `slope`."""
         found = self.modeller.slopes(self.model(weights, lent=True), encoded)
         return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0))
@@ -205,7 +183,7 @@ class EntityDesk(Generic[E]):
         how: How,
         *,
         seed: int,
-        encoded: Any = None,
+        encoded: Sized | None = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
         """Train on the site's own annotation, or on text that `completed` gave.
@@ -323,7 +301,7 @@ class EntityExtractor:
 
     def weighted(
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
-    ) -> dict[str, list[dict[str, Any]]]:
+    ) -> dict[str, list[dict[str, object]]]:
         """The training sentences with their instance weights, the heaviest first."""
         return weighted_sentences(self.modeller, documents, weights_S)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.examples import examples_from
@@ -14,6 +15,9 @@ from confide.scoring import Confusion, ErrorCase, confusion, count_entities, mic
 from confide.scoring.counts import match_documents
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
+
+if TYPE_CHECKING:
+    from confide.kinds.entities import Modeller
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
@@ -34,8 +38,8 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
 
 
 def weighted_sentences(
-    modeller: Any, documents: Sequence[Document], weights_S: NDArray[Any]
-) -> dict[str, list[dict[str, Any]]]:
+    modeller: Modeller, documents: Sequence[Document], weights_S: NDArray[np.float32]
+) -> dict[str, list[dict[str, object]]]:
     """The training sentences with their instance weights, the heaviest first.
 
     A sentence of several windows has the mean of their weights.
@@ -46,7 +50,7 @@ def weighted_sentences(
     for window, weight in zip(windows, weights_S.tolist(), strict=True):
         weights.setdefault(window.example, []).append(weight)
     mean = {row: fmean(values) for row, values in weights.items()}
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "where": documents[examples[row].document].id,
             "text": " ".join(examples[row].tokens),
@@ -70,7 +74,7 @@ def _rows(found: Confusion) -> dict[str, dict[str, int]]:
     return rows
 
 
-def _case(case: ErrorCase) -> dict[str, Any]:
+def _case(case: ErrorCase) -> dict[str, object]:
     return {
         "where": case.document,
         "text": case.text,

@@ -92,7 +92,9 @@ class Form(Protocol):
         """The desk of this form at a site, made once."""
         ...
 
-    def extractor(self, weights: Arrays, *, key: bytes | None, encoder: str | None = None) -> Any:
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> Trained:
         """The trained model, ready for use; `encoder` is the folder of its public files."""
         ...
 
@@ -115,10 +117,12 @@ class PublicSet(Protocol):
         ...
 
 
-F = TypeVar("F", bound=Form)
+F = TypeVar("F", bound=Form, covariant=True)
 S = TypeVar("S")
 P = TypeVar("P", bound=PublicSet)
 D = TypeVar("D", bound=Desk)
+A = TypeVar("A", bound="HandsOut")
+G = TypeVar("G", bound=Form)
 
 
 class Agreed(NamedTuple):
@@ -168,7 +172,7 @@ class Kind(Protocol):
         """Let the sites describe their text, and agree on a form. Raises FederationError."""
         ...
 
-    def check_scored(self, ask: Any, reply: Any) -> None:
+    def check_scored(self, ask: object, reply: Any) -> None:
         """Raise GuardError if the counts are malformed or contradict themselves."""
         ...
 
@@ -269,6 +273,20 @@ def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
     return (*kind.steps, *own)
 
 
+class HandsOut(Protocol):
+    """An ask that hands a form to the sites."""
+
+    @property
+    def form(self) -> Form: ...  # noqa: D102
+
+
+class HasVectors(Protocol):
+    """A reply with the check value of the site's vector file."""
+
+    @property
+    def vectors(self) -> str: ...  # noqa: D102
+
+
 def settle(
     run: RunSettings,
     federation: Federation,
@@ -276,8 +294,8 @@ def settle(
     *,
     step: Step,
     public: Sequence[Document] = (),
-    ask: Callable[[Any], Any] = Take,
-) -> tuple[Agreed, Any, list[str]]:
+    ask: Callable[[Any], A],
+) -> tuple[Agreed, A, list[str]]:
     """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
 
     `ask` turns the agreed form into the ask. Idle sites have no training text. Raises
@@ -298,7 +316,9 @@ def settle(
     return agreed, given, idle
 
 
-def compare_vectors(federation: Federation, step: Step, replies: Mapping[str, Any]) -> list[str]:
+def compare_vectors(
+    federation: Federation, step: Step, replies: Mapping[str, HasVectors]
+) -> list[str]:
     """The sites whose vector file is that of most sites (which may be none).
 
     The others are left out. Raises FederationError if too few have the same.
@@ -323,14 +343,14 @@ def _other_vectors(parted: Parted) -> FederationError:
 
 
 def scores_from(
-    federation: Federation, kind: Kind, *, step: Step, ask: Any, round: int
+    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int
 ) -> dict[str, Counts]:
     """Every site's counts, as this step asks for them."""
     replies = federation.ask(step, ask, round=round)
     return {site: kind.counts(reply) for site, reply in replies.items()}
 
 
-def desk_at(site: Site, form: F, make: Callable[[Site, F], D]) -> D:
+def desk_at(site: Site, form: G, make: Callable[[Site, G], D]) -> D:
     """The site's desk of this form, made once; a new form replaces the old desk."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk, Form, Kind
+from confide.kinds.protocol import Desk, Form, Kind, PublicSet
 from confide.text.document import Document
 
 MIB = 2**20
@@ -97,15 +96,15 @@ class PublicKind(Kind, Protocol):
         ...
 
 
-def named(content: Mapping[str, Any]) -> int:
+def named(content: Mapping[str, object]) -> int:
     """A 32-bit hash of a public set with these fields."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
-def check_named(public: Any) -> None:
+def check_named(public: PublicSet) -> None:
     """Raise Refusal if a public set's name is not the hash of its content."""
-    content = {one.name: getattr(public, one.name) for one in fields(public) if one.name != NAME}
+    content = {name: value for name, value in vars(public).items() if name != NAME}
     if public.name != named(content):
         raise Refusal("other-public-set")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.messages import encode
 from confide.text.document import Document
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Holders:
         return read_key(Path(file))
 
 
-def shape_of(form: Any, kind: type[Any]) -> dict[str, Any]:
+def shape_of(form: object, kind: type[DataclassInstance]) -> dict[str, Any]:
     """The values of the form's fields that messages of this class also have."""
     return {field.name: getattr(form, field.name) for field in fields(kind)}
 
@@ -61,6 +64,6 @@ def named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDA
     return [text for _, text in known], np.array(rows, np.int64)
 
 
-def write_release(file: Path, message: Any) -> None:
+def write_release(file: Path, message: object) -> None:
     """Write a release of one file. Raises DataError if it cannot be written."""
     write_of_run(file, encode(message))

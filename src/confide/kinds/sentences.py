@@ -103,6 +103,8 @@ class SentenceForm(DeskForm, Protocol):
 
 
 G = TypeVar("G", bound=SentenceForm)
+Taught = Teachable[Any, Any]
+"""A modeller that predicts single tokens, whatever its texts are."""
 
 
 def tags_of(form: SentenceForm) -> TagSet:
@@ -134,19 +136,19 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
             # kept with its modeller, so that no other object can get the same id
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
         )
-        teachable = cast(Teachable[Any, Any], made)
+        teachable = cast(Taught, made)
         return teachable.token_logits(self.model(weights, lent=True), text)
 
 
 @dataclass
-class _Ready:
+class _Ready(Generic[G]):
     """The server's own model and the encoded public set, with its tags if it has any."""
 
-    form: Any
+    form: G
     public: int
     labels: tuple[str, ...]
     extractor: EntityExtractor
-    encoded: Any
+    encoded: object
 
     def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
         return (public.name, tuple(labels), form) == (self.public, self.labels, self.form)
@@ -157,7 +159,7 @@ class SentenceStudent(Generic[G]):
     """The server's own model, made once, which learns from what sites predict of public tokens."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
-    _made: _Ready | None = None
+    _made: _Ready[G] | None = None
 
     def learn(
         self,
@@ -186,7 +188,7 @@ class SentenceStudent(Generic[G]):
             model = made.extractor.model
             load(model, weights)
             modeller = form.taught(made.extractor.modeller, how)
-            report = cast(Teachable[Any, Any], modeller).distil(
+            report = cast(Taught, modeller).distil(
                 model,
                 made.encoded,
                 lesson=Lesson(teacher_SR, temperature, bool(labels)),
@@ -199,7 +201,7 @@ class SentenceStudent(Generic[G]):
 
     def _ready(
         self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
-    ) -> _Ready:
+    ) -> _Ready[G]:
         if self._made is None or not self._made.serves(form, public, labels):
             extractor = form.extractor(weights, key=None)
             examples = public.examples()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from confide.data.batches.relations import Rules
 from confide.tasks import Counts
@@ -30,8 +30,8 @@ class Report:
     """
 
     counts: Counts
-    errors: Mapping[str, Any] = field(default_factory=dict)
-    sentences: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, object] = field(default_factory=dict)
+    sentences: Mapping[str, object] = field(default_factory=dict)
 
 
 class Trained(Protocol):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.optim.adam import adam as step
 
-Arrays = dict[str, NDArray[Any]]
+from confide.learning.weights import Arrays
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Moments:
 
 
 def adam(
-    parameters: Mapping[str, NDArray[Any]],
-    gradients: Mapping[str, NDArray[Any]],
+    parameters: Mapping[str, NDArray[np.float32]],
+    gradients: Mapping[str, NDArray[np.float32]],
     *,
     moments: Moments,
     learning_rate: float,
@@ -71,5 +71,5 @@ def adam(
     return moved, Moments(moments.steps + 1, mean, square)
 
 
-def _copied(value: NDArray[Any] | None, like: torch.Tensor) -> torch.Tensor:
+def _copied(value: NDArray[np.float32] | None, like: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(like) if value is None else torch.from_numpy(value.copy())

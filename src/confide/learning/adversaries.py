@@ -22,11 +22,11 @@ from confide.data.batches.examples import Example, Span
 from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays
 from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan
+from confide.learning.weights import Arrays
+from confide.learning.windows import FoundSpan
 from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
 from confide.models.lightner import Lightner, parted, symbol_losses, trace
 from confide.seeds import derive_seed, seeded

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,10 +38,10 @@ from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
-from confide.learning.optimisers import Optimiser, build, row_steps
+from confide.learning.optimisers import Optimiser, Steps, build, row_steps
 from confide.learning.relations import RelationForm, RelationModeller
-from confide.learning.rows import only_rows
-from confide.learning.weights import set_rows
+from confide.learning.rows import only_rows, table_of
+from confide.learning.weights import set_rows, still
 from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
@@ -291,10 +290,12 @@ def _batch(encoded: EncodedBags, groups: Sequence[Rows]) -> BagBatch:
     bags_S = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     firsts_G = np.array([group[0] for group in groups])
     relations_G = encoded.relations_S[firsts_G].astype(np.int64)
-    made: Callable[..., Any] = (
-        sentence_batch if isinstance(encoded, EncodedSentences) else relation_batch
+    sentences = (
+        sentence_batch(encoded, rows_S)
+        if isinstance(encoded, EncodedSentences)
+        else relation_batch(encoded, rows_S)
     )
-    return BagBatch(made(encoded, rows_S), torch.from_numpy(bags_S), torch.from_numpy(relations_G))
+    return BagBatch(sentences, torch.from_numpy(bags_S), torch.from_numpy(relations_G))
 
 
 def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> list[Rows]:
@@ -317,7 +318,7 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
 @contextmanager
 def _table_of(
     model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], optimiser: Optimiser
-) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Any]]:
+) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Steps]]:
     """Train only the rows of the table that are read; gives what makes the optimiser."""
     reader = model.reader
     if isinstance(reader, Pcnn) and optimiser.rowwise:
@@ -331,9 +332,12 @@ def _table_of(
     if isinstance(reader, Pcnn) and isinstance(encoded, EncodedSentences):
         own = encoded.only(np.concatenate(groups)) if groups else encoded
         within = only_rows(model, reader.word, np.append(own.words_N, PAD))
-    elif isinstance(encoded, EncodedRelations) and optimiser.keeps_still:
-        body: Any = reader.encoder
-        table: nn.Embedding = body.get_input_embeddings()
+    elif (
+        isinstance(reader, MentionReader)
+        and isinstance(encoded, EncodedRelations)
+        and optimiser.keeps_still
+    ):
+        table = table_of(reader)
         within = only_rows(model, table, np.append(encoded.ids_N, encoded.padding))
     with within:
         yield build
@@ -381,11 +385,8 @@ def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
         batches = predict_sentence_batches(encoded)
     else:
         batches = predict_relation_batches(encoded)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         weight_FR = model.relation.weight.t()
         for batch in batches:
             said_SR[batch.rows_B] = (model.reader(batch) @ weight_FR).numpy()
-    model.train(was_training)
     return said_SR

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,6 +29,9 @@ from confide.learning.encoder_files import (
     read_json,
 )
 from confide.models.bart import Bart, BartSizes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _HOW = {"version": 1, "kind": "bart"}
 _TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
@@ -60,7 +63,7 @@ class LoadedBart(NamedTuple):
     """
 
     model: Bart
-    tokenizer: Any
+    tokenizer: Tokenizer
     before: tuple[int, ...]
     after: tuple[int, ...]
     unknown: int

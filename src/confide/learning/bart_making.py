@@ -37,9 +37,8 @@ from confide.learning.encoder_files import (
     read_json,
     width,
 )
+from confide.learning.weights import Arrays
 from confide.userfiles import MOST_JSON, bytes_of, json_of, text_of
-
-Arrays = dict[str, NDArray[Any]]
 
 OFFSET = 2
 """The row of BART's position table that holds the first position."""
@@ -170,7 +169,11 @@ def make_bart(folder: Path, out: Path, *, decoder_layers: int) -> Path:
 
 
 def write_bart(
-    out: Path, arrays: Mapping[str, NDArray[Any]], *, config: Mapping[str, Any], tokenizer: Path
+    out: Path,
+    arrays: Mapping[str, NDArray[np.float32]],
+    *,
+    config: Mapping[str, object],
+    tokenizer: Path,
 ) -> None:
     """Write a folder that transformers' `from_pretrained` reads, with the tokenizer's files.
 
@@ -200,12 +203,12 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
     SettingsError if it is not installed.
     """
     try:
-        transformers: Any = import_module("transformers")
+        transformers = import_module("transformers")
         from torch import float32, nn
     except ImportError as error:
         raise no_transformers(error) from error
     config = read_json(folder / "config.json")
-    reports: Any = import_module("transformers.utils.logging")
+    reports = import_module("transformers.utils.logging")
     with ONE_AT_A_TIME:
         bars = reports.is_progress_bar_enabled()
         reports.disable_progress_bar()
@@ -231,7 +234,7 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
 
 def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration, if a BART can compute exactly the same."""
-    wanted: dict[str, tuple[Any, Any]] = {
+    wanted = {
         "model_type": (bert.get("model_type"), "bert"),
         "hidden_act": (bert.get("hidden_act", "gelu"), "gelu"),
         "position_embedding_type": (bert.get("position_embedding_type", "absolute"), "absolute"),

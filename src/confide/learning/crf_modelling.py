@@ -23,13 +23,14 @@ from confide.data.batches.examples import Example, Span
 from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
 from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.fit import FitReport, fit, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, predict_spans
+from confide.learning.predict import predict_spans
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by
-from confide.learning.weights import initial
+from confide.learning.weights import Arrays, initial, still
+from confide.learning.windows import FoundSpan
 from confide.models import tagger
 from confide.models.chain_rule import token_losses
 from confide.models.crf import negative_log_likelihood
@@ -159,16 +160,13 @@ class CrfModeller:
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""
         own = _tagger(model)
-        was_training = own.training
-        own.eval()
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_batches(text, tokens_per_batch=_PER_BATCH):
                 yield batch.windows_B, _marginals(own, batch, own(batch))
 
-        with torch.inference_mode():
+        with still(own), torch.inference_mode():
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
-        own.train(was_training)
         return found
 
     def distil(
@@ -212,13 +210,11 @@ class CrfModeller:
         own = _tagger(model)
         shape = (len(encoded), own.crf.linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        was_training = own.training
-        own.eval()
-        for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
-            source_BG, target_BG = _batch_slopes(own, batch, encoded)
-            source_SG[batch.windows_B] = source_BG.numpy()
-            target_SG[batch.windows_B] = target_BG.numpy()
-        own.train(was_training)
+        with still(own):
+            for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
+                source_BG, target_BG = _batch_slopes(own, batch, encoded)
+                source_SG[batch.windows_B] = source_BG.numpy()
+                target_SG[batch.windows_B] = target_BG.numpy()
         return Slopes(source_SG, target_SG)
 
 

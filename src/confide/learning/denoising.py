@@ -14,7 +14,7 @@ state, V pieces of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from confide.data.batches.denoising import DenoisingBatch, Specials
 from confide.errors import DataError, SettingsError
 from confide.learning.optimisers import Descent, Optimiser, each_adamw
+from confide.learning.weights import Arrays
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
 from confide.seeds import derive_seed, seeded
 
-Arrays = dict[str, NDArray[Any]]
 Trained = Literal["decoder", "all"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -89,13 +89,19 @@ def moved(model: Any, device: str) -> Any:
 
 
 class Denoiser:
-    """A BART in training. `model` is transformers' BartForConditionalGeneration, as loaded.
+    """A BART in training. `model` is transformers' BartForConditionalGeneration.
 
     Adam's moments are made at the first step. `parameters` are the trained ones, by name.
     `optimiser` overrides how steps are taken; the learning rate is still that of `how`.
     """
 
-    def __init__(self, model: Any, how: Denoising, *, optimiser: Optimiser | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        how: Denoising,
+        *,
+        optimiser: Optimiser | None = None,
+    ) -> None:
         self.model, self.how = model, how
         self._optimiser = optimiser or Optimiser(
             "adamw", how.learning_rate, weight_decay=how.weight_decay, clip=how.clip
@@ -243,7 +249,7 @@ class Denoiser:
                     found[f"{moment}:{name}"] = state[moment].cpu().numpy().copy()
         return found
 
-    def restore(self, values: Mapping[str, NDArray[Any]], *, steps: int) -> None:
+    def restore(self, values: Mapping[str, NDArray[np.float32]], *, steps: int) -> None:
         """Resume from a snapshot taken after `steps` steps. Raises DataError if it does not fit."""
         expected = set(self.parameters)
         expected |= (
@@ -269,7 +275,7 @@ class Denoiser:
         return found
 
 
-def _narrow(device: torch.device) -> Any:
+def _narrow(device: torch.device) -> AbstractContextManager[None]:
     """Compute in bfloat16 where the processor has units for it; elsewhere float32 is far faster."""
     if device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)

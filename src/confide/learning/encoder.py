@@ -16,6 +16,7 @@ Shapes: L words of a sentence, P pieces, B windows of a batch, X numbers of a st
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +41,9 @@ from confide.learning.encoder_files import (
     no_transformers,
     width,
 )
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _LONGEST = 512  # most pieces of a window; a longer sentence is cut into several
 _CHUNK = 1024  # sentences that are tokenised at once
@@ -155,12 +159,19 @@ class Loaded(NamedTuple):
     `before` and `after` are the special pieces around a text, `room` is how many fit between.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     model: Any
     before: list[int]
     after: list[int]
     room: int
     padding: int
+
+    def body(self) -> Any:
+        """A copy of the model without its pooler, which nothing reads."""
+        body = copy.deepcopy(self.model)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None
+        return body
 
 
 def _load(folder: Path, dim: int) -> Loaded:
@@ -249,7 +260,7 @@ def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence transformers' progress bars and reports; what matters in them is checked here."""
-    reports: Any = import_module("transformers.utils.logging")
+    reports = import_module("transformers.utils.logging")
     level, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
     reports.set_verbosity_error()
     reports.disable_progress_bar()
@@ -289,7 +300,7 @@ class _Window(NamedTuple):
 
 
 def _pieces(
-    tokenizer: Any, sentences: Sequence[Sequence[str]]
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
     """For each sentence, the ids of its pieces and the word that each belongs to."""
     ids: list[NDArray[np.int32]] = []
@@ -302,7 +313,9 @@ def _pieces(
     return ids, words
 
 
-def pieces_of_words(tokenizer: Any, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+def pieces_of_words(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
     """The ids of the pieces of each word of each sentence, without special ones."""
     found: list[list[list[int]]] = []
     for ids_P, words_P in zip(*_pieces(tokenizer, sentences), strict=True):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.learning.weights import named
+from confide.learning.weights import Arrays, named
 from confide.seeds import derive_seed, seeded
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def gradients(

@@ -44,12 +44,12 @@ from confide.data.batches.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan
 from confide.learning.rows import only_rows
-from confide.learning.windows import joined
+from confide.learning.weights import Arrays, still
+from confide.learning.windows import FoundSpan, joined
 from confide.models.bart import Bart
 from confide.models.lightner import (
     Lightner,
@@ -208,7 +208,7 @@ class LightnerModeller:
         """
         assert isinstance(model, Lightner)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with _still(model):
+        with still(model):
             self._keep(model, text)
             with torch.inference_mode():
                 for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
@@ -307,7 +307,7 @@ class LightnerModeller:
         shape = (len(encoded), model.prompts.q_QD.numel())
         found = Slopes(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
         text = encoded.text
-        with _still(model), _frozen(model):
+        with still(model), _frozen(model):
             self._keep(model, text)
             q_QD = model.prompts.q_QD.detach()
             for rows_B, both in _slope_rows(encoded):
@@ -326,7 +326,7 @@ class LightnerModeller:
         if not self.form.keeps_states or text.kept.states_ND is not None:
             return
         states_ND = torch.zeros(len(text.pieces.ids_N), self.bart.sizes.dim)
-        with _still(model), torch.no_grad():
+        with still(model), torch.no_grad():
             for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
                 read_BPD = model.encoded(batch)[-1]
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
@@ -352,17 +352,6 @@ def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
         rows = np.flatnonzero(np.asarray(has_S, np.bool_) == both)
         for places in longest_first(encoded.text.pieces.lengths_S[rows], _PER_SLOPES):
             yield rows[places], both
-
-
-@contextmanager
-def _still(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the duration."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 @contextmanager

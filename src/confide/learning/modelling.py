@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from torch import nn
 from confide.data.batches.examples import Example, Span
 from confide.learning.fit import FitReport
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, bare_sentences, with_entities
+from confide.learning.predict import bare_sentences, with_entities
+from confide.learning.weights import Arrays
+from confide.learning.windows import FoundSpan
 from confide.text.document import Document
 
 T = TypeVar("T")
@@ -79,7 +81,7 @@ class EntityModeller(Protocol[T, E]):
 
     def gradient(
         self, model: nn.Module, encoded: E, *, size: int, clip: float, seed: int
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    ) -> tuple[float, Arrays]:
         """The mean loss of `size` rows drawn by the seed, and its gradient by parameter.
 
         The norm of the whole gradient is at most `clip` (0: no bound).
@@ -92,22 +94,22 @@ class EntityModeller(Protocol[T, E]):
 
 
 @dataclass(frozen=True)
-class Read:
+class Read(Generic[T]):
     """Documents ready for prediction: segmented, without annotation, and encoded."""
 
     documents: list[Document]
     examples: list[Example]
-    text: Any
+    text: T
 
 
-def read(modeller: EntityModeller[Any, Any], documents: Sequence[Document]) -> Read:
+def read(modeller: EntityModeller[T, E], documents: Sequence[Document]) -> Read[T]:
     """Prepare documents: the work that does not depend on weights, done once for many rounds."""
     bare, examples = bare_sentences(documents)
     return Read(bare, examples, modeller.prepared(examples))
 
 
 def annotate_with(
-    modeller: EntityModeller[Any, Any], model: nn.Module, found: Read
+    modeller: EntityModeller[T, E], model: nn.Module, found: Read[T]
 ) -> list[Document]:
     """The documents, segmented, with only the entities that the model finds."""
     return with_entities(found.documents, found.examples, modeller.find(model, found.text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class Steps(Protocol):
     """Anything that takes optimisation steps, such as a torch optimiser."""
 
     def zero_grad(self) -> None: ...  # noqa: D102
-    def step(self) -> Any: ...  # noqa: D102
+    def step(self) -> object: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,12 @@ def clip(parameters: Parameters, most: float) -> None:
     A sparse gradient, as of `nn.Embedding(sparse=True)`, must name each row only once.
     """
     slopes = [p.grad for p in parameters if p.grad is not None]
+    # `values()` would scale a copy: a gradient is not marked as coalesced
     parts = [slope._values() if slope.is_sparse else slope for slope in slopes]
     total = nn.utils.get_total_norm(parts)
     factor = (most / (total + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(parts, factor)
+    for part in parts:
+        part.mul_(factor)
 
 
 class Descent:

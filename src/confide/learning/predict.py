@@ -18,21 +18,14 @@ from confide.data.batches.encoding import Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span, examples_from
 from confide.data.batches.tagger import TaggerBatch, predict_batches
 from confide.data.batches.vocabulary import How, Vocabulary
+from confide.learning.weights import still
+from confide.learning.windows import FoundSpan, joined
 from confide.models import tagger
 from confide.models.crf import Posterior, span_probabilities
 from confide.models.tagger import Tagger
 from confide.text.align import entities_from_spans
 from confide.text.document import Document
 from confide.text.segment import segmented
-
-
-class FoundSpan(NamedTuple):
-    """Tokens `start` to `end` of an example, and the probability that they are an entity."""
-
-    start: int
-    end: int
-    type: str
-    confidence: float
 
 
 def predict_spans(
@@ -44,22 +37,11 @@ def predict_spans(
     windows overlap, an entity belongs to the window that owns its first token.
     """
     by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
             for row, spans in _batch_spans(model, batch, encoded.tags):
                 by_window[int(batch.windows_B[row])] = spans
-    model.train(was_training)
-    by_example: list[list[FoundSpan]] = [[] for _ in range(encoded.examples)]
-    for window, found in zip(encoded.windows, by_window, strict=True):
-        kept = by_example[window.example]
-        for span in found:
-            start, end = span.start + window.start, span.end + window.start
-            free = not kept or kept[-1].end <= start
-            if window.own_start <= start < window.own_end and free:
-                kept.append(span._replace(start=start, end=end))
-    return by_example
+    return joined(by_window, encoded.windows, examples=encoded.examples)
 
 
 class Prepared(NamedTuple):

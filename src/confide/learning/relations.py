@@ -5,13 +5,12 @@ Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,12 +30,16 @@ from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
-from confide.learning.rows import only_rows
+from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
+from confide.learning.weights import still
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
 from confide.seeds import seeded
+
+if TYPE_CHECKING:
+    pass
 
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
 """Gives loss_B of a batch."""
@@ -97,10 +100,8 @@ class RelationModeller:
 
     def body(self) -> Any:
         """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
-        body = copy.deepcopy(self.encoder.loaded.model)
+        body = self.encoder.loaded.body()
         _add_rows(body, self.marking.count)
-        if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # it is not used
         return body
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
@@ -169,8 +170,7 @@ def fit_relations(
 
 def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractContextManager[None]:
     """Reduce the encoder's table to the rows that these examples read."""
-    body: Any = model.encoder
-    return only_rows(model, body.get_input_embeddings(), np.append(encoded.ids_N, encoded.padding))
+    return only_rows(model, table_of(model), np.append(encoded.ids_N, encoded.padding))
 
 
 def relation_logits(
@@ -178,12 +178,9 @@ def relation_logits(
 ) -> NDArray[np.float32]:
     """logits_SR of every example, in order."""
     logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             logits_SR[batch.rows_B] = model(batch).numpy()
-    model.train(was_training)
     return logits_SR
 
 
@@ -231,9 +228,7 @@ def relation_slopes(
     errors_SR = np.zeros((len(encoded), relations), np.float32)
     inputs_SF = np.zeros((len(encoded), dim), np.float32)
     target_RF = np.zeros((relations, dim), np.float64)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             features_BF = model.features(batch)
             likely_BR = choices.shut(model.relation(features_BF), batch.rows_B).softmax(1)
@@ -243,7 +238,6 @@ def relation_slopes(
             errors_SR[batch.rows_B] = errors_BR * own_B1
             inputs_SF[batch.rows_B] = features_BF.numpy()
             target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
-    model.train(was_training)
     return OuterSlopes(errors_SR, inputs_SF), target_RF.astype(np.float32).ravel()
 
 

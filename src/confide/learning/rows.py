@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,3 +64,10 @@ def _alone(model: nn.Module, table: nn.Embedding) -> bool:
     owners = [m for m in model.modules() for p in m.parameters(recurse=False) if p is table.weight]
     settled = table.max_norm is None and not table.scale_grad_by_freq
     return owners == [table] and settled
+
+
+def table_of(model: nn.Module) -> nn.Embedding:
+    """The table of pieces of a model's `encoder`."""
+    encoder: Any = model.encoder
+    table: nn.Embedding = encoder.get_input_embeddings()
+    return table

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[Any]]
+from confide.learning.weights import Arrays
+
 Server = Literal["mean", "momentum", "adam", "yogi"]
 
 
@@ -36,7 +37,7 @@ class ServerStep:
 
 
 def stepped(
-    before: Mapping[str, NDArray[Any]],
+    before: Mapping[str, NDArray[np.float32]],
     mean: Arrays,
     *,
     how: ServerStep,

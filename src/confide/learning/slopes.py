@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ def last_layer_slopes(
     """
     inputs: list[Tensor] = []
 
-    def catch(_: nn.Module, given: tuple[Any, ...]) -> None:
+    def catch(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         inputs.append(given[0])
 
     hook = linear.register_forward_pre_hook(catch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from confide.errors import DataError
 from confide.learning.encoder import SURROGATES
 from confide.learning.encoder_files import first_line
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 _CHUNK = 4096  # sentences that are tokenised at once
 
 
 class Pieces:
     """How a BART's tokenizer cuts text; `backend` is that of `load_pieces`."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
 
     @cached_property

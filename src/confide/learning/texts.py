@@ -23,7 +23,7 @@ class MadeBart(NamedTuple):
     """A transformers BART made from the encoder in `base`, its `config.json`, and its pieces."""
 
     model: Any
-    config: dict[str, Any]
+    config: dict[str, object]
     pieces: Pieces
     base: Path
 

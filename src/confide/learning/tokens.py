@@ -10,12 +10,11 @@ of the last layer's weight.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -38,14 +37,15 @@ from confide.data.batches.token_pieces import (
 )
 from confide.learning.encoder import FrozenEncoder, pieces_of_words
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, paths_of
-from confide.learning.rows import only_rows
+from confide.learning.predict import paths_of
+from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by
-from confide.learning.windows import joined
+from confide.learning.weights import Arrays, still
+from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
 from confide.models.products import widen
 from confide.models.tokens import (
@@ -58,6 +58,9 @@ from confide.models.tokens import (
     word_losses,
 )
 from confide.seeds import seeded
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _PER_BATCH = 2048  # most padded pieces of a batch
 
@@ -111,9 +114,7 @@ class TokenModeller:
     def initial(self, seed: int) -> TokenClassifier:
         """The encoder with a new linear layer, drawn by the seed; all of it is trained."""
         sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
-        body = copy.deepcopy(self.encoder.loaded.model)
-        if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # it is not used
+        body = self.encoder.loaded.body()
         with seeded(seed):
             model = TokenClassifier(body, sizes)
         widen(model)
@@ -136,14 +137,11 @@ class TokenModeller:
         scheme does not mark an entity's end (IOB2), of the next word not continuing it.
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with still(model), torch.inference_mode():
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
                 found = _batch_spans(model(batch), batch, tags=self.tags, scores=self._scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
-        model.train(was_training)
         return joined(by_window, text.windows, examples=text.examples)
 
     def fit(
@@ -175,16 +173,13 @@ class TokenModeller:
 
     def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
         """logits_TY of every word."""
-        was_training = model.training
-        model.eval()
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
                 yield batch.rows_B, model(batch)
 
-        with torch.inference_mode():
+        with still(model), torch.inference_mode():
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
-        model.train(was_training)
         return found
 
     def distil(
@@ -227,16 +222,14 @@ class TokenModeller:
         assert isinstance(linear, nn.Linear)
         shape = (len(encoded), linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        was_training = model.training
-        model.eval()
-        batches = predict_token_batches(
-            encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
-        )
-        for batch in batches:
-            source_BG, target_BG = _batch_slopes(model, linear, batch)
-            source_SG[batch.rows_B] = source_BG.numpy()
-            target_SG[batch.rows_B] = target_BG.numpy()
-        model.train(was_training)
+        with still(model):
+            batches = predict_token_batches(
+                encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
+            )
+            for batch in batches:
+                source_BG, target_BG = _batch_slopes(model, linear, batch)
+                source_SG[batch.rows_B] = source_BG.numpy()
+                target_SG[batch.rows_B] = target_BG.numpy()
         return Slopes(source_SG, target_SG)
 
     @cached_property
@@ -265,9 +258,8 @@ def _train(
     def batches(seed: int) -> Iterator[TokenBatch]:
         return train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
 
-    body: Any = model.encoder
     read = np.append(encoded.text.ids_N, encoded.text.padding)
-    table = only_rows(model, body.get_input_embeddings(), read)
+    table = only_rows(model, table_of(model), read)
     with table if how.optimiser.keeps_still else nullcontext():
         return train(
             model, batches, loss, epochs=how.epochs, optimiser=how.optimiser, seed=how.seed
@@ -291,7 +283,7 @@ def _batch_slopes(model: nn.Module, linear: nn.Linear, batch: TokenBatch) -> tup
     return last_layer_slopes(linear, lambda: model(batch), losses=losses)
 
 
-def _unknown(tokenizer: Any, padding: int) -> int:
+def _unknown(tokenizer: Tokenizer, padding: int) -> int:
     """The piece for a word without one: the unknown piece, else the padding."""
     name = getattr(tokenizer.model, "unk_token", None)
     number = tokenizer.token_to_id(name) if isinstance(name, str) else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,8 @@ from confide.errors import DataError
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.seeds import seeded
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[np.float32]]
+"""A model's parameters, or what is computed for each of them, by name."""
 
 
 def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> Tagger:
@@ -56,7 +57,9 @@ def trained(model: nn.Module) -> Arrays:
     }
 
 
-def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = False) -> None:
+def load(
+    model: nn.Module, values: Mapping[str, NDArray[np.float32]], *, lent: bool = False
+) -> None:
     """Set the parameters named in `values`; others stay as they are.
 
     With `lent`, the model uses these very arrays instead of copies, so it must not be trained.
@@ -76,6 +79,17 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = F
         parameter = parameters[name]  # replaced, never overwritten: the array may be lent
         fresh = np.ascontiguousarray(value) if lent else np.array(value, order="C")
         parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """Keep the model in evaluation mode for the duration."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def set_words(model: Tagger, vectors: VectorFile) -> None:

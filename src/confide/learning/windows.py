@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from confide.data.batches.encoding import Window
-from confide.learning.predict import FoundSpan
+
+
+class FoundSpan(NamedTuple):
+    """Tokens `start` to `end` of an example, and the probability that they are an entity."""
+
+    start: int
+    end: int
+    type: str
+    confidence: float
 
 
 def joined(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from confide.errors import SettingsError
 from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.protocol import Kind, steps_of
+from confide.kinds.protocol import Form, Kind, steps_of
+from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt
-from confide.methods.fedavg import FedAvg
+from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
@@ -55,11 +57,11 @@ class Method(Protocol):
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
-    def start(self, federation: Federation) -> Any:
+    def start(self, federation: Federation) -> Carried:
         """The first state."""
         ...
 
-    def round(self, state: Any, federation: Federation, n: int) -> tuple[Any, dict[str, Any]]:
+    def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """The next state, and the round's facts for the history."""
         ...
 
@@ -69,17 +71,17 @@ class Method(Protocol):
         """Every site's counts on its own `part` ("dev" or "test")."""
         ...
 
-    def model(self, state: Any, memory: Any) -> Any:
+    def model(self, state: Any, memory: Any) -> tuple[Form, Arrays]:
         """The trained form and weights; `memory` is the site's if the method is personal."""
         ...
 
     def extractor(
         self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
+    ) -> Trained:
         """The trained model, which reads documents and returns them annotated."""
         ...
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """The instance weights of a site's training sentences; `latest` loads its memory.
 
         Gives the round of the weights, and the weights row by row; None if all count the same.

@@ -15,15 +15,15 @@ What we decide:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from confide.federation.federation import Federation
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
-from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
 from confide.seeds import derive_seed
 from confide.settings import Table
 
@@ -50,8 +50,8 @@ class Chain(FedAvg):
     Settings: ClassVar[type] = ChainSettings
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[FedAvgState[Form], Facts]:
         """The drawn sites train in a random order, each from where the last one stopped."""
         drawn = federation.draw(self._run.federation.fraction, n)
         order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(
@@ -61,7 +61,7 @@ class Chain(FedAvg):
         step = self._step(TRAIN_IN_TURN)
         replies = federation.relay(step, ask, round=n, sites=list(map(str, order)), then=_on_from)
         links = list(replies.values())
-        facts = {
+        facts: Facts = {
             "loss": sum(link.loss for link in links) / len(links) if links else None,
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),

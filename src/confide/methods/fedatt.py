@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -25,8 +25,8 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
-from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
 from confide.settings import Table
 
 
@@ -54,13 +54,13 @@ class FedAtt(FedAvg):
     Settings: ClassVar[type] = FedAttSettings
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[FedAvgState[Form], Facts]:
         """Sites train from the common weights, which then move towards the sites' (Algorithm 2)."""
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         step = self._step(TRAIN_ALONE)

@@ -53,6 +53,7 @@ from confide.kinds.protocol import (
     TAKE,
     F,
     Fitted,
+    Form,
     Kept,
     Kind,
     Score,
@@ -62,6 +63,7 @@ from confide.kinds.protocol import (
     scores_from,
     settle,
 )
+from confide.kinds.trained import Trained as TrainedModel
 from confide.learning.server_steps import Server, ServerStep, stepped
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -71,6 +73,13 @@ from confide.text.document import Document
 
 Weighting = Literal["equal", "examples", "sentences"]
 """How much a site counts in a mean; `sentences` is a synonym of `examples`."""
+
+Carried = State[Form]
+"""What every method carries from round to round, of whichever kind."""
+Latest = Callable[[], Any]
+"""Loads what a site remembers; None if it remembers nothing."""
+Facts = dict[str, Any]
+"""What is told of a round in the history."""
 
 
 class FedAvgSettings(Table):
@@ -155,7 +164,7 @@ def check_trained(ask: Train, reply: Trained) -> None:
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
         raise GuardError("weight must be at least 1, and 1 where sites count equally")
     if reply.examples < 1:
-        raise GuardError("examples must be at least 0")
+        raise GuardError("examples must be at least 1")
     if reply.seen.keys() != set(ask.tables):
         raise GuardError("seen must name the tables that the ask names")
     for name, seen_V in reply.seen.items():
@@ -233,8 +242,8 @@ class FedAvg:
     method: ClassVar[str] = "fedavg"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
     Settings: ClassVar[type] = FedAvgSettings
-    State: ClassVar[Any] = FedAvgState
-    Memory: ClassVar[Any] = Kept
+    State: ClassVar[type] = FedAvgState
+    Memory: ClassVar[type] = Kept
     personal: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     public: ClassVar[bool] = False
@@ -246,26 +255,25 @@ class FedAvg:
         self._own: Any = own_settings(self.Settings, settings.options)
         self.kind.check(settings)
 
-    def start(self, federation: Federation) -> State[Any]:
+    def start(self, federation: Federation) -> Any:
         """Agree on the model, hand out its form, and draw the first weights."""
         step = self._step(TAKE)
         agreed, _, idle = settle(self._run, federation, self.kind, step=step, ask=self._given)
         if self._rows == "seen" and not agreed.form.tables():
             raise no_tables(self.kind.name)
         first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        state: State[Any] = self.State(agreed.form, first, idle)
-        return state
+        return self.State(agreed.form, first, idle)
 
-    def _given(self, form: Any) -> Take[Any]:
+    def _given(self, form: Form) -> Take[Form]:
         """The ask that hands the agreed form to the sites."""
         return Take(form)
 
-    def round(self, state: Any, federation: Federation, n: int) -> tuple[Any, dict[str, Any]]:
+    def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Sites train from the common weights; the mean of their results is the next state."""
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
@@ -280,23 +288,24 @@ class FedAvg:
         return replace(state, weights=weights, moments=moments, squares=squares), facts
 
     def score(
-        self, state: State[Any], federation: Federation, *, part: str, round: int
+        self, state: Any, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
         ask = Score(state.weights, part)
         return scores_from(federation, self.kind, step=self._step(SCORE), ask=ask, round=round)
 
-    def model(self, state: State[Any], memory: object) -> tuple[Any, Arrays]:
+    def model(self, state: Carried, memory: Any) -> tuple[Form, Arrays]:
         """The common model, the same for all sites: its form and its weights."""
         return state.form, state.weights
 
     def extractor(
-        self, state: State[Any], memory: object, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
+        self, state: Carried, memory: Any, *, key: bytes | None, encoder: str | None = None
+    ) -> TrainedModel:
         """The trained model, ready for use; a keyed kind needs the key."""
-        return state.form.extractor(state.weights, key=key, encoder=encoder)
+        form, weights = self.model(state, memory)
+        return form.extractor(weights, key=key, encoder=encoder)
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """None: all sentences of a site count the same."""
         return None
 
@@ -308,7 +317,7 @@ class FedAvg:
         """This pair's version of the step."""
         return next(one for one in self.steps if one.name == step.name)
 
-    def _ask(self, state: State[Any], n: int) -> Train:
+    def _ask(self, state: Carried, n: int) -> Train:
         """How the sites train in a round, and how much they count."""
         weighting = getattr(self._own, "weighting", "equal")
         if weighting is None:

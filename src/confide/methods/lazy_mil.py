@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,21 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Looked, Rows
-from confide.kinds.protocol import SCORE, F, Kept, State, Take, Taken, check_taken, taken
+from confide.kinds.bags.form import BagForm
+from confide.kinds.protocol import SCORE, F, Form, Kept, Take, Taken, check_taken, taken
 from confide.kinds.vocabulary import check_digests, one_each
-from confide.methods.fedavg import TRAIN, UPLOAD, FedAvg, Train, Trained, mean_of, reply_of
+from confide.methods.fedavg import (
+    TRAIN,
+    UPLOAD,
+    Carried,
+    Facts,
+    FedAvg,
+    FedAvgState,
+    Train,
+    Trained,
+    mean_of,
+    reply_of,
+)
 from confide.settings import Table
 
 Digests = NDArray[np.uint8]
@@ -144,8 +156,9 @@ def bid(
     return Bids(digests_G16, values_G[order_G]), kept
 
 
-def _desk(site: Site, memory: LazyMemory[Any]) -> BagDesk:
-    desk: BagDesk = memory.form.at(site)
+def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
+    desk = memory.form.at(site)
+    assert isinstance(desk, BagDesk)
     return desk
 
 
@@ -264,15 +277,16 @@ class LazyMil(FedAvg):
         SCORE,
     )
     Settings: ClassVar[type] = LazyMilSettings
-    Memory: ClassVar[Any] = LazyMemory
+    Memory: ClassVar[type] = LazyMemory
 
-    def _given(self, form: Any) -> Take[Any]:
+    def _given(self, form: Form) -> Take[Form]:
         """The ask with a form whose model is trained on single sentences."""
+        assert isinstance(form, BagForm)
         return Take(replace(form, denoise=DENOISE))
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
         if n <= self._own.warm_rounds:
             return super().round(state, federation, n)
@@ -283,7 +297,7 @@ class LazyMil(FedAvg):
         won = winners(bids)
         told = {site: HearWinners(digests) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
-        facts = {
+        facts: Facts = {
             "loss": None,
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),

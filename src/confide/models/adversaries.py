@@ -30,12 +30,14 @@ sites, R symbols of all texts without padding.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from confide.models.autograd import Context
 
 Kind = Literal["dann", "fada", "fade"]
 
@@ -103,15 +105,21 @@ def reversed_gradient(values: Tensor, reversal: float) -> Tensor:
     return found
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    reversal: float
+
+
 class _Reversed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, reversal: float) -> Tensor:
+    def forward(ctx: _Kept, values: Tensor, reversal: float) -> Tensor:
         ctx.reversal = reversal
         return values.view_as(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Kept, gradient: Tensor) -> tuple[Tensor, None]:
         return -ctx.reversal * gradient, None
 
 

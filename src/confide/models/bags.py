@@ -18,11 +18,14 @@ Shapes: S sentences of a batch, G bags of a batch, R relations, F features of a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from confide.models.pcnn import Pcnn, SentenceInput
+from confide.models.relation import MentionReader, RelationInput
 
 Denoise = Literal["none", "one", "att", "ave", "att-ra"]
 
@@ -31,7 +34,7 @@ class BagInput(Protocol):
     """`sentences` is the reader's input; `bags_S` is the bag of each sentence, ascending from 0."""
 
     @property
-    def sentences(self) -> Any: ...  # noqa: D102
+    def sentences(self) -> SentenceInput | RelationInput: ...  # noqa: D102
     @property
     def bags_S(self) -> Tensor: ...  # noqa: D102, N802
     @property
@@ -44,16 +47,15 @@ class BagModel(nn.Module):
     Called with a batch of sentences, it gives logits_SR.
     """
 
-    def __init__(self, reader: nn.Module, relations: int, *, dropout: float) -> None:
+    def __init__(self, reader: Pcnn | MentionReader, relations: int, *, dropout: float) -> None:
         super().__init__()
         self.reader = reader
         self.dropout = nn.Dropout(dropout)
-        features: Any = reader.features
-        self.relation = nn.Linear(features, relations)
+        self.relation = nn.Linear(reader.features, relations)
         nn.init.xavier_uniform_(self.relation.weight)
         nn.init.zeros_(self.relation.bias)
 
-    def forward(self, sentences: Any) -> Tensor:
+    def forward(self, sentences: SentenceInput | RelationInput) -> Tensor:
         """logits_SR."""
         logits_SR: Tensor = self.relation(self.dropout(self.reader(sentences)))
         return logits_SR

@@ -30,12 +30,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from confide.models.autograd import Context
 from confide.models.crf import Scores, posterior
 
 _VANISHED = 1e-280
@@ -52,11 +53,18 @@ def token_losses(
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    in_logs: bool
+    kind: torch.dtype
+
+
 class _TokenLosses(torch.autograd.Function):
     """Forward: the backward messages. Backward: the recursion of the slopes."""
 
     @staticmethod
-    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
@@ -72,7 +80,7 @@ class _TokenLosses(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
         *parts, tags_BL, lengths_B = ctx.saved_tensors
         mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)

@@ -18,11 +18,13 @@ N spans, K tokens of a span. Rows of a batch are padded at their end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from confide.models.autograd import Context
 
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
@@ -105,11 +107,17 @@ def negative_log_likelihood(
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    kind: torch.dtype
+
+
 class _NegativeLogLikelihood(torch.autograd.Function):
     """The gradient of the loss is the expected minus the actual counts."""
 
     @staticmethod
-    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         length, tags = emissions_BLY.shape[1:]
@@ -136,7 +144,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
         weight_B = gradient_B.double()
         surplus_BLY = surplus_BLY * weight_B[:, None, None]

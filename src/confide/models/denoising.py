@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from confide.models.autograd import Context
 
 _AT_ONCE = 1 << 23  # logits, 32 MB
 
@@ -77,10 +79,16 @@ def _summed(
     return apply(states_ND, table_UD, (targets_N, added_U))
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    slopes: tuple[Tensor | None, Tensor | None]
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states_ND: Tensor, table_UD: Tensor, sought: tuple[Tensor, Tensor | None]
+        ctx: _Kept, states_ND: Tensor, table_UD: Tensor, sought: tuple[Tensor, Tensor | None]
     ) -> Tensor:
         targets_N, added_U = sought
         for_states, for_table = ctx.needs_input_grad[:2]
@@ -108,7 +116,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total.to(states_ND.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: _Kept, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (slope,) = slopes
         slopes_ND, slopes_UD = ctx.slopes
         return (

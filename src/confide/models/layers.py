@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from confide.models.autograd import Context
 from confide.models.crf import mirrored
 
 
@@ -22,7 +22,7 @@ class _Mirror(torch.autograd.Function):
     """Reverses sentences. It is its own inverse, so the gradient is the same operation."""
 
     @staticmethod
-    def forward(ctx: Any, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
+    def forward(ctx: Context, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
         batch, length, features = values_BLD.shape
         rows_BL = places_BL + length * torch.arange(batch)[:, None]
         ctx.save_for_backward(rows_BL.flatten())
@@ -30,7 +30,7 @@ class _Mirror(torch.autograd.Function):
         return turned.view(batch, length, features)
 
     @staticmethod
-    def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, gradient_BLD: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
         turned = gradient_BLD.reshape(-1, gradient_BLD.shape[2]).index_select(0, rows)
         return turned.view(gradient_BLD.shape), None

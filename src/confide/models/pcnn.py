@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from confide.models.autograd import Context
 from confide.models.layers import start_embedding
 
 PIECES = 3
@@ -107,6 +108,12 @@ class _Block:
     pieces_T: Tensor
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    blocks: list[_Block]
+
+
 class _Maxima(torch.autograd.Function):
     """The largest output of each filter in each piece, plus its bias; 0 in an empty piece.
 
@@ -114,7 +121,7 @@ class _Maxima(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
+    def forward(ctx: _Kept, *given: Any) -> Tensor:
         tables, (filters_HWD, bias_H) = given[:3], given[3:5]
         ids_N3, pieces_N, sentences, learns = given[5:]
         rows_QH, from_3 = _products(tables, filters_HWD)
@@ -139,7 +146,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
         *tables, filters_HWD, winners_GH, empty_G1 = ctx.saved_tensors
         hidden = len(filters_HWD)
         slopes_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)

@@ -11,12 +11,13 @@ Shapes: N rows (whatever lies before the last axis), D features in, H features o
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from confide.models.autograd import Context
 
 _REGISTERS = "AVX512"
 _LEAST = 2**16  # least numbers of a weight: for smaller ones the call costs more than it saves
@@ -36,7 +37,7 @@ def has_wide_products() -> bool:
 
 def _product(left_ND: Tensor, right_HD: Tensor, *, bias_H: Tensor | None = None) -> Tensor:
     """`left · rightᵀ + bias`; either factor may be a transposed view."""
-    operator: Any = torch.ops.mkldnn._linear_pointwise
+    operator = torch.ops.mkldnn._linear_pointwise
     found: Tensor = operator(left_ND, right_HD, bias_H, "none", [], "")
     return found
 
@@ -45,13 +46,15 @@ class _WideLinear(torch.autograd.Function):
     """y = x Wᵀ + b, and for a gradient g of y: g W of x, gᵀ x of W, the sum of g of b."""
 
     @staticmethod
-    def forward(ctx: Any, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Context, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(values_ND, weight_HD)
         return _product(values_ND, weight_HD, bias_H=bias_H)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
         values_ND, weight_HD = ctx.saved_tensors
         wanted_values, wanted_weight, wanted_bias = ctx.needs_input_grad
         gradient_NH = gradient_NH.contiguous()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class RelationClassifier(nn.Module):
 
     def features(self, batch: RelationInput) -> Tensor:
         """features_BF, F = 3 · dim: h, the last layer's input."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
         entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
         return torch.cat((states_BPD[:, :1], entities_B2D), 1).flatten(1)
@@ -90,7 +90,7 @@ class MentionReader(nn.Module):
 
     def forward(self, batch: RelationInput) -> Tensor:
         """features_BF."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         return _entities(found.last_hidden_state, batch, self.pool).flatten(1)
 
 

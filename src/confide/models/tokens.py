@@ -16,7 +16,7 @@ a span.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class TokenClassifier(nn.Module):
 
     def forward(self, batch: TokenInput) -> Tensor:
         """logits_BLY; those in the padding are meaningless."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
         rows_B1 = torch.arange(len(states_BPD))[:, None]
         logits_BLY: Tensor = self.tag(self.dropout(states_BPD[rows_B1, batch.firsts_BL]))

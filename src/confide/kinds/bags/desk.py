@@ -124,7 +124,7 @@ class BagDesk:
             encoder = encoder_of(self.site, form.encoder)
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
-        benches: dict[Any, _Bench] = self.site.scratch.setdefault("bag benches", {})
+        benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
         place = (bag_form_of(form), form.check)
         if place not in benches or not benches[place].knows(form):
             modeller = BagModeller(bag_form_of(form), encoder or words_of(form, key))

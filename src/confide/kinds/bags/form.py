@@ -93,7 +93,7 @@ class BagsCounted:
 class BagForm(PairForm):
     """The form of a bag model: its shape, and the keyed digests of the common words."""
 
-    pool: str = carries("what stands for an entity where an encoder reads: max")
+    pool: str = carries("what stands for an entity if an encoder reads: max")
     longest: int = carries("longest example, in words or word pieces")
     reader: str = carries("what reads a sentence: pcnn or encoder")
     denoise: str = carries("how the sentences of a bag are combined")

@@ -6,7 +6,7 @@ Shapes: G bags, R relations (class 0 is no relation).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide.data.batches.bags import Bags
 from confide.data.batches.relations import NO_RELATION
@@ -55,7 +55,7 @@ def _worst(wrong: Sequence[Case]) -> list[Case]:
 
 def _wrong_bag(
     extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: Case
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A bag, with the sentences that support the predicted (or missed) relation most."""
     bag, label, confidence = case
     examples = [bags.examples[row] for row in bags.groups[bag]]

@@ -197,14 +197,13 @@ class LightnerKind(EntityKind):
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
         """Agree on the types; all sites need the server's BART. Raises FederationError."""
-        own: dict[str, Any] = run.lightner.model_dump()
         digest = find_bart(run.lightner.bart).digest
         types, replies = agree_on_types(
             run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
         )
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
         form = LightnerForm(
-            **own,
+            **run.lightner.model_dump(),
             types=types,
             digest=digest,
             rises=run.rounds if told_apart else 0,

@@ -59,7 +59,7 @@ def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPa
 
 def completed(
     encoded: EncodedRelations, own_R: NDArray[np.bool_], *, nothing: int, logits: Logits
-) -> CompleteText:
+) -> CompleteText[LabelledPairs]:
     """The pairs with the site's own relations, plus those that it lacks and a model finds.
 
     `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`

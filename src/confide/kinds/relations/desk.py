@@ -142,7 +142,7 @@ class RelationDesk:
         """The relations that the site says it annotates; by default, those of its training text."""
         return frozenset(self.site.knows or relations_in(self.site.train))
 
-    def completed(self, weights: Arrays | None) -> CompleteText:
+    def completed(self, weights: Arrays | None) -> CompleteText[LabelledPairs]:
         """The training pairs with the site's own relations and, given weights, a model's as well.
 
         Only relations that the site lacks are added, where it says that none of its own holds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,14 +62,15 @@ class RelationExtractor:
 
     def weighted(
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
-    ) -> dict[str, list[dict[str, Any]]]:
+    ) -> dict[str, list[dict[str, object]]]:
         """The training `pairs` with their instance weights, the heaviest first."""
         found = candidates(documents, self.rules).examples
-        pairs = [
-            weighted_pair(documents[one.document].id, one, weight)
-            for one, weight in zip(found, weights_S.tolist(), strict=True)
-        ]
-        return {"pairs": sorted(pairs, key=lambda pair: -pair["weight"])}
+        pairs = sorted(zip(found, weights_S.tolist(), strict=True), key=lambda pair: -pair[1])
+        return {
+            "pairs": [
+                weighted_pair(documents[one.document].id, one, weight) for one, weight in pairs
+            ]
+        }
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """For each example, the probability of every class."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from confide.data.batches.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
@@ -147,7 +147,20 @@ def check_relations(ask: object, reply: RelationsDescribed) -> None:
     check_annotation(reply)
 
 
-def check_annotation(reply: Any) -> None:
+class Described(Protocol):
+    """A site's reply that describes its annotation of relations."""
+
+    @property
+    def encoder(self) -> str: ...  # noqa: D102
+    @property
+    def relations(self) -> list[str]: ...  # noqa: D102
+    @property
+    def types(self) -> list[str]: ...  # noqa: D102
+    @property
+    def pairs(self) -> list[tuple[str, str]]: ...  # noqa: D102
+
+
+def check_annotation(reply: Described) -> None:
     """Raise GuardError if the encoder's digest, or a name of a relation or type, is malformed."""
     check_mark("encoder", reply.encoder)
     check_names("relations", reply.relations)
@@ -193,14 +206,19 @@ def check_relations_known(relations: Collection[str]) -> None:
 
 
 def _form(
-    run: RunSettings, relations: set[str], *, pairs: Any, types: set[str], digest: str
+    run: RunSettings,
+    relations: set[str],
+    *,
+    pairs: Collection[Sequence[str]],
+    types: set[str],
+    digest: str,
 ) -> RelationForm:
     own, rules = run.classifier, run.pairs
     return RelationForm(
         relations=[NO_RELATION, *sorted(relations)],
         types=sorted(types) if own.typed else [],
         known_types=sorted(types),
-        pairs=sorted(tuple(pair) for pair in pairs),
+        pairs=sorted((head, tail) for head, tail in pairs),
         direction=rules.direction,
         max_sentences=limit_of(rules.max_sentences),
         max_tokens=limit_of(rules.max_tokens),

@@ -85,7 +85,7 @@ def public_of(
     examples = candidates(documents, rules_of(form)).examples
     if not examples:
         raise no_public_set("text with pairs of entities")
-    content: dict[str, list[Any]] = {
+    content: dict[str, Any] = {
         "texts": [one.text for one in examples],
         "heads": [[tuple(span) for span in one.head] for one in examples],
         "tails": [[tuple(span) for span in one.tail] for one in examples],
@@ -100,7 +100,7 @@ class RelationStudent:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # federations of one run may work in parallel
-        self._made: tuple[Any, RelationClassifier, EncodedRelations] | None = None
+        self._made: tuple[object, RelationClassifier, EncodedRelations] | None = None
 
     def learn(
         self,

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from torch import nn
 from confide.data.batches.encoding import Encoded, TagSet
 from confide.data.batches.examples import Example
 from confide.data.batches.vectors import VectorFile, read_vectors
-from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary
+from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary, Vocabulary
 from confide.errors import ConfideError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
@@ -31,7 +31,7 @@ from confide.kinds.how import How
 from confide.kinds.protocol import desk_at
 from confide.kinds.types import types_in_text
 from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import CrfModeller, EncodedSplit
 from confide.learning.weights import initial, set_words, trained
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
@@ -198,30 +198,38 @@ def tag_set(form: TaggerShape) -> TagSet:
     return TagSet(tuple(form.types), form.tag_scheme)  # type: ignore[arg-type]
 
 
-def modeller_of(form: TaggerShape, vocabulary: dict[str, Any]) -> CrfModeller:
+class Vocabularies(NamedTuple):
+    """What turns words and characters into ids; a tagger may read no characters."""
+
+    words: Vocabulary
+    characters: Vocabulary | None
+
+
+def modeller_of(form: TaggerShape, vocabulary: Vocabularies) -> CrfModeller:
     """The modeller of this form, with the words that `vocabulary_for` gives."""
     return CrfModeller(
         sizes=tagger_sizes(form),
         tags=tag_set(form),
         how=form.how,  # type: ignore[arg-type]
-        **vocabulary,
+        words=vocabulary.words,
+        characters=vocabulary.characters,
     )
 
 
-def vocabulary_for(form: TaggerForm, key: bytes | None) -> dict[str, Any]:
+def vocabulary_for(form: TaggerForm, key: bytes | None) -> Vocabularies:
     """The vocabularies that turn words and characters into ids, for a holder of the key.
 
     Raises KeyFileError if this is not the key that the sites share: no word would be known.
     """
     key = common_key(key, nonce=form.nonce, check=form.check)
     characters = KeyedVocabulary(form.character_digests_V16, "character", key)
-    return {
-        "words": KeyedVocabulary(form.word_digests_V16, "word", key),
-        "characters": None if form.character == NONE else characters,
-    }
+    return Vocabularies(
+        KeyedVocabulary(form.word_digests_V16, "word", key),
+        None if form.character == NONE else characters,
+    )
 
 
-def vocabulary_at(site: Site, form: TaggerForm) -> dict[str, Any]:
+def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
     """The vocabularies at a site. Raises Refusal if its key has changed since the start."""
     try:
         return vocabulary_for(form, site.key())
@@ -260,8 +268,9 @@ class TaggerDesk(EntityDesk[TaggerForm]):
         assert isinstance(self.modeller, CrfModeller)
         return replace(self.modeller, word_dropout=how.word_dropout)
 
-    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
+        assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
     def fill(self, model: nn.Module, how: How) -> None:
@@ -278,7 +287,8 @@ class TaggerDesk(EntityDesk[TaggerForm]):
 
     def rows_seen(self) -> Arrays:
         """For each row of the word and character tables: 1 if the training text has it, else 0."""
-        encoded: Encoded = self.own.encoded
+        assert isinstance(self.own, EncodedSplit)
+        encoded = self.own.encoded
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0

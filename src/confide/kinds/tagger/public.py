@@ -55,6 +55,7 @@ from confide.kinds.tagger.form import (
     CHARACTER_ROWS,
     WORD_ROWS,
     TaggerShape,
+    Vocabularies,
     modeller_of,
     shape_for,
     shape_of,
@@ -115,11 +116,10 @@ class PublicTaggerForm(TaggerShape):
 
     def _modeller(self) -> CrfModeller:
         characters = ClearVocabulary(tuple(self.characters), "character")
-        vocabulary = {
-            "words": ClearVocabulary(tuple(self.words)),
-            "characters": None if self.character == NONE else characters,
-        }
-        return modeller_of(self, vocabulary)
+        words = ClearVocabulary(tuple(self.words))
+        return modeller_of(
+            self, Vocabularies(words, None if self.character == NONE else characters)
+        )
 
     @cached_property
     def _words(self) -> str:
@@ -130,8 +130,9 @@ class PublicTaggerForm(TaggerShape):
 class PublicTaggerDesk(SentenceDesk[PublicTaggerForm]):
     """A tagger of public words at a site, with the states of its frozen encoder."""
 
-    def featured(self, text: Encoded, examples: Sequence[Example]) -> Encoded:
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
+        assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
     def rows_seen(self) -> Arrays:

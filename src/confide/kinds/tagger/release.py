@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from confide.data.batches.examples import examples_from
 from confide.data.batches.vocabulary import (
@@ -22,10 +21,11 @@ from confide.kinds.tagger.form import (
     WORD_ROWS,
     TaggerForm,
     TaggerShape,
+    Vocabularies,
     modeller_of,
     shape_of,
-    vocabulary_for,
 )
+from confide.kinds.vocabulary import common_key
 
 RELEASED_AS = "model.safetensors"
 
@@ -43,11 +43,10 @@ class Released(TaggerShape):
 def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
     """The tagger with these sites' words in the clear. Raises KeyFileError."""
     examples, _ = examples_from(holders.train)
-    known = holders.secret()
+    known = common_key(holders.secret(), nonce=form.nonce, check=form.check)
     tokens = [token for example in examples for token in example.tokens]
-    keyed = vocabulary_for(form, known)
     words, word_ids = named(
-        keyed["words"],
+        KeyedVocabulary(form.word_digests_V16, "word", known),
         sorted(count_words(tokens, form.how)),  # type: ignore[arg-type]
     )
     characters, character_ids = named(
@@ -70,10 +69,10 @@ def released(file: Path) -> EntityExtractor:
     """The extractor of a released tagger; with contextual features, it needs their encoder too."""
     model = decode_file(Released, file.read_bytes())
     characters = ClearVocabulary(tuple(model.characters), "character")
-    vocabulary: dict[str, Any] = {
-        "words": ClearVocabulary(tuple(model.words), "word"),
-        "characters": None if model.character == NONE else characters,
-    }
+    vocabulary = Vocabularies(
+        ClearVocabulary(tuple(model.words), "word"),
+        None if model.character == NONE else characters,
+    )
     encoder = None if model.context == NONE else find_encoder(model.context)
     extract = extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
     return replace(extract, apart=bool(model.apart))

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 import torch
@@ -52,9 +52,9 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import F, P, State, scores_from, settle
-from confide.kinds.public import PublicKind
-from confide.methods.fedavg import FedAvg
+from confide.kinds.protocol import F, P, PublicSet, State, scores_from, settle
+from confide.kinds.public import PublicForm, PublicKind
+from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.steps import (
     SCORE_MODEL,
     TAKE_MODEL,
@@ -103,6 +103,10 @@ class FedEDState(State[F], Generic[F, P]):
     behind: list[str] = carries("sites that lack this version")
 
 
+Central = FedEDState[PublicForm, PublicSet]
+"""The state of whichever kind."""
+
+
 class FedED(FedAvg):
     """The method: `start` hands out the public set, `round` is one turn of Algorithm 1."""
 
@@ -114,8 +118,8 @@ class FedED(FedAvg):
         SCORE_MODEL,
     )
     Settings: ClassVar[type] = FedEDSettings
-    State: ClassVar[Any] = FedEDState
-    Memory: ClassVar[Any] = PublicKept
+    State: ClassVar[type] = FedEDState
+    Memory: ClassVar[type] = PublicKept
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
@@ -124,11 +128,11 @@ class FedED(FedAvg):
         self._public = public
         self._student = self.kind.student()
 
-    def start(self, federation: Federation) -> FedEDState[Any, Any]:
+    def start(self, federation: Federation) -> Central:
         """Agree on the model, hand out the public set, and draw the first weights."""
         labels: list[str] = []
 
-        def with_public(form: Any) -> TakePublic[Any, Any]:
+        def with_public(form: PublicForm) -> TakePublic[PublicForm, PublicSet]:
             public, found = self.kind.public(form, self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)
@@ -152,9 +156,7 @@ class FedED(FedAvg):
         )
         return self._given_out(state, {}, federation, round=0)
 
-    def round(
-        self, state: FedEDState[Any, Any], federation: Federation, n: int
-    ) -> tuple[FedEDState[Any, Any], dict[str, Any]]:
+    def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = [site for site in drawn if site not in state.idle]
@@ -171,7 +173,7 @@ class FedED(FedAvg):
             wire_dtype=own.wire_dtype,
             most=own.most if own.upload == "logits" else 1.0,
         )
-        facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
@@ -199,7 +201,7 @@ class FedED(FedAvg):
         return self._moved(state, weights, federation, round=n), facts
 
     def score(
-        self, state: FedEDState[Any, Any], federation: Federation, *, part: str, round: int
+        self, state: Central, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text.
 
@@ -212,13 +214,13 @@ class FedED(FedAvg):
             federation, self.kind, step=self._step(SCORE_MODEL), ask=ask, round=round
         )
 
-    def _sent(self, state: FedEDState[Any, Any]) -> Arrays:
+    def _sent(self, state: Central) -> Arrays:
         """The central model for an ask: empty if the sites keep it."""
         return state.weights if self._own.download == "whole" else {}
 
     def _moved(
-        self, state: FedEDState[Any, Any], weights: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState[Any, Any]:
+        self, state: Central, weights: Arrays, federation: Federation, *, round: int
+    ) -> Central:
         """The state with these weights or, with differences, the rounded ones that sites get."""
         change: Arrays = {}
         if self._own.download == "difference":
@@ -228,8 +230,8 @@ class FedED(FedAvg):
         return self._given_out(state, change, federation, round=round)
 
     def _given_out(
-        self, state: FedEDState[Any, Any], change: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState[Any, Any]:
+        self, state: Central, change: Arrays, federation: Federation, *, round: int
+    ) -> Central:
         """Bring every site's central model up to date, if only differences are sent."""
         if self._own.download == "whole":
             return state

@@ -216,7 +216,7 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
     if found.size and float(np.abs(found.astype(np.float32)).max()) > most:
         raise GuardError("said_SQ exceeds the largest prediction")
     if reply.sites != 1 or reply.sentences < 1:
-        raise GuardError("sites and sentences must be counts")
+        raise GuardError("sites must be 1, and sentences at least 1")
     expected = {"R": (ask.classes,)} if ask.average == "known" else {}
     if {name: array.shape for name, array in reply.knows.items()} != expected:
         raise GuardError("knows must hold one number for each class")

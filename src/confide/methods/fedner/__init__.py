@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from pydantic import Field
@@ -47,9 +47,10 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import Agreed, F, State, compare_vectors, scores_from
+from confide.kinds.parting import PartedForm
+from confide.kinds.protocol import Agreed, F, Form, State, compare_vectors, scores_from
 from confide.learning.adam import Moments, adam
-from confide.methods.fedavg import FedAvg
+from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
     ENROL,
     HALF,
@@ -101,8 +102,8 @@ class FedNER(FedAvg):
     method: ClassVar[str] = "fedner"
     own_steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
     Settings: ClassVar[type] = FedNERSettings
-    State: ClassVar[Any] = FedNERState
-    Memory: ClassVar[Any] = Enrolled
+    State: ClassVar[type] = FedNERState
+    Memory: ClassVar[type] = Enrolled
     personal: ClassVar[bool] = True
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
@@ -114,7 +115,7 @@ class FedNER(FedAvg):
                 got=repr(settings.training.optimiser),
             )
 
-    def start(self, federation: Federation) -> FedNERState[Any]:
+    def start(self, federation: Federation) -> FedNERState[Form]:
         """Agree on the form, draw the shared weights, and enrol every site."""
         run = self._run
         agreed = self.kind.agree(run, federation)
@@ -143,7 +144,7 @@ class FedNER(FedAvg):
         federation.ask(TAKE_SHARE, asks, round=0)
         return FedNERState(agreed.form, shared, idle)
 
-    def _private(self, form: Any) -> list[str]:
+    def _private(self, form: PartedForm) -> list[str]:
         """The parts that stay at the sites: as the settings say, else as the kind does."""
         own: tuple[str, ...] | None = self._own.private
         return list(form.private if own is None else own)
@@ -159,13 +160,13 @@ class FedNER(FedAvg):
             compare_types(federation, own, step=self.kind.steps[0], head=head)
 
     def round(
-        self, state: FedNERState[Any], federation: Federation, n: int
-    ) -> tuple[FedNERState[Any], dict[str, Any]]:
+        self, state: FedNERState[Form], federation: Federation, n: int
+    ) -> tuple[FedNERState[Form], Facts]:
         """Sites send gradients of the shared parts; the server steps along their mean (Eq. 2)."""
         own, how = self._own, how_of(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0}
         ask = Improve(
@@ -197,25 +198,18 @@ class FedNER(FedAvg):
         return state, facts
 
     def score(
-        self, state: FedNERState[Any], federation: Federation, *, part: str, round: int
+        self, state: Carried, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text, each with its own tagger."""
         ask = ScoreOwn(self._sent(state), self._run.select.by)
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
         return scores_from(federation, self.kind, step=step, ask=ask, round=round)
 
-    def model(self, state: FedNERState[Any], memory: Any) -> tuple[Any, Arrays]:
+    def model(self, state: Carried, memory: Enrolled[Form]) -> tuple[Form, Arrays]:
         """The form and weights of the model that a site kept."""
         return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
 
-    def extractor(
-        self, state: State[Any], memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
-        """The trained model of a site, ready for use; a keyed kind needs the key."""
-        form, weights = self.model(state, memory)
-        return form.extractor(weights, key=key, encoder=encoder)
-
-    def _sent(self, state: FedNERState[Any]) -> Arrays:
+    def _sent(self, state: Carried) -> Arrays:
         """The shared weights as they travel."""
         kind = np.dtype(self._own.wire_dtype)
         return {name: value.astype(kind, copy=False) for name, value in state.weights.items()}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
+from confide.kinds.parting import PartedDesk, PartedForm
 from confide.kinds.protocol import F, Kept, S, Taken, check_taken
 from confide.learning.adam import Moments, adam
 from confide.seeds import derive_seed
@@ -108,8 +109,8 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     if not set(site.guards.private) <= set(ask.private):
         raise Refusal("private-part")
     common: Any = ask.form
-    form = common.own(site, ask.private, types=ask.own_types)
-    desk = form.at(site)
+    form: F = common.own(site, ask.private, types=ask.own_types)
+    desk = cast(PartedForm, form).at(site)
     vectors = desk.vectors()
     own = of_parts(form.first(turn.seed), ask.private)
     lift = desk.lift()
@@ -143,7 +144,7 @@ def improve(
     _check_guards(site, memory)
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # or the update of a private part would leave
-    desk: Any = memory.form.at(site)
+    desk = _desk(site, memory)
     how = replace(ask.how, batch_size=memory.batch_size)
     received = _received(ask.weights)
     shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
@@ -184,8 +185,8 @@ def score(
     """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
     weights = _current(ask, memory)
-    desk: Any = memory.form.at(site)
-    counted = desk.scored(weights, "dev")
+    desk = _desk(site, memory)
+    counted: S = desk.scored(weights, "dev")
     value = -1 / max(turn.round, 1)  # grows from round to round, and stays below every score
     if ask.select != "last":
         found = desk.worth(counted, ask.select)
@@ -248,7 +249,11 @@ SCORE_OWN = Step.of(score)
 TEST_OWN = Step.of(test)
 
 
-def _check_guards(site: Site, memory: Enrolled[Any]) -> None:
+def _desk(site: Site, memory: Enrolled[F]) -> PartedDesk:
+    return cast(PartedForm, memory.form).at(site)
+
+
+def _check_guards(site: Site, memory: Enrolled[F]) -> None:
     """Raise Refusal if the site's own guards forbid these private parts or this batch size."""
     if not set(site.guards.private) <= set(memory.private):
         raise Refusal("private-part")
@@ -261,12 +266,12 @@ def is_of(name: str, parts: Sequence[str]) -> bool:
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
-def of_parts(weights: Mapping[str, Any], parts: Sequence[str]) -> Arrays:
+def of_parts(weights: Arrays, parts: Sequence[str]) -> Arrays:
     """The parameters that belong to these parts of the model."""
     return {name: value for name, value in weights.items() if is_of(name, parts)}
 
 
-def lifted(weights: Arrays, memory: Enrolled[Any]) -> Arrays:
+def lifted(weights: Arrays, memory: Enrolled[F]) -> Arrays:
     """The weights with the vectors of the site's file added to the word table."""
     tables = {}
     for name, ids_K in memory.lift_ids.items():
@@ -281,7 +286,7 @@ def _received(weights: Arrays) -> Arrays:
     return {name: value.astype(np.float32, copy=False) for name, value in weights.items()}
 
 
-def _current(ask: ScoreOwn, memory: Enrolled[Any]) -> Arrays:
+def _current(ask: ScoreOwn, memory: Enrolled[F]) -> Arrays:
     """The site's model as it is now."""
     return lifted({**_received(ask.weights), **memory.own}, memory)
 

@@ -35,9 +35,8 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,8 @@ from confide.federation.messages import carries
 from confide.federation.steps import Step
 from confide.kinds.completing import CompletingForm
 from confide.kinds.how import how_of
-from confide.kinds.protocol import F, State
-from confide.methods.fedavg import FedAvg
+from confide.kinds.protocol import F, Form, State
+from confide.methods.fedavg import Facts, FedAvg, Latest
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
     SCORE_APART,
@@ -92,32 +91,30 @@ class PseudoComplete(FedAvg):
     method: ClassVar[str] = "pseudo-complete"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE_APART)
     Settings: ClassVar[type] = PseudoCompleteSettings
-    State: ClassVar[Any] = CompleteState
-    Memory: ClassVar[Any] = Counting
+    State: ClassVar[type] = CompleteState
+    Memory: ClassVar[type] = Counting
     apart: ClassVar[bool] = True
 
-    def start(self, federation: Federation) -> CompleteState[Any]:
+    def start(self, federation: Federation) -> CompleteState[CompletingForm]:
         """Agree on the types and the form of the model, and draw its first weights."""
-        state = super().start(federation)
-        size = state.form.parameters(state.weights)
-        found: CompleteState[Any] = replace(state, parameters=size)
-        return found
+        state: CompleteState[CompletingForm] = super().start(federation)
+        return replace(state, parameters=state.form.parameters(state.weights))
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """The round of a site's instance weights, and the weights; None if it has none."""
-        kept: Counting[Any] | None = latest()
+        kept: Counting[Form] | None = latest()
         if kept is None or not len(kept.instance_weights_S):
             return None
         return kept.weighed, kept.instance_weights_S
 
     def round(
-        self, state: CompleteState[Any], federation: Federation, n: int
-    ) -> tuple[CompleteState[Any], dict[str, Any]]:
+        self, state: CompleteState[CompletingForm], federation: Federation, n: int
+    ) -> tuple[CompleteState[CompletingForm], Facts]:
         """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
         own, how = self._own, how_of(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = tuple(site for site in drawn if site not in state.idle)
-        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0, "own": 0, "pseudo": 0}
         learnt = n > own.warmup_rounds
@@ -151,7 +148,6 @@ class PseudoComplete(FedAvg):
         return replace(state, weights=mean), facts
 
 
-def _shared(state: State[Any]) -> str:
+def _shared(state: CompleteState[CompletingForm]) -> str:
     """The name of the parameter whose gradient compares rows."""
-    form: CompletingForm = state.form
-    return next(name for name in state.weights if name.endswith(form.slope))
+    return next(name for name in state.weights if name.endswith(state.form.slope))

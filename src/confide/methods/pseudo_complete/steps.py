@@ -7,7 +7,7 @@ for relations pairs of entities), G numbers of the shared parameter whose gradie
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.kinds.completing import CompleteText, CompletingDesk, Pulls
+from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
 from confide.kinds.how import How
 from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
 from confide.learning.slopes import RowSlopes
@@ -106,7 +106,7 @@ def check_completed(ask: Complete, reply: Completed) -> None:
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
         raise GuardError("weight must be at least 1, and 1 where sites count equally")
     if reply.examples < 1 or reply.own < 0 or reply.pseudo < 0:
-        raise GuardError("examples, own and pseudo must be at least 0")
+        raise GuardError("examples must be at least 1, own and pseudo at least 0")
     if reply.pseudo and not ask.distil:
         raise GuardError("pseudo must be 0 if distil is off")
 
@@ -127,7 +127,7 @@ def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed
 # --- a site's text --------------------------------------------------------------------------------
 
 
-def _annotated(desk: CompletingDesk, weights: Arrays | None, *, round: int) -> CompleteText:
+def _annotated(desk: CompletingDesk[T], weights: Arrays | None, *, round: int) -> CompleteText[T]:
     """The training text with its own annotation and that of a model with these weights (3.2).
 
     Made once per round: both steps of a round see the same weights.
@@ -137,11 +137,11 @@ def _annotated(desk: CompletingDesk, weights: Arrays | None, *, round: int) -> C
     if kept is None or kept[0] != key:
         kept = (key, desk.completed(weights))
         cache["completing annotated"] = kept
-    found: CompleteText = kept[1]
+    found: CompleteText[T] = kept[1]
     return found
 
 
-def _pulls(desk: CompletingDesk, ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once."""
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
@@ -208,17 +208,16 @@ def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tup
     memory = known(memory)
     if ask.part not in HELD_OUT:
         raise Refusal("bad-ask")
-    found: Any = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
+    found: S = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
     return found, memory
 
 
-def _desk(site: Site, memory: Counting[Any]) -> CompletingDesk:
-    desk: CompletingDesk = memory.form.at(site)
-    return desk
+def _desk(site: Site, memory: Counting[F]) -> CompletingDesk[Any]:
+    return cast(CompletingForm, memory.form).at(site)
 
 
 def _reweighed(
-    desk: CompletingDesk, memory: Counting[F], ask: Complete, *, round: int
+    desk: CompletingDesk[T], memory: Counting[F], ask: Complete, *, round: int
 ) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
     pulls = _pulls(desk, ask, round=round)
