@@ -20,6 +20,7 @@ from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder import pieces_of_words
 from confide.learning.encoder_files import (
+    Config,
     check_files,
     digest_of,
     find_folder,
@@ -129,7 +130,7 @@ def load_bart(name: str) -> PretrainedBart:
 # --- configuration --------------------------------------------------------------------------
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.is_file():
         raise MissingDataError(
@@ -156,7 +157,7 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
+def _sizes(config: Config, folder: Path) -> BartSizes:
     numbers = {name: config.get(key) for name, key in _SIZES.items()}
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -255,7 +256,7 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _assembled(model: Bart, tokenizer: Any, config: dict[str, Any], *, folder: Path) -> LoadedBart:
+def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
     rows = model.sizes.vocabulary
     probe = tokenizer(["a"], is_split_into_words=True)
     inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]

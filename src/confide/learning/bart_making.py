@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder_files import (
     ONE_AT_A_TIME,
+    Config,
     check_files,
     digest_of,
     first_line,
@@ -80,7 +81,7 @@ def spread(layers: int, decoder_layers: int) -> list[int]:
     return [i * (layers - 1) // (decoder_layers - 1) for i in range(decoder_layers)]
 
 
-def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
+def bart_config(folder: Path, decoder_layers: int) -> Config:
     """The made BART's `config.json`.
 
     Raises SettingsError if the folder holds no encoder like BERT or one with fewer layers than the
@@ -123,7 +124,7 @@ def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
     }
 
 
-def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
+def bart_arrays(folder: Path, config: Config) -> Arrays:
     """The made BART's weights by Hugging Face's names, float32; `config` comes from `bart_config`.
 
     Raises MissingDataError or DataError if weights are missing, damaged or of the wrong size.
@@ -232,7 +233,7 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
 # --- BERT's files -----------------------------------------------------------------------------
 
 
-def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked(folder: Path, bert: Config) -> Config:
     """The configuration, if a BART can compute exactly the same."""
     wanted = {
         "model_type": (bert.get("model_type"), "bert"),

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from confide.seeds import derive_seed, seeded
 Trained = Literal["decoder", "all"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def rate(share: float, how: Denoising) -> float:
     return how.learning_rate * max(0.0, min(1.0, up, down))
 
 
-def moved(model: Any, device: str) -> Any:
+def moved(model: M, device: str) -> M:
     """Move the model to a device. Raises SettingsError if this machine has no such device."""
     try:
         return model.to(torch.device(device))

@@ -38,6 +38,8 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # configurations' names for it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
+Config = dict[str, Any]
+"""A model's configuration, as its config.json has it."""
 MODELS = "CONFIDE_MODELS"
 """The variable that names a folder of models. If set, a name never means a folder below the current
 working directory.
@@ -238,7 +240,7 @@ def parts_of(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Config:
     """The object in a model's JSON file. Raises DataError if it is damaged."""
     try:
         tree = json_of(bytes_of(path, MOST_JSON))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,7 +99,7 @@ OPTIMISERS: dict[str, Callable[[Parameters, Optimiser], torch.optim.Optimizer]] 
 }
 
 
-def clip(parameters: Parameters, most: float) -> None:
+def clip(parameters: Sequence[nn.Parameter], most: float) -> None:
     """Scale the gradients so that their common norm is at most `most`.
 
     A sparse gradient, as of `nn.Embedding(sparse=True)`, must name each row only once.
@@ -108,9 +108,7 @@ def clip(parameters: Parameters, most: float) -> None:
     # `values()` would scale a copy: a gradient is not marked as coalesced
     parts = [slope._values() if slope.is_sparse else slope for slope in slopes]
     total = nn.utils.get_total_norm(parts)
-    factor = (most / (total + 1e-6)).clamp(max=1.0)
-    for part in parts:
-        part.mul_(factor)
+    nn.utils.clip_grads_with_norm_(parameters, most, total)
 
 
 class Descent:

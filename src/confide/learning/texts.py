@@ -13,7 +13,7 @@ from confide.data.batches.noise import Noise
 from confide.data.batches.passages import Cutter, Passages
 from confide.learning.bart_making import make_bart, transformers_bart
 from confide.learning.denoising import Denoiser
-from confide.learning.encoder_files import read_json
+from confide.learning.encoder_files import Config, read_json
 from confide.learning.fit import FitReport
 from confide.learning.text_pieces import Pieces, load_pieces
 from confide.seeds import derive_seed
@@ -23,7 +23,7 @@ class MadeBart(NamedTuple):
     """A transformers BART made from the encoder in `base`, its `config.json`, and its pieces."""
 
     model: Any
-    config: dict[str, object]
+    config: Config
     pieces: Pieces
     base: Path
 

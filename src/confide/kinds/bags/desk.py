@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,17 +224,18 @@ class BagDesk:
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=how.vectors)
-        own: dict[str, Any] = {
-            "epochs": how.epochs,
-            "batch_size": how.batch_size,
-            "optimiser": how.steps,
-            "seed": seed,
-        }
+        fit = fit_sentences
         if only_W is None:
-            denoise: Any = self.form.denoise
-            report = fit_bags(model, encoded, looked.groups, denoise=denoise, **own)
-        else:
-            report = fit_sentences(model, encoded, **own)
+            denoise = self.form.denoise
+            fit = partial(fit_bags, groups=looked.groups, denoise=denoise)  # type: ignore[arg-type]
+        report = fit(
+            model,
+            encoded,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+        )
         return Fitted(arrays(model), report.loss, report.sentences)
 
     def scored(self, weights: Arrays, part: str) -> BagsScored:

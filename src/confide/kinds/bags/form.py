@@ -199,48 +199,53 @@ def agree_on_bags(
         replies = {site: replies[site] for site in same}
     relations = {name for reply in replies.values() for name in reply.relations}
     check_relations_known(relations)
-    form = _form(run, replies, relations)
+    pairs = _pair_form(run, replies, relations, encoder=name, digest=encoder)
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
     words_V16 = number(words, min_count=run.vocabulary.min_count, min_sites=sites)
-    memory = BagForm(
-        **form,
+    form = BagForm(
+        **vars(pairs),
         reader=run.bags.reader,
         denoise=denoise,
         same=run.bags.same,
         how=run.vocabulary.how,
-        encoder=name,
-        digest=encoder,
         nonce=nonce,
         check=check,
         word_digests_V16=words_V16,
         sizes={name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
         activation=run.pcnn.activation if reads_words else "",
     )
-    return memory, sorted(replies)
+    return form, sorted(replies)
 
 
-def _form(
-    run: RunSettings, replies: Mapping[str, BagsCounted], relations: set[str]
-) -> dict[str, Any]:
-    """The fields shared with the form of a relation classifier, without its encoder."""
-    pairs = {tuple(pair) for reply in replies.values() for pair in reply.pairs}
+def _pair_form(
+    run: RunSettings,
+    replies: Mapping[str, BagsCounted],
+    relations: set[str],
+    *,
+    encoder: str,
+    digest: str,
+) -> PairForm:
+    """The fields shared with the form of a relation classifier."""
+    pairs = {(head, tail) for reply in replies.values() for head, tail in reply.pairs}
     types = sorted({name for reply in replies.values() for name in reply.types})
-    own = run.pcnn if run.bags.reader == PCNN else run.classifier
-    typed = run.bags.reader != PCNN and run.classifier.typed
-    return {
-        "relations": [NO_RELATION, *sorted(relations)],
-        "types": types if typed else [],
-        "known_types": types,
-        "pairs": sorted(tuple(pair) for pair in run.pairs.types or pairs),
-        "direction": run.pairs.direction,
-        "max_sentences": limit_of(run.pairs.max_sentences),
-        "max_tokens": limit_of(run.pairs.max_tokens),
-        "blind": run.bags.reader != PCNN and run.classifier.blind,
-        "pool": "max",
-        "dropout": own.dropout,
-        "longest": own.longest,
-    }
+    reads_words = run.bags.reader == PCNN
+    own = run.pcnn if reads_words else run.classifier
+    return PairForm(
+        relations=[NO_RELATION, *sorted(relations)],
+        types=types if not reads_words and run.classifier.typed else [],
+        known_types=types,
+        pairs=sorted(run.pairs.types or pairs),
+        direction=run.pairs.direction,
+        max_sentences=limit_of(run.pairs.max_sentences),
+        max_tokens=limit_of(run.pairs.max_tokens),
+        encoder=encoder,
+        digest=digest,
+        blind=not reads_words and run.classifier.blind,
+        pool="max",
+        dropout=own.dropout,
+        longest=own.longest,
+    )
 
 
 def bag_form_of(memory: BagForm) -> Made:

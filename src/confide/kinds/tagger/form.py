@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,7 @@ def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int)
         dim=dim,
     )
     return TaggerForm(
-        **shape_of(shape),
+        **vars(shape),
         nonce=agreed.nonce,
         check=agreed.check,
         word_digests_V16=agreed.word_digests_V16,
@@ -176,11 +176,6 @@ _SIZES = (
     "word_dim", "character_dim", "character_filters", "character_width", "character_hidden",
     "cnn_filters", "bilstm_hidden", "bilstm_layers",
 )  # fmt: skip
-
-
-def shape_of(form: TaggerShape) -> dict[str, Any]:
-    """The fields of a form without its vocabulary."""
-    return {field.name: getattr(form, field.name) for field in fields(TaggerShape)}
 
 
 def tagger_sizes(form: TaggerShape) -> TaggerSizes:

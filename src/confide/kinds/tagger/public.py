@@ -58,7 +58,6 @@ from confide.kinds.tagger.form import (
     Vocabularies,
     modeller_of,
     shape_for,
-    shape_of,
     tag_set,
     tagger_sizes,
 )
@@ -213,7 +212,7 @@ class PublicTaggerKind(EntityKind):
             characters=len(characters) + SPECIALS,
             dim=dim,
         )
-        form = PublicTaggerForm(**shape_of(shape), words=list(words), characters=list(characters))
+        form = PublicTaggerForm(**vars(shape), words=list(words), characters=list(characters))
         return Agreed(
             form,
             sorted(replies),

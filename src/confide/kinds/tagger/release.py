@@ -15,7 +15,7 @@ from confide.data.batches.vocabulary import (
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.kinds.context import NONE, find_encoder
 from confide.kinds.entities import EntityExtractor, extractor_with
-from confide.kinds.releases import Holders, named
+from confide.kinds.releases import Holders, named, shape_of
 from confide.kinds.tagger.form import (
     CHARACTER_ROWS,
     WORD_ROWS,
@@ -23,7 +23,6 @@ from confide.kinds.tagger.form import (
     TaggerShape,
     Vocabularies,
     modeller_of,
-    shape_of,
 )
 from confide.kinds.vocabulary import common_key
 
@@ -58,7 +57,7 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
     for name in CHARACTER_ROWS:
         if name in weights:
             weights[name] = weights[name][character_ids]
-    shape = shape_of(form)
+    shape = shape_of(form, TaggerShape)
     shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
     return Released(
         **shape, words=words, characters=characters, weights=weights, apart=holders.apart
