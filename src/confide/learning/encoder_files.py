@@ -70,7 +70,7 @@ def find_folder(name: str) -> Path:
         return folder
     if folder.exists() or not is_encoder_name(name):
         raise MissingDataError(
-            "there is no such encoder folder",
+            "there is no such folder",
             expected=f"{MINILM!r}, a folder, or the name of a model on the hub",
             got=repr(name),
         )

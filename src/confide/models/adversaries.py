@@ -17,11 +17,11 @@ Where the papers leave it open, or are about images:
   weight does not depend on the number of either. `fade` squares each layer's mean.
 - A site knows only its own number, so all texts of a batch have this label.
 - FADA's disentangling: one more K · d matrix reads the decoder's states. Its rows span the site's
-part, and their orthogonal complement is the task's part, so the two add up to the state and no
-reconstruction is needed. The first predicts the site (without reversal). The two are made
-independent by decorrelation over the symbols of a batch: the mean squared correlation between the
-numbers of one and those of the other. FADA bounds their mutual information with another network
-(MINE), and splits with two networks; for linear parts of one state, that reduces to correlations.
+  part, and their orthogonal complement is the task's part, so the two add up to the state and no
+  reconstruction is needed. The first predicts the site (without reversal). The two are made
+  independent by decorrelation over the symbols of a batch: the mean squared correlation between the
+  numbers of one and those of the other. FADA bounds their mutual information with another network
+  (MINE), and splits with two networks; for linear parts of one state, that reduces to correlations.
 
 Shapes: N layers of the encoder, B texts, P pieces, T symbols, V choices, D numbers of a state, K
 sites, R symbols of all texts without padding.
