@@ -172,7 +172,7 @@ def test_another_encoder_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="site-2 differs"):
         trained(tmp_path, site=tables)
     _, state = trained(tmp_path / "b", "rounds=1")
-    with pytest.raises(FederationError, match="not the encoder that the BART was made of"):
+    with pytest.raises(FederationError, match="not the encoder that the BART was made from"):
         state.form.extractor(state.weights, key=None, encoder=other)
 
 
