@@ -150,7 +150,7 @@ def test_a_bad_key_is_told_by_the_site(tmp_path: Path, content: str) -> None:
 
 def test_a_different_key_is_named_before_a_word_is_counted(tmp_path: Path) -> None:
     odd = new_key(tmp_path / "odd.key")
-    with pytest.raises(FederationError, match="the key of site-2 is not the key of the other"):
+    with pytest.raises(FederationError, match="the key of site-2 differs from that of the other"):
         run(tiny(tmp_path, f"site.1.key={odd}"), out=tmp_path / "run")
     assert not list((tmp_path / "run" / "sites").glob("*/memory/*.memory"))
 

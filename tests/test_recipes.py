@@ -66,7 +66,7 @@ def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method
     if settings.kind in TRAINED[method]:
         assert method_of(settings).method == method
         return
-    with pytest.raises(SettingsError, match=f"{method} does not train {settings.kind}, which"):
+    with pytest.raises(SettingsError, match=f"{method} does not train {settings.kind}, the kind"):
         method_of(settings)
 
 

@@ -189,7 +189,7 @@ def test_both_engines_agree_and_a_resumed_run_is_the_same(
 
 @pytest.mark.parametrize("method", ["chain-bags", "fedatt-relations", "chain-tagger"])
 def test_a_method_without_a_mean_has_nothing_to_combine(method: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="takes no mean of what its sites learnt"):
+    with pytest.raises(SettingsError, match="takes no mean of what its sites learn"):
         run(tiny(tmp_path, f"method={method}", "federation.combine=median"), out=tmp_path / "run")
 
 

@@ -178,5 +178,5 @@ def test_seen_that_does_not_fit_is_refused_before_it_is_used() -> None:
     ask, reply = trained(1.0, np.array([0, 1, 1, 1, 0], np.float32))
     sent = shortened(TRAIN, ask, reply)
     for odd in (np.ones(4, np.float32), np.ones((5, 8), np.float32), np.float32(1)):
-        with pytest.raises(GuardError, match="seen is not a weight for each row"):
+        with pytest.raises(GuardError, match="seen must be 0 or the weight for each row"):
             restored(TRAIN, ask, replace(sent, seen={"word.weight": np.asarray(odd)}))

@@ -69,7 +69,7 @@ def test_a_site_may_have_the_encoder_somewhere_else(tmp_path: Path, encoder: Pat
 def test_sites_with_different_encoders_are_told_apart(tmp_path: Path, encoder: Path) -> None:
     tables = write_sites(tmp_path / "data", 3)
     tables[2]["context"] = str(tiny_bert(tmp_path / "other", seed=1))
-    with pytest.raises(FederationError, match="site-3 has another one"):
+    with pytest.raises(FederationError, match="site-3 has a different one"):
         run(tiny(tmp_path, f'model.context="{encoder}"', site=tables), out=tmp_path / "run")
 
 

@@ -157,7 +157,7 @@ def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
 @pytest.mark.parametrize("kind", ["encoder", "lightner", "relations", "text"])
 def test_rows_of_a_kind_without_a_table_of_words_are_refused(tmp_path: Path, kind: str) -> None:
     settings = tiny(tmp_path, f"method=fedavg-{kind}", "options.rows=seen")
-    with pytest.raises(SettingsError, match="has no table of words") as caught:
+    with pytest.raises(SettingsError, match="has no word table") as caught:
         method, federation, _ = started(tmp_path, settings)
         method.start(federation)
     assert 'options.rows = "all"' in str(caught.value)
@@ -171,6 +171,6 @@ def test_rows_of_bags_that_an_encoder_reads_are_refused(tmp_path: Path) -> None:
         "training.optimiser=adamw",
         "options.rows=seen",
     )
-    with pytest.raises(SettingsError, match="has no table of words"):
+    with pytest.raises(SettingsError, match="has no word table"):
         method, federation, _ = started(tmp_path, settings)
         method.start(federation)

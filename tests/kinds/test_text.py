@@ -153,7 +153,7 @@ def test_a_site_without_text_of_its_own_is_not_asked_to_train(tmp_path: Path) ->
     for name in ("site-1", "site-2"):
         file = tmp_path / "data" / name / "train.txt"
         file.write_text((tmp_path / "data" / name / "test.txt").read_text())
-    with pytest.raises(FederationError, match="no site has anything to learn from"):
+    with pytest.raises(FederationError, match="no site has any training text"):
         run(settings, out=tmp_path / "none")
 
 
@@ -169,15 +169,15 @@ def test_another_encoder_is_refused_by_name(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=fedavg-text")
     tables = [table.model_dump(exclude_none=True) for table in settings.site]
     tables[1]["context"] = other
-    with pytest.raises(FederationError, match="site-2 has another one"):
+    with pytest.raises(FederationError, match="site-2 differs"):
         trained(tmp_path, site=tables)
     _, state = trained(tmp_path / "b", "rounds=1")
-    with pytest.raises(FederationError, match="not the encoder that the BART was made of"):
+    with pytest.raises(FederationError, match="not the encoder that the BART was made from"):
         state.form.extractor(state.weights, key=None, encoder=other)
 
 
 def test_other_optimisers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="trained by AdamW alone"):
+    with pytest.raises(SettingsError, match="trained with AdamW only"):
         trained(tmp_path, "training.optimiser=sgd")
 
 

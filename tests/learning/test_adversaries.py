@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused(bart: Path) -> None:
     with pytest.raises(SettingsError, match="an encoder that is trained"):
         modeller(bart, where="decoder").initial(1)
     made = modeller(bart, site=3)
-    with pytest.raises(SettingsError, match="none of those"):
+    with pytest.raises(SettingsError, match="has no number among"):
         run(made, made.initial(1))
 
 

@@ -63,7 +63,7 @@ def test_words_are_cut_into_pieces(folder: Path) -> None:
     assert cut == [[["the"], ["head", "##ache"], ["took"]], [[], ["pain", "##s"], ["]"]]]
     assert 3 not in loaded.cut([["[SEP]"]])[0][0]  # text like any other
     assert loaded.pieces(PLACES).longest == PLACES
-    with pytest.raises(SettingsError, match="so many pieces"):
+    with pytest.raises(SettingsError, match="that many pieces"):
         loaded.pieces(PLACES + 1)
 
 
@@ -109,14 +109,14 @@ def test_the_epsilon_of_normalisation_is_read(folder: Path) -> None:
 
 
 def test_what_is_no_bart(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no BART.*type bart.*type bert"):
+    with pytest.raises(SettingsError, match=r"not a BART.*type bart.*type bert"):
         load_bart(str(tiny_bert(tmp_path / "bert")))
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingDataError, match=r"no config\.json"):
         load_bart(str(tmp_path / "empty"))
     with pytest.raises(MissingDataError, match="no such folder"):
         load_bart(str(tmp_path / "nowhere"))
-    with pytest.raises(SettingsError, match="another kind of BART: normalize_before"):
+    with pytest.raises(SettingsError, match="this kind of BART is not supported: normalize_before"):
         load_bart(str(changed(folder, normalize_before=True)))
 
 
@@ -136,7 +136,7 @@ def test_a_configuration_that_says_nothing(folder: Path, keys: Any, what: str) -
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"d_model": 64}, "not those of config.json.*64"),
+        ({"d_model": 64}, "do not match config.json.*64"),
         ({"decoder_layers": 3}, r"decoder\.layers\.2\.\S* of .*got nothing"),
         ({"max_position_embeddings": 30}, "embed_positions"),
         ({"decoder_start_token_id": 5000}, "no usable decoder_start_token_id"),

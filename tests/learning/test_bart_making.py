@@ -118,10 +118,10 @@ def edited(bert: Path, folder: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"model_type": "albert"}, SettingsError, "form.*model_type 'bert'.*'albert'"),
+        ({"model_type": "albert"}, SettingsError, "like BERT.*model_type 'bert'.*'albert'"),
         ({"hidden_act": "relu"}, SettingsError, "hidden_act"),
         ({"position_embedding_type": "relative_key"}, SettingsError, "position_embedding_type"),
-        ({"vocab_size": 7}, DataError, "not those of config.json"),
+        ({"vocab_size": 7}, DataError, "do not match config.json"),
         ({"num_hidden_layers": 9}, DataError, "encoder.layer.4"),
         ({"intermediate_size": "x"}, DataError, "damaged"),
     ],
@@ -137,7 +137,7 @@ def test_what_is_no_bert_is_refused(
 
 
 def test_other_folders_are_refused(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="form"):
+    with pytest.raises(SettingsError, match="like BERT"):
         bart_config(tiny_roberta(tmp_path / "roberta"), 1)
     with pytest.raises(MissingDataError, match=r"config\.json"):
         bart_config(tmp_path, 1)

@@ -14,7 +14,8 @@ from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, annotate, predict_spans, prepare
+from confide.learning.predict import annotate, predict_spans, prepare
+from confide.learning.windows import FoundSpan
 from confide.models import tagger
 from confide.models.tagger import Tagger
 from confide.text.document import Document

@@ -188,7 +188,7 @@ def table_of(model: RelationClassifier) -> torch.nn.Embedding:
 
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:
-    with pytest.raises(SettingsError, match="does not read so many pieces"):
+    with pytest.raises(SettingsError, match="cannot read that many pieces"):
         modeller(bert, longest=LIMIT + 1).encoded(EXAMPLES)
     with pytest.raises(DataError, match="outside the declared set"):
         modeller(bert, relations=("none",)).encoded(EXAMPLES)

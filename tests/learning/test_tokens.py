@@ -304,7 +304,7 @@ def test_large_layers_are_wide(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:
-    with pytest.raises(SettingsError, match="so many pieces"):
+    with pytest.raises(SettingsError, match="that many pieces"):
         modeller(bert, longest=LIMIT + 1).prepared(EXAMPLES)
     made = modeller(bert)
     text = made.prepared(EXAMPLES[:1])

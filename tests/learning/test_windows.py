@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from confide.data.batches.encoding import Window
-from confide.learning.predict import FoundSpan
-from confide.learning.windows import joined
+from confide.learning.windows import FoundSpan, joined
 
 WINDOWS = (Window(0, 0, 10, 0, 8), Window(0, 6, 16, 8, 16), Window(2, 0, 4, 0, 4))
 

@@ -267,7 +267,7 @@ def test_all_sites_start_from_one_file(tmp_path: Path) -> None:
     site[0]["vectors"] = site[1]["vectors"] = str(vectors(tmp_path / "v.txt", ["aspirin"]))
     site[2]["vectors"] = str(vectors(tmp_path / "w.txt", ["codeine"]))
     method, federation, _ = started(tmp_path, tiny(tmp_path, site=site))
-    with pytest.raises(FederationError, match="word vectors: site-3 has another one or none"):
+    with pytest.raises(FederationError, match="word vectors: site-3 has a different one or none"):
         method.start(federation)
 
 

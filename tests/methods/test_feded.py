@@ -325,7 +325,7 @@ def test_a_site_that_answers_about_another_public_set_is_named(
         return replace(reply, public=reply.public ^ 1) if hit else reply
 
     engine.change = change
-    with pytest.raises(QuorumError, match=r"site site-2.*the number of another public set") as err:
+    with pytest.raises(QuorumError, match=r"site site-2.*not the hash of the public set") as err:
         method.round(method.start(federation), federation, 1)
     assert "site-1" not in str(err.value)
     assert f"round {round}" in str(err.value)

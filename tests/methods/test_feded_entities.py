@@ -172,7 +172,7 @@ def test_the_tagger_needs_no_key_anywhere(tmp_path: Path) -> None:
     state, _ = method.round(method.start(federation), federation, 1)
     extract = method.extractor(state, None, key=None)
     assert extract([Document("d", "The patient took aspirin .")])[0].sentences
-    with pytest.raises(SettingsError, match=r"word vectors is of no use.*vectors of \[model\]"):
+    with pytest.raises(SettingsError, match=r"word vectors are useless.*vectors of \[model\]"):
         started(tmp_path, tiny(tmp_path, "method=feded-tagger", "model.vectors=v.txt"))
 
 

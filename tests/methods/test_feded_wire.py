@@ -224,7 +224,7 @@ def test_codes_of_int8_are_symmetric(code: int) -> None:
     ask = asked(wire_dtype="int8")
     found = replace(GOOD, said_SQ=np.full((4, 2), code, np.int8))
     if code == -128:
-        with pytest.raises(GuardError, match="larger than the largest"):
+        with pytest.raises(GuardError, match="exceeds the largest"):
             check_reply(TRAIN_AND_PREDICT, ask, found)
     else:
         check_reply(TRAIN_AND_PREDICT, ask, found)

@@ -204,7 +204,7 @@ def test_a_shared_crf_needs_one_tag_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ('options.private=["lstm"]', "no part 'lstm' that could be private.*bilstm, character"),
+        ('options.private=["lstm"]', "no part 'lstm' to keep private.*bilstm, character"),
         ("options.local_steps=0", "local_steps"),
         ("options.wire_dtype=int8", "float16"),
         ("training.optimiser=sgd", "Adam"),
@@ -230,7 +230,7 @@ def test_shares_of_a_batch_are_whole_and_nobody_is_left_out(size: int) -> None:
 def test_a_site_that_would_draw_another_batch_is_refused() -> None:
     ask = TakeShare(batch_size=4, share=0.25)
     check_reply(TAKE_SHARE, ask, ShareTaken(4))
-    with pytest.raises(GuardError, match="batch_size is not what was asked for"):
+    with pytest.raises(GuardError, match="batch_size must be the one that was asked for"):
         check_reply(TAKE_SHARE, ask, ShareTaken(5))
 
 

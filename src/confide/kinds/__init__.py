@@ -22,7 +22,7 @@ KINDS: dict[str, Kind] = {
         TextKind(),
     )
 }
-"""By their names, those of tasks in the order of the documentation."""
+"""The kinds by name, in the order of the documentation."""
 
 ON_PUBLIC: dict[str, Kind] = KINDS | {"tagger": PublicTaggerKind()}
-"""The same as they are under a method that gives all sites a public set."""
+"""The kinds as they are under a method that gives all sites a public set."""

@@ -1,16 +1,16 @@
-"""What pseudo-complete annotation asks of a kind at a site that annotates some labels alone.
+"""What pseudo-complete annotation needs of a kind at a site that annotates only some labels.
 
-Labels are what a model finds: types of entities, relations. Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra &
+Labels are entity types or relations. Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra &
 Henao, "Federated Domain Adaptation for Named Entity Recognition via Distilling with Heterogeneous
 Tag Sets", Findings of ACL 2023.
 
-Shapes: S rows, that is what a kind trains on one by one (sentences, windows of long ones, pairs of
-entities); G numbers of the part of the model by whose gradient rows are compared.
+Shapes: S rows, the units that a kind trains on (sentences, windows of long ones, pairs of
+entities); G numbers of the parameter whose gradient compares rows.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,16 @@ from confide.kinds.how import How
 from confide.kinds.protocol import Desk, Fitted, Form
 from confide.learning.slopes import RowSlopes
 
+T = TypeVar("T")
 
-class CompleteText(NamedTuple):
-    """A site's training text with its own annotation, and perhaps another model's besides.
 
-    `encoded` is for the desk that made it; `own` and `pseudo` count what is annotated.
+class CompleteText(NamedTuple, Generic[T]):
+    """A site's training text with its own annotation, and perhaps a model's as well.
+
+    `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
     """
 
-    encoded: Any
+    encoded: T
     own: int
     pseudo: int
 
@@ -36,33 +38,32 @@ class CompleteText(NamedTuple):
 class Pulls(NamedTuple):
     """Gradients of the loss by the form's `slope` (Eq. 11).
 
-    `source` is each row's, of what the site annotated; `target_G` all rows' together, of what the
-    other model did.
+    `source` has each row's gradient of the site's own annotation; `target_G` is the sum over all
+    rows for the model's annotation.
     """
 
     source: RowSlopes
     target_G: NDArray[np.float32]
 
 
-class CompletingDesk(Desk, Protocol):
-    """A desk whose site may annotate some of the labels alone."""
+class CompletingDesk(Desk, Protocol[T]):
+    """A desk whose site may annotate only some of the labels."""
 
     @property
     def site(self) -> Site:
-        """The site that it is at."""
+        """The desk's site."""
         ...
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
-        """The training text with the site's own annotation alone, if there are no weights.
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText[T]:
+        """The training text with the site's own annotation and, given weights, a model's as well.
 
-        Else with the labels besides that the site lacks and a model of these weights finds (Eq. 5)
-        with at least this confidence.
-        Own annotation is never replaced.
+        The model of these weights adds only labels that the site lacks (Eq. 5), of at least this
+        confidence; own annotation is never replaced.
         """
         ...
 
-    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
-        """The gradients of text that `completed` gave, by the loss of `how`, without dropout."""
+    def slopes(self, weights: Arrays, how: How, encoded: T) -> Pulls:
+        """The gradients of `how`'s loss on the text that `completed` gave, without dropout."""
         ...
 
     def fit(
@@ -71,33 +72,33 @@ class CompletingDesk(Desk, Protocol):
         how: How,
         *,
         seed: int,
-        encoded: Any = None,
+        encoded: T | None = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
-        """Train on text that `completed` gave, or without it on the site's own.
+        """Train on text that `completed` gave or, without it, on the site's own.
 
-        `each_S`: how much of each row's loss counts that is of the site's own annotation. Raises
-        Refusal where there is no text.
+        `each_S` weighs the part of each row's loss that is of the site's own annotation. Raises
+        Refusal if there is no text.
         """
         ...
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Any:
         """The counts of a part of the held-out text.
 
-        `apart`: not of labels that nobody looked for there, since what is found may be right.
+        With `apart`, labels that nobody looked for there are not counted: a find may be right.
         """
         ...
 
 
 class CompletingForm(Form, Protocol):
-    """A form whose desks complete; `slope` ends the name of the part by whose gradient they say."""
+    """A form whose desks complete; `slope` ends the name of the parameter that slopes are of."""
 
     slope: ClassVar[str]
 
-    def at(self, site: Site) -> CompletingDesk:
-        """The desk of this form at a site; the same one as long as the form is."""
+    def at(self, site: Site) -> CompletingDesk[Any]:
+        """The desk of this form at a site, made once."""
         ...
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model, whose first weights are these."""
+        """The number of parameters of the whole model that starts with these weights."""
         ...

@@ -1,8 +1,8 @@
-"""Contextual features at a site: a frozen encoder that all sites have, and what it says of text.
+"""Contextual features at a site: the states that a frozen encoder, which all sites have, gives.
 
 What leaves a site: a keyed check value of its encoder's files, and the width of its states. What
-never does: a state. Features are computed where the text is, once, and kept in the site's own
-cache (`confide.learning.context`), since they are a function of the text.
+never leaves: a state. Features are computed once, where the text is, and stay in the site's own
+cache (`confide.learning.context`), since they reveal the text.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class EncoderDescribed:
     """Equal at sites that have the same encoder."""
 
     check: str = carries("keyed check value of the encoder's files")
-    dim: int = carries("numbers of its state of a word")
+    dim: int = carries("width of its state of a word")
 
 
 def describe_encoder(
     site: Site, memory: object, ask: DescribeEncoder, turn: Turn
 ) -> tuple[EncoderDescribed, object]:
-    """Look the encoder up where this site has it."""
+    """Find the site's own copy of the encoder."""
     encoder = encoder_of(site, ask.encoder)
     return EncoderDescribed(file_check(site.key(), encoder.digest), encoder.dim), memory
 
 
 def check_described(ask: object, reply: EncoderDescribed) -> None:
-    """Raise GuardError where no encoder can be like that."""
+    """Raise GuardError if the width is out of range or the check value is malformed."""
     if not 1 <= reply.dim <= WIDEST:
-        raise GuardError("the description of the encoder cannot be")
+        raise GuardError("dim is out of range")
     check_mark("check", reply.check)
 
 
@@ -67,9 +67,10 @@ DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_described)
 
 
 def agree_on_encoder(federation: Federation, name: str) -> int:
-    """Numbers of a state of the encoder that all sites have; 0 where the settings name none.
+    """The width of the states of the common encoder; 0 if the settings name none.
 
-    A site with another one than most is left out. Raises FederationError where too few have one.
+    A site whose encoder is not that of most sites is left out. Raises FederationError if too few
+    have the same.
     """
     if name == NONE:
         return 0
@@ -78,14 +79,14 @@ def agree_on_encoder(federation: Federation, name: str) -> int:
         federation,
         {site: (reply.check, reply.dim) for site, reply in replies.items()},
         step=DESCRIBE_ENCODER,
-        why="its encoder is not the encoder of the other sites",
+        why="its encoder differs from that of the other sites",
         error=_other_encoders,
     )
     return int(replies[same[0]].dim)
 
 
 def _other_encoders(parted: Parted) -> FederationError:
-    who = f"{', '.join(parted.odd)} has another one"
+    who = f"{', '.join(parted.odd)} has a different one"
     if parted.tied:
         who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
     return FederationError(
@@ -97,7 +98,7 @@ def _other_encoders(parted: Parted) -> FederationError:
 def find_encoder(place: str) -> FrozenEncoder:
     """The encoder of this name or folder, which may begin with `$CONFIDE_DATA`.
 
-    One that is in use in this process, with the same files, is not read again. Raises what
+    An encoder that this process already uses, with the same files, is not read again. Raises what
     `load_encoder` raises.
     """
     found = load_encoder(str(locate(place)) if place.startswith("$") else place)
@@ -108,14 +109,14 @@ _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDi
 
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
-    """The site's encoder. Raises Refusal where it cannot be used."""
+    """The site's encoder. Raises Refusal if it is unusable."""
     return found_at(site, name, shelf="encoders", find=find_encoder)
 
 
 def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> T:
-    """The public files of this name where the site has them, looked up once in a process.
+    """The site's public files of this name, looked up once per process.
 
-    Those of one sort share a `shelf`. Raises Refusal where `find` cannot use them.
+    Files of one sort share a `shelf`. Raises Refusal if `find` cannot use them.
     """
     place = site.model_place(name)
     try:
@@ -127,7 +128,7 @@ def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> 
 def with_features(
     encoded: Encoded, examples: Sequence[Example], *, site: Site, name: str
 ) -> Encoded:
-    """The same with the encoder's states of every token, from the site's cache."""
+    """The text with the encoder's states of every token, from the site's cache."""
     if name == NONE or not examples:
         return encoded
     encoder = encoder_of(site, name)
@@ -140,7 +141,7 @@ def with_features(
 def with_cached(
     encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder, *, keep: bool = True
 ) -> Encoded:
-    """The same with states from the cache, or, with `keep` off, of text that is read only once."""
+    """The text with states from the cache; with `keep` off, for text that is read only once."""
     sentences = [example.tokens for example in examples]
     found = contextual(sentences, encoder, folder=cache_folder() if keep else None)
     return with_context(encoded, found.states_NX, found.from_S1)
@@ -154,14 +155,14 @@ def with_encoder(
     ours: str,
     name: str = "encoder",
 ) -> list[str]:
-    """The sites that have the server's encoder (`ours`), by the digests of theirs.
+    """The sites that have the server's encoder, whose digest is `ours`.
 
-    The others are left out. Raises FederationError where too few have it.
+    The others are left out. Raises FederationError if too few have it.
     """
 
     def error(parted: Parted) -> FederationError:
         return FederationError(
-            f"the sites do not have the server's {name}: {', '.join(parted.odd)} has another one",
+            f"the sites do not have the server's {name}: {', '.join(parted.odd)} differs",
             fix="give every site the same files, and name them with `context` in its table",
         )
 

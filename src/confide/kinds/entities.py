@@ -1,13 +1,13 @@
-"""What kinds that find entities have in common: a desk at a site, and what a trained model is.
+"""What all kinds that find entities share: the desk at a site, and the trained model in use.
 
-The kinds differ in what makes models of their form (`learning.modelling.EntityModeller`).
+The kinds differ in their modeller (`learning.modelling.EntityModeller`).
 
 Shapes: S rows (training sentences, or windows of long ones).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +36,9 @@ from confide.kinds.types import own_types, types_in_text
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.modelling import EntityModeller, Read, annotate_with, read
-from confide.learning.predict import FoundSpan
 from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
+from confide.learning.windows import FoundSpan
 from confide.scoring import EntityCounts, f1, micro
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
@@ -49,18 +49,18 @@ Modeller = EntityModeller[Any, Any]
 
 @dataclass
 class Bench:
-    """What the sites of one process share: what makes models of one form, and one model."""
+    """What the sites of a process share: the modeller of one form, and its one model."""
 
     modeller: Modeller
 
     @cached_property
     def model(self) -> nn.Module:
-        """The one model of this form in this process."""
+        """The process's one model of this form."""
         return self.modeller.initial(0)
 
 
 class DeskForm(Protocol):
-    """What the desk of a kind that finds entities asks of its form."""
+    """What the desk of a kind that finds entities needs of its form."""
 
     @property
     def types(self) -> list[str]:
@@ -68,44 +68,21 @@ class DeskForm(Protocol):
         ...
 
     def bench(self, site: Site) -> Bench:
-        """That of the site's process. Raises Refusal where its encoder or key is another."""
-        ...
-
-
-class EntityForm(DeskForm, Protocol):
-    """The form of a kind that finds entities, for methods that look into its model.
-
-    `slope` ends the name of the part by whose gradient sentences can be compared; `head` is the
-    part whose shape follows from the types, if there is one.
-    """
-
-    slope: ClassVar[str]
-    head: ClassVar[str]
-    private: ClassVar[Sequence[str]]
-
-    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; `types`: with those of its text only.
-
-        Raises Refusal.
-        """
-        ...
-
-    def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model, whose first weights are these."""
+        """The process's bench. Raises Refusal if the site's encoder or key differs."""
         ...
 
 
 class ReadsPieces:
-    """What forms have in common whose model reads the pieces of public files."""
+    """What forms share whose models read the word pieces of public files."""
 
     types: list[str]
 
     def tables(self) -> Sequence[str]:
-        """None: pieces are not a common vocabulary of the sites."""
+        """None: word pieces are public, not a vocabulary that the sites agreed on."""
         return ()
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; `types`: with those of its text only."""
+        """The form of the site's own model; with `types`, of the types of its text only."""
         form: Any = self
         own: Self = replace(form, types=types_in_text(site)) if types else self
         return own
@@ -115,75 +92,76 @@ E = TypeVar("E", bound=DeskForm)
 
 
 class EntityDesk(Generic[E]):
-    """A kind that finds entities, at a site.
+    """The desk of a kind that finds entities.
 
-    Besides what every desk does, it annotates the site's own text with what a model of other
-    weights finds there (`completed`), and says what single sentences pull at (`slopes`).
+    Beyond what every desk does, it annotates the site's own text with what a model finds there
+    (`completed`), and gives the gradients of single sentences (`slopes`).
     """
 
     def __init__(self, site: Site, form: E) -> None:
         self.site = site
         self.form = form
-        self._held_out: dict[str, Read] = {}
+        self._held_out: dict[str, Read[object]] = {}
 
     @property
     def size(self) -> int:
-        """Training sentences."""
+        """The number of training sentences."""
         return len(training_examples(self.site))
 
     def check(self) -> None:
-        """Raise Refusal where the site annotates a type that the form does not have."""
+        """Raise Refusal if the site annotates a type that the form lacks."""
         if not own_types(self.site) <= set(self.form.types):
             raise Refusal("tag-outside-set")
         self.form.bench(self.site)
 
     def vectors(self) -> str:
-        """There are none."""
+        """None: this kind has no word table."""
         return ""
 
     @property
     def modeller(self) -> Modeller:
-        """What makes the process's model."""
+        """The modeller of the process's model."""
         return self.form.bench(self.site).modeller
 
     def trained_by(self, how: How) -> Modeller:
-        """What trains it as `how` says."""
+        """The modeller that trains as `how` says."""
         return self.modeller
 
     def model(self, weights: Arrays, *, lent: bool = False) -> nn.Module:
-        """The process's model with these weights; `lent`: these very arrays, not to be trained."""
+        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
         model = self.form.bench(self.site).model
         load(model, weights, lent=lent)
         return model
 
-    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
-        """The text with what a frozen encoder says of it, if there is one."""
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
+        """The text with the states of a frozen encoder, if there is one."""
         return text
 
     @cached_property
-    def text(self) -> Any:
-        """The training sentences as numbers, without annotation."""
+    def text(self) -> object:
+        """The training sentences, encoded, without annotation."""
         examples = training_examples(self.site)
         return self.featured(self.modeller.prepared(examples), examples)
 
     @cached_property
-    def own(self) -> Any:
-        """The training sentences as numbers, with the site's own annotation."""
+    def own(self) -> Sized:
+        """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([list(one.spans) for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
-        """The training sentences with these spans, those of its own types told from the others."""
-        return self.modeller.annotated(self.text, spans, source=own_types(self.site))
+    def annotated(self, spans: Sequence[Sequence[Span]]) -> Sized:
+        """The training sentences with these spans; the site's own types are marked as source."""
+        found: Sized = self.modeller.annotated(self.text, spans, source=own_types(self.site))
+        return found
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
-        """What a model of these weights finds in each training sentence."""
+        """The spans that a model of these weights finds in each training sentence."""
         return self.modeller.find(self.model(weights, lent=True), self.text)
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
-        """The training sentences with their own spans, and what such a model finds besides.
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText[Sized]:
+        """The training sentences with their own spans and, given weights, a model's as well.
 
-        Of that the types that the site lacks, where no own span is (Wang et al. 2023, Eq. 5), with
-        at least this confidence.
+        Only types that the site lacks are added, with at least this confidence, where no own span
+        is (Wang et al. 2023, Eq. 5).
         """
         spans = [list(example.spans) for example in training_examples(self.site)]
         own = sum(map(len, spans))
@@ -195,7 +173,7 @@ class EntityDesk(Generic[E]):
             ]
         return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
 
-    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
+    def slopes(self, weights: Arrays, how: How, encoded: Sized) -> Pulls:
         """The gradients of each row's loss by the form's `slope`."""
         found = self.trained_by(how).slopes(self.model(weights, lent=True), encoded)
         return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0))
@@ -206,12 +184,12 @@ class EntityDesk(Generic[E]):
         how: How,
         *,
         seed: int,
-        encoded: Any = None,
+        encoded: Sized | None = None,
         each_S: NDArray[np.float32] | None = None,
     ) -> Fitted:
         """Train on the site's own annotation, or on text that `completed` gave.
 
-        `each_S`: how much the own entities of each row count.
+        `each_S` weighs the loss of each row's own entities. Raises Refusal if there is no text.
         """
         text = self.own if encoded is None else encoded
         if not len(text):
@@ -230,7 +208,7 @@ class EntityDesk(Generic[E]):
         return Fitted(trained(model), report.loss, report.sentences)
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
+        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         if not len(self.own):
             raise Refusal("no-training-text")
         model = self.model(weights, lent=True)
@@ -240,25 +218,25 @@ class EntityDesk(Generic[E]):
         return loss, slope, min(how.batch_size, len(self.own))
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Rows of a file of vectors, by the table that they belong to: ids and rows."""
+        """The rows of a vector file, by table: ids and rows. This kind has none."""
         return {}
 
     def worth(self, counted: Scored, by: str) -> float | None:
-        """By how much a model is better than another; None where nothing was scored."""
+        """The score by which models are compared; None if nothing was scored."""
         return f1(micro(getattr(counts_of(counted), by))) if counted.sentences else None
 
     def fill(self, model: nn.Module, how: How) -> None:
-        """Put the rows of the site's file of vectors into the model, if it is asked to."""
+        """Fill in the rows of the site's vector file, if `how` says so. This kind has none."""
 
     def rows_seen(self) -> Arrays:
-        """There are no tables."""
+        """Empty: this kind has no word table."""
         return {}
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Scored:
-        """Counts on held-out text.
+        """Counts on a part of the held-out text.
 
-        Where the site says what it annotates, nothing is counted of the other types: what is found
-        may be right. `apart`: nor where it says nothing, since sites annotate some types each.
+        If the site says what it annotates, other types are not counted: a find may be right. With
+        `apart`, they are not counted even if it does not say so.
         """
         gold = self.site.documents(part)
         if part not in self._held_out:
@@ -276,9 +254,9 @@ class EntityDesk(Generic[E]):
 def among(
     predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
 ) -> list[Document]:
-    """The documents with entities of those types alone that somebody looked for in their text.
+    """The documents with only entities of types that somebody looked for in their text.
 
-    Those are what is `annotated` there, and what occurs in the gold documents.
+    These are the `annotated` types, and those that occur in the gold documents.
     """
     types = {*annotated, *(e.type for one in gold for e in one.entities)}
     return [
@@ -291,8 +269,8 @@ def among(
 class EntityExtractor:
     """A trained model that finds entities of all types.
 
-    `encoder` is the frozen one of a tagger that has contextual features. `apart`: the sites that it
-    learnt from annotated different types, so that nobody need have looked for all in a text.
+    `encoder` is the frozen one of a tagger with contextual features. `apart`: its sites annotated
+    different types, so perhaps nobody looked for all of them in a text.
     """
 
     finds: ClassVar[Literal["entities"]] = "entities"
@@ -308,7 +286,7 @@ class EntityExtractor:
         return self.modeller.types
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with what the model finds, a confidence on each entity."""
+        """The documents with the entities that the model finds, each with a confidence."""
         found = read(self.modeller, documents)
         if self.encoder is not None:
             text = with_cached(found.text, found.examples, self.encoder, keep=False)
@@ -316,7 +294,7 @@ class EntityExtractor:
         return annotate_with(self.modeller, self.model, found)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What it gets right and wrong; nothing of types that nobody looked for."""
+        """What the model gets right and wrong, without types that nobody looked for."""
         predicted = self(documents)
         if looked_for is not None:
             predicted = among(predicted, documents, looked_for)
@@ -324,22 +302,22 @@ class EntityExtractor:
 
     def weighted(
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
-    ) -> dict[str, list[dict[str, Any]]]:
-        """How much each sentence counts in training, those that help the others first."""
+    ) -> dict[str, list[dict[str, object]]]:
+        """The training sentences with their instance weights, the heaviest first."""
         return weighted_sentences(self.modeller, documents, weights_S)
 
 
 def extractor_with(
     modeller: Modeller, weights: Arrays, *, encoder: FrozenEncoder | None = None
 ) -> EntityExtractor:
-    """What a model of these weights is."""
+    """The extractor of a model with these weights."""
     model = modeller.initial(0)
     load(model, weights)
     return EntityExtractor(modeller, model, encoder)
 
 
 def other_files(place: str) -> FederationError:
-    """What is raised where a model's encoder or BART is another than it was trained with."""
+    """The error for an encoder or BART that is not the one of the training."""
     return FederationError(
         "these are not the files that the model was trained with",
         got=place,
@@ -348,7 +326,7 @@ def other_files(place: str) -> FederationError:
 
 
 class EntityKind:
-    """What kinds that find entities have in common; one without a key unless it says so.
+    """What all kinds that find entities share; they need no key unless they say so.
 
     `Released` is the message of a release: the form, its weights, and `apart`.
     """
@@ -364,32 +342,32 @@ class EntityKind:
     drawn: ClassVar[Mapping[str, str]] = {}
 
     def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that all sites start from."""
+        """The file of word vectors that all sites start from; None without one."""
         return run.model.vectors
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError where an adversary is asked for, which is LightNER's alone."""
+        """Raise SettingsError if an adversary is asked for: only LightNER has one."""
         if run.lightner.adversary != NONE:
             raise SettingsError(
-                "an adversary looks at every layer of LightNER's encoder",
+                "only LightNER can be trained against an adversary",
                 expected='model.kind = "lightner", or lightner.adversary = "none"',
                 got=f"model.kind = {run.model.kind!r}",
             )
 
     def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the model with its weights: one of public files needs no key."""
+        """Write the model; made of public files, it needs no key."""
         shape = shape_of(form, self.Form)
         message = self.Released(**shape, weights=dict(weights), apart=holders.apart)
         write_release(out / self.released_as, message)
 
     def released(self, file: Path) -> EntityExtractor:
-        """The model of such a file. Raises MessageError."""
+        """Read a released model. Raises MessageError."""
         found: Any = decode_file(self.Released, file.read_bytes())
         extract: EntityExtractor = found.extractor(found.weights, key=None)
         return replace(extract, apart=bool(found.apart))
 
     def check_scored(self, ask: object, reply: evaluation.Scored) -> None:
-        """Raise GuardError where counts contradict themselves."""
+        """Raise GuardError if counts contradict themselves."""
         check_scored(ask, reply)
 
     def counts(self, reply: evaluation.Scored) -> EntityCounts:

@@ -1,11 +1,12 @@
-"""What a site can see of a model that finds entities: what it gets wrong, by sentence."""
+"""The report of an entity model at a site: what it gets wrong, by sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.examples import examples_from
@@ -15,9 +16,12 @@ from confide.scoring.counts import match_documents
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
+if TYPE_CHECKING:
+    from confide.kinds.entities import Modeller
+
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
-    """Confusion, the worst sentences, and the counts of each."""
+    """The confusion, the worst sentences, and the counts of each sentence."""
     matches = list(match_documents(*by_sentence(gold, predicted)))
     return Report(
         counts=count_entities(gold, predicted),
@@ -34,11 +38,11 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
 
 
 def weighted_sentences(
-    modeller: Any, documents: Sequence[Document], weights_S: NDArray[Any]
-) -> dict[str, list[dict[str, Any]]]:
-    """How much each of the `sentences` counts in training, those that help the others first.
+    modeller: Modeller, documents: Sequence[Document], weights_S: NDArray[np.float32]
+) -> dict[str, list[dict[str, object]]]:
+    """The training sentences with their instance weights, the heaviest first.
 
-    A sentence of several windows counts what their mean does.
+    A sentence of several windows has the mean of their weights.
     """
     examples, _ = examples_from(documents)
     weights: dict[int, list[float]] = {}
@@ -46,7 +50,7 @@ def weighted_sentences(
     for window, weight in zip(windows, weights_S.tolist(), strict=True):
         weights.setdefault(window.example, []).append(weight)
     mean = {row: fmean(values) for row, values in weights.items()}
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "where": documents[examples[row].document].id,
             "text": " ".join(examples[row].tokens),
@@ -59,7 +63,7 @@ def weighted_sentences(
 
 
 def _rows(found: Confusion) -> dict[str, dict[str, int]]:
-    """Gold type -> predicted type -> how often; "" stands for no entity on that side."""
+    """Gold type -> predicted type -> count; "" stands for no entity on that side."""
     rows: dict[str, dict[str, int]] = {}
     for (gold, predicted), count in found.pairs.items():
         rows.setdefault(gold, {})[predicted] = count
@@ -70,7 +74,7 @@ def _rows(found: Confusion) -> dict[str, dict[str, int]]:
     return rows
 
 
-def _case(case: ErrorCase) -> dict[str, Any]:
+def _case(case: ErrorCase) -> dict[str, object]:
     return {
         "where": case.document,
         "text": case.text,

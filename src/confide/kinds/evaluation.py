@@ -1,9 +1,10 @@
-"""Evaluation is a step too: a site scores its own held-out text and replies with counts.
+"""Scoring is a step too: a site scores its own held-out text and replies with counts.
 
 What leaves a site: per entity type how many entities were right, predicted and gold, strict and
-relaxed, and the number of sentences; of relations, how often which was predicted as which, and how
-many no pair covers; of bags, how many candidates and how many facts have a score of about that
-much, and by relation how many bags were right. What never does: a prediction, a text.
+relaxed, and the number of sentences; of relations, the confusion matrix, and how many relations no
+candidate pair covers; of bags, histograms of the scores of candidates and facts, and by relation
+how many bags were right.
+What never leaves: a prediction, a text.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HELD_OUT = ("dev", "test")
 
 @dataclass(frozen=True)
 class Scored:
-    """Counts of one site on one part of its held-out text. Y types; true, predicted, gold."""
+    """Entity counts of one part of a site's held-out text. Y types; 3: right, predicted, gold."""
 
     types: list[str] = carries("names of the entity types (not text)")
     strict_Y3: NDArray[np.int64] = carries(
@@ -37,11 +38,11 @@ class Scored:
         "overlapping entities: right, predicted, gold, by type", most=MOST_NAMES
     )
     sentences: int = carries("number of sentences scored")
-    malformed: int = carries("tags that had to be repaired")
+    malformed: int = carries("number of malformed tags that were repaired")
 
 
 def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> Scored:
-    """The reply for predicted documents."""
+    """The reply to `score`: these predictions against the gold documents."""
     counts = count_entities(gold, predicted)
     types = sorted({*counts.strict, *counts.relaxed})
     return Scored(
@@ -54,20 +55,20 @@ def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> 
 
 
 def check_scored(ask: object, reply: Scored) -> None:
-    """Raise GuardError where counts contradict themselves: more right than predicted or gold."""
+    """Raise GuardError if counts are malformed, negative, or more right than predicted or gold."""
     for name, table in (("strict_Y3", reply.strict_Y3), ("relaxed_Y3", reply.relaxed_Y3)):
         if table.dtype != np.int64 or table.shape != (len(reply.types), 3):
-            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
         true_Y, rest_Y2 = table[:, :1], table[:, 1:]
         if (table < 0).any() or (true_Y > rest_Y2).any():
-            raise GuardError(f"{name} holds counts that cannot be")
+            raise GuardError(f"{name} holds impossible counts")
     if reply.sentences < 0 or reply.malformed < 0:
-        raise GuardError("sentences or malformed cannot be")
+        raise GuardError("sentences and malformed must be at least 0")
     check_names("types", reply.types)
 
 
 def counts_of(reply: Scored) -> EntityCounts:
-    """The counts in a reply."""
+    """The counts in a reply to `score`."""
     return EntityCounts(
         strict=_by_type(reply.types, reply.strict_Y3),
         relaxed=_by_type(reply.types, reply.relaxed_Y3),
@@ -87,19 +88,19 @@ def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
 
 @dataclass(frozen=True)
 class RelationsScored:
-    """Counts of one site on one part of its held-out text. Y labels, no relation among them."""
+    """Relation counts of one part of a site's held-out text. Y labels, `NO_RELATION` among them."""
 
     labels: list[str] = carries("names of the relations (not text)")
     confusion_YY: NDArray[np.int64] = carries(
-        "pairs of entities: by right, then predicted label", most=MOST_NAMES
+        "pairs of entities by gold label, then predicted label", most=MOST_NAMES
     )
     missed_Y: NDArray[np.int64] = carries(
-        "relations between entities that are not looked at", most=MOST_NAMES
+        "relations by label that no candidate pair covers", most=MOST_NAMES
     )
 
 
 def relations_scored(counts: RelationCounts) -> RelationsScored:
-    """The reply for these counts."""
+    """The reply to `score` with these counts."""
     labels = sorted({one for pair in counts.confusion for one in pair} | counts.missed.keys())
     place = {label: number for number, label in enumerate(labels)}
     confusion_YY = np.zeros((len(labels), len(labels)), np.int64)
@@ -110,21 +111,21 @@ def relations_scored(counts: RelationCounts) -> RelationsScored:
 
 
 def check_relations_scored(ask: object, reply: RelationsScored) -> None:
-    """Raise GuardError where the counts are of another shape, or fewer than none."""
+    """Raise GuardError if counts have the wrong type or shape, or are negative."""
     many = len(reply.labels)
     for name, table, shape in (
         ("confusion_YY", reply.confusion_YY, (many, many)),
         ("missed_Y", reply.missed_Y, (many,)),
     ):
         if table.dtype != np.int64 or table.shape != shape:
-            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
         if (table < 0).any():
-            raise GuardError(f"{name} holds counts that cannot be")
+            raise GuardError(f"{name} holds impossible counts")
     check_names("labels", reply.labels)
 
 
 def relation_counts_of(reply: RelationsScored) -> RelationCounts:
-    """The counts in a reply."""
+    """The counts in a reply to `score`."""
     confusion = {
         (gold, predicted): int(reply.confusion_YY[row, column])
         for row, gold in enumerate(reply.labels)
@@ -137,12 +138,10 @@ def relation_counts_of(reply: RelationsScored) -> RelationCounts:
 
 @dataclass(frozen=True)
 class BagsScored:
-    """Counts of one site on one part of its held-out text. B bins of scores, Y relations."""
+    """Bag counts of one part of a site's held-out text. B bins of scores, Y relations."""
 
-    candidates_B: NDArray[np.int64] = carries(
-        "pairs and relations whose score is in each bin", most=BINS
-    )
-    true_B: NDArray[np.int64] = carries("how many of them are facts", most=BINS)
+    candidates_B: NDArray[np.int64] = carries("candidate facts by bin of their score", most=BINS)
+    true_B: NDArray[np.int64] = carries("true facts by bin of their score", most=BINS)
     facts: int = carries("number of facts")
     bags: int = carries("number of bags scored")
     labels: list[str] = carries("names of the relations (not text)")
@@ -152,7 +151,7 @@ class BagsScored:
 
 
 def bags_scored(counts: BagCounts) -> BagsScored:
-    """The reply for these counts."""
+    """The reply to `score` with these counts."""
     labels = sorted(counts.relations)
     return BagsScored(
         candidates_B=counts.candidates_B,
@@ -165,7 +164,7 @@ def bags_scored(counts: BagCounts) -> BagsScored:
 
 
 def check_bags_scored(ask: object, reply: BagsScored) -> None:
-    """Raise GuardError where counts are of another shape, or contradict themselves."""
+    """Raise GuardError if counts are malformed, negative or contradict themselves."""
     many = len(reply.labels)
     for name, table, shape in (
         ("candidates_B", reply.candidates_B, (BINS,)),
@@ -173,20 +172,20 @@ def check_bags_scored(ask: object, reply: BagsScored) -> None:
         ("best_Y3", reply.best_Y3, (many, 3)),
     ):
         if table.dtype != np.int64 or table.shape != shape:
-            raise GuardError(f"{name} has another shape", got=f"{table.dtype.name} {table.shape}")
+            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
         if (table < 0).any():
-            raise GuardError(f"{name} holds counts that cannot be")
+            raise GuardError(f"{name} holds impossible counts")
     if (reply.true_B > reply.candidates_B).any() or reply.true_B.sum() > reply.facts:
-        raise GuardError("true_B holds counts that cannot be")
+        raise GuardError("true_B has more facts than candidates_B or facts")
     if (reply.best_Y3[:, :1] > reply.best_Y3[:, 1:]).any():
-        raise GuardError("best_Y3 holds counts that cannot be")
+        raise GuardError("best_Y3 has more right than predicted or gold")
     check_names("labels", reply.labels)
     if reply.bags < 0 or reply.facts < 0:
-        raise GuardError("bags or facts cannot be")
+        raise GuardError("bags and facts must be at least 0")
 
 
 def bag_counts_of(reply: BagsScored) -> BagCounts:
-    """The counts in a reply."""
+    """The counts in a reply to `score`."""
     return BagCounts(
         candidates_B=reply.candidates_B,
         true_B=reply.true_B,

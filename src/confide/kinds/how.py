@@ -11,19 +11,19 @@ from confide.settings import Settings as RunSettings
 
 @dataclass(frozen=True)
 class How:
-    """How a site trains in a round."""
+    """How a site trains in one round."""
 
-    learning_rate: float = carries("of this round")
+    learning_rate: float = carries("learning rate of this round")
     optimiser: str = carries("sgd, adam or adamw")
-    momentum: float = carries("of SGD")
+    momentum: float = carries("momentum of SGD")
     weight_decay: float = carries("factor")
-    clip: float = carries("largest norm of a gradient")
+    clip: float = carries("largest norm of a gradient; 0: no bound")
     batch_size: int = carries("examples")
     epochs: int = carries("passes over the site's training text")
-    word_dropout: float = carries("share of words that are read as the unknown one")
+    word_dropout: float = carries("share of words read as the unknown word")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
-    round: int = carries("the round, for what changes on the way")
-    proximal: float = carries("how strongly training is held to where it began", start=float)
+    round: int = carries("the round, for what changes over a run")
+    proximal: float = carries("FedProx's μ: how strongly training holds to its start", start=float)
     outside: str = carries(
         "closed: a token outside its entities has no type; open: it may have one that it lacks",
         start=lambda: "closed",
@@ -31,7 +31,7 @@ class How:
 
     @property
     def steps(self) -> Optimiser:
-        """The optimiser that takes the steps."""
+        """The optimiser and its numbers."""
         return Optimiser(
             name=self.optimiser,
             learning_rate=self.learning_rate,
@@ -42,12 +42,12 @@ class How:
         )
 
     def without_vectors(self) -> How:
-        """The same, of weights in which they are filled in already."""
+        """The same without filling in word vectors, for weights that already have them."""
         return replace(self, vectors=False)
 
 
 def how_of(run: RunSettings, round: int) -> How:
-    """How sites train in a round: the rate falls with it, vectors are filled in in the first."""
+    """How sites train in a round: the rate decays; word vectors are filled in at round 1."""
     own = run.training
     return How(
         learning_rate=own.learning_rate * own.decay ** (round - 1),

@@ -1,12 +1,12 @@
-"""What a method may ask of a kind of model, and the two steps that all pairs share.
+"""What a method may ask of a kind, and the two steps that all pairs of method and kind share.
 
-A *kind* is one model for one task. Its *form* is a message that the sites agree on at the start: it
-gives the first weights, and at a site a *desk*, which has the site's text as numbers and the one
-model of the process. Methods speak to forms and desks; what a tag, a bag or a word piece is, only
-the kind knows.
+A *kind* is one model for one task. Its *form* is a message that the sites agree on at the start.
+The form gives the first weights and, at a site, a *desk*: the site's text, encoded, and the one
+model of the process. Methods speak to forms and desks; only the kind knows what a tag, a bag or a
+word piece is.
 
 `F` stands for a kind's form, `S` for its reply to `score` and `P` for its public examples: the
-messages of a method leave these open, and `steps_of` puts a kind's in.
+messages of a method leave these open, and `steps_of` fills them in.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ HELD_OUT = ("dev", "test")
 
 
 class Fitted(NamedTuple):
-    """What training came to.
+    """The result of training.
 
-    `loss` is the mean loss of an example in the last epoch; `examples` counts what was trained on,
-    over all epochs.
+    `loss` is the mean loss of an example in the last epoch; `examples` counts the training
+    examples, over all epochs.
     """
 
     weights: Arrays
@@ -49,86 +49,87 @@ class Fitted(NamedTuple):
 
 
 class Desk(Protocol):
-    """A kind at a site: its text as numbers, made once, and the one model of the process."""
+    """A kind at a site: the site's text, encoded once, and the one model of the process."""
 
     @property
     def size(self) -> int:
-        """How many training examples the site has: its weight in a mean, where sites have one."""
+        """The number of training examples: the site's weight in a weighted mean."""
         ...
 
     def check(self) -> None:
-        """Raise Refusal where the site's text does not fit the form, or its own guards forbid."""
+        """Raise Refusal if the site's text does not fit the form, or its guards forbid training."""
         ...
 
     def vectors(self) -> str:
-        """A keyed check value of the site's file of word vectors; empty without one."""
+        """A keyed check value of the site's vector file; empty without one."""
         ...
 
     def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
-        """Train from these weights on the site's own text. Raises Refusal where there is none."""
+        """Train from these weights on the site's own text. Raises Refusal if there is none."""
         ...
 
     def rows_seen(self) -> Arrays:
-        """Of every table of the form: 1 for each row whose word the site's text has, else 0."""
+        """For each row of the form's tables: 1 if the training text has its word, else 0."""
         ...
 
     def scored(self, weights: Arrays, part: str) -> Any:
-        """The counts of these weights on a part of the held-out text: the kind's `Scored`."""
+        """The counts of these weights on a part of the held-out text, as the kind's `Scored`."""
         ...
 
 
 class Form(Protocol):
-    """What a model is, but for its weights; a message."""
+    """All that a model is but its weights; a message."""
 
     def first(self, seed: int) -> Arrays:
-        """The weights before round 1, of what is trained: they alone travel."""
+        """The trained weights before round 1; only trained weights travel."""
         ...
 
     def tables(self) -> Sequence[str]:
-        """The arrays that have a row for each word or character of a common vocabulary."""
+        """The names of arrays with a row for each word or character of a common vocabulary."""
         ...
 
     def at(self, site: Site) -> Desk:
-        """The desk of this form at a site; the same one as long as the form is."""
+        """The desk of this form at a site, made once."""
         ...
 
-    def extractor(self, weights: Arrays, *, key: bytes | None, encoder: str | None = None) -> Any:
-        """What a trained model is for who has it; `encoder` is where its public files lie."""
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> Trained:
+        """The trained model, ready for use; `encoder` is the folder of its public files."""
         ...
 
 
 class PublicSet(Protocol):
-    """Text that the server and all sites may read, without what is annotated there; a message.
-
-    `name` is a number from its content.
-    """
+    """Text that the server and all sites may read, without its annotation; a message."""
 
     @property
     def name(self) -> int:
-        """A number from the content."""
+        """A hash of the content."""
         ...
 
     @property
     def rows(self) -> int:
-        """How many things a model predicts there, each a class; the same at every place."""
+        """The number of predictions, each of one class; the same everywhere."""
         ...
 
     def check(self) -> None:
-        """Raise Refusal where it contradicts itself, or is too large."""
+        """Raise Refusal if the set is malformed or too large."""
         ...
 
 
-F = TypeVar("F", bound=Form)
+F = TypeVar("F", bound=Form, covariant=True)
 S = TypeVar("S")
 P = TypeVar("P", bound=PublicSet)
 D = TypeVar("D", bound=Desk)
+A = TypeVar("A", bound="HandsOut")
+G = TypeVar("G", bound=Form)
 
 
 class Agreed(NamedTuple):
     """What the sites agreed on: the form, who takes part, and what is known of their text.
 
-    `sentences` are those of each site, where the kind's steps ask for them; `types` the names that
-    each annotates.
+    `sentences` counts each site's sentences, if the kind's steps ask for them; `types` are the
+    names that each site annotates.
     """
 
     form: Any
@@ -140,10 +141,10 @@ class Agreed(NamedTuple):
 class Kind(Protocol):
     """One model for one task.
 
-    `steps` describe the sites' text before there is a form. `weighs` is whether sites weigh their
-    examples in a mean, where the settings leave it open. `drawn` names the random choices of a
-    method's step, where they are not called like the step. `released_as` is the file by which a
-    release is known, `release_tells` what it tells who has it.
+    `steps` describe the sites' text before there is a form. `weighs`: whether the mean weighs sites
+    by their examples unless the settings say otherwise. `drawn` maps a method's step to the name
+    that seeds its random choices, where that is not the step's own. `released_as` is the file name
+    of a release, `release_tells` what a release reveals.
     """
 
     name: ClassVar[str]
@@ -158,11 +159,11 @@ class Kind(Protocol):
     release_tells: ClassVar[str]
 
     def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that all sites start from, as the settings name it."""
+        """The file of word vectors that the settings name for all sites; None without one."""
         ...
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError where this kind cannot be trained as the settings say."""
+        """Raise SettingsError if this kind cannot be trained as the settings say."""
         ...
 
     def agree(
@@ -171,8 +172,8 @@ class Kind(Protocol):
         """Let the sites describe their text, and agree on a form. Raises FederationError."""
         ...
 
-    def check_scored(self, ask: Any, reply: Any) -> None:
-        """Raise GuardError where counts contradict themselves."""
+    def check_scored(self, ask: object, reply: Any) -> None:
+        """Raise GuardError if the counts are malformed or contradict themselves."""
         ...
 
     def counts(self, reply: Any) -> Counts:
@@ -184,7 +185,7 @@ class Kind(Protocol):
         ...
 
     def released(self, file: Path) -> Trained:
-        """The model of such a copy, whose file is called `released_as`. Raises MessageError."""
+        """Read a released model from its file `released_as`. Raises MessageError."""
         ...
 
 
@@ -193,7 +194,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class Kept(Generic[F]):
-    """What a site keeps between steps: the form of the model."""
+    """A site's memory between steps: the form of the model."""
 
     form: F = carries("the form of the model")
 
@@ -204,19 +205,19 @@ class State(Generic[F]):
 
     form: F = carries("the form of the model")
     weights: Arrays = carries("the common weights")
-    idle: list[str] = carries("sites without training text: they are not asked to train")
+    idle: list[str] = carries("sites without training text, which are not asked to train")
 
 
 @dataclass(frozen=True)
 class Take(Generic[F]):
-    """Keep the form of the model, and look at your training text with it."""
+    """Keep the form of the model, and encode your training text."""
 
     form: F = carries("the form of the model")
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A site has the form."""
+    """The site has the form, and has encoded its training text."""
 
     size: int = carries("number of its training examples")
     vectors: str = carries("keyed check value of the site's vector file; empty without one")
@@ -231,12 +232,12 @@ class Score:
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Kept[F]]:
-    """Keep the form, and look at the training text with it."""
+    """Keep the form, and encode the training text."""
     return taken(site, ask.form), Kept(ask.form)
 
 
 def taken(site: Site, form: Form) -> Taken:
-    """What a site says when it has looked at its training text with this form."""
+    """Encode and check the training text with this form; the reply says how much there is."""
     desk = form.at(site)
     vectors = desk.vectors()
     desk.check()
@@ -244,9 +245,9 @@ def taken(site: Site, form: Form) -> Taken:
 
 
 def check_taken(ask: object, reply: Taken) -> None:
-    """Raise GuardError where no site can be like that."""
+    """Raise GuardError if the size is negative or the check value is malformed."""
     if reply.size < 0:
-        raise GuardError("size is not a count")
+        raise GuardError("size must be at least 0")
     check_mark("vectors", reply.vectors)
 
 
@@ -263,13 +264,27 @@ SCORE = Step.of(score)
 
 
 def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps of a pair: those that describe text, and the method's with this kind's messages."""
+    """The steps of a pair: the kind's own, and the method's with the kind's messages filled in."""
     types = {F: kind.Form, S: kind.Scored, P: getattr(kind, "Public", object)}
     own = []
     for step in steps:
         given = step.given(types, drawn=kind.drawn.get(step.name, ""))
         own.append(replace(given, check=kind.check_scored) if step.reply is S else given)
     return (*kind.steps, *own)
+
+
+class HandsOut(Protocol):
+    """An ask that hands a form to the sites."""
+
+    @property
+    def form(self) -> Form: ...  # noqa: D102
+
+
+class HasVectors(Protocol):
+    """A reply with the check value of the site's vector file."""
+
+    @property
+    def vectors(self) -> str: ...  # noqa: D102
 
 
 def settle(
@@ -279,13 +294,13 @@ def settle(
     *,
     step: Step,
     public: Sequence[Document] = (),
-    ask: Callable[[Any], Any] = Take,
-) -> tuple[Agreed, Any, list[str]]:
-    """Agree on a form and hand it out by `step`: what was agreed, the ask, and sites without text.
+    ask: Callable[[Any], A],
+) -> tuple[Agreed, A, list[str]]:
+    """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
 
-    `ask` makes what the sites are handed of the form that was agreed on. Raises FederationError
-    where sites start from other word vectors, where nobody has text to learn from, and what the
-    kind's `agree` raises.
+    `ask` turns the agreed form into the ask. Idle sites have no training text. Raises
+    FederationError if too few sites start from the same word vectors or no site has training text,
+    and what the kind's `agree` raises.
     """
     agreed = kind.agree(run, federation, public=public)
     given = ask(agreed.form)
@@ -295,28 +310,30 @@ def settle(
     idle = sorted(site for site in same if not replies[site].size)
     if len(idle) == len(same):
         raise FederationError(
-            "no site has anything to learn from",
+            "no site has any training text to learn from",
             fix="look at the training text with `confide data check`",
         )
     return agreed, given, idle
 
 
-def compare_vectors(federation: Federation, step: Step, replies: Mapping[str, Any]) -> list[str]:
-    """The sites that start from the file of word vectors that most have, or like most from none.
+def compare_vectors(
+    federation: Federation, step: Step, replies: Mapping[str, HasVectors]
+) -> list[str]:
+    """The sites whose vector file is that of most sites (which may be none).
 
-    The others are left out. Raises FederationError where too few have the same.
+    The others are left out. Raises FederationError if too few have the same.
     """
     return alike(
         federation,
         {site: reply.vectors for site, reply in replies.items()},
         step=step,
-        why="its file of word vectors is not that of the other sites, or it has none",
+        why="its file of word vectors is missing or differs from that of the other sites",
         error=_other_vectors,
     )
 
 
 def _other_vectors(parted: Parted) -> FederationError:
-    who = f"{', '.join(parted.odd)} has another one or none"
+    who = f"{', '.join(parted.odd)} has a different one or none"
     if parted.tied:
         who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
     return FederationError(
@@ -326,15 +343,15 @@ def _other_vectors(parted: Parted) -> FederationError:
 
 
 def scores_from(
-    federation: Federation, kind: Kind, *, step: Step, ask: Any, round: int
+    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int
 ) -> dict[str, Counts]:
-    """Every site's counts, asked by this step."""
+    """Every site's counts, as this step asks for them."""
     replies = federation.ask(step, ask, round=round)
     return {site: kind.counts(reply) for site, reply in replies.items()}
 
 
-def desk_at(site: Site, form: F, make: Callable[[Site, F], D]) -> D:
-    """The desk of this form at a site, made once; of another form another one is made."""
+def desk_at(site: Site, form: G, make: Callable[[Site, G], D]) -> D:
+    """The site's desk of this form, made once; a new form replaces the old desk."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
         found: D = kept[1]
@@ -346,9 +363,9 @@ def desk_at(site: Site, form: F, make: Callable[[Site, F], D]) -> D:
 
 
 def no_tables(kind: str) -> SettingsError:
-    """What is raised where `rows = "seen"` is asked of a kind without a table of words."""
+    """The error for `rows = "seen"` with a kind that has no word table."""
     return SettingsError(
-        f"a model of the kind {kind} has no table of words whose rows could be averaged apart",
+        f"the kind {kind} has no word table whose rows could be averaged separately",
         expected='options.rows = "all"',
         got="'seen'",
     )

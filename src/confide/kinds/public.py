@@ -1,8 +1,8 @@
-"""A public set: text that the server and all sites may read, whatever a kind makes of it.
+"""Public sets: text that the server and all sites may read, in whatever shape a kind needs.
 
-A kind has a message of its own for it (`kinds.protocol.PublicSet`), which holds the text and never
-what is annotated there. It is named by a number from its content, which every place works out for
-itself. Sites predict it; a model of the server's own, the student, learns from what they predict.
+A kind has its own message for it (`kinds.protocol.PublicSet`), which holds the text and never its
+annotation. Its name is a hash of its content, which the server and every site compute for
+themselves. The sites predict it; the server's own model, the student, learns from the predictions.
 
 Shapes: S rows of a public set, R classes.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -23,12 +22,12 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk, Form, Kind
+from confide.kinds.protocol import Desk, Form, Kind, PublicSet
 from confide.text.document import Document
 
 MIB = 2**20
 NAME = "name"
-"""The field of a public set that is the number from the content of the others."""
+"""The field of a public set that holds the hash of the others."""
 P = TypeVar("P", contravariant=True)
 
 
@@ -36,11 +35,11 @@ class PublicDesk(Desk, Protocol[P]):
     """A desk that predicts a public set. S rows of the set, R classes."""
 
     def predicted(self, weights: Arrays, public: P) -> NDArray[np.float32]:
-        """logits_SR of these weights: their softmax is what the model believes of each row."""
+        """logits_SR of a model with these weights; their softmax is its belief about each row."""
         ...
 
     def known_classes(self) -> list[bool]:
-        """For each class whether the site annotates it. The first is one that every site does."""
+        """For each class, whether the site annotates it. Every site annotates the first."""
         ...
 
 
@@ -49,7 +48,7 @@ class PublicForm(Form, Protocol):
 
     @property
     def classes(self) -> int:
-        """How many there are. The first is what is there where nothing is."""
+        """The number of classes. The first stands for nothing found."""
         ...
 
     def at(self, site: Site) -> PublicDesk[Any]:
@@ -58,7 +57,7 @@ class PublicForm(Form, Protocol):
 
 
 class Student(Protocol):
-    """The server's own model, that learns from what the sites predict of the public set."""
+    """The server's own model, which learns from what the sites predict on the public set."""
 
     def learn(
         self,
@@ -72,47 +71,47 @@ class Student(Protocol):
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
-        """The weights after a distillation from these weights, and the mean loss.
+        """Distil from these weights; gives the new weights and the mean loss.
 
-        `teacher_SR` are probabilities; `temperature` softens the student. `labels` are those of the
-        rows, which are learnt as well where there are some.
+        `teacher_SR` are probabilities; `temperature` softens the student. `labels`, unless empty,
+        are the rows' labels, which are learnt as well.
         """
         ...
 
 
 class PublicKind(Kind, Protocol):
-    """A kind whose form is a `PublicForm`, and whose desks are each a `PublicDesk`."""
+    """A kind with a `PublicForm`, whose desks are each a `PublicDesk`."""
 
     Public: ClassVar[type]
 
     def public(self, form: Any, documents: Sequence[Document]) -> tuple[Any, list[str]]:
-        """What of these documents the sites get, and the labels of its rows.
+        """The public set of these documents as the sites get it, and the labels of its rows.
 
-        Raises SettingsError where there is nothing for this kind in them.
+        Raises SettingsError if the documents hold nothing for this kind.
         """
         ...
 
     def student(self) -> Student:
-        """A server's own model, that nothing has been learnt by."""
+        """A fresh student."""
         ...
 
 
-def named(content: Mapping[str, Any]) -> int:
-    """The number of a public set of these fields, 32 bits."""
+def named(content: Mapping[str, object]) -> int:
+    """A 32-bit hash of a public set with these fields."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
-def check_named(public: Any) -> None:
-    """Raise Refusal where a public set is not the one that its name says."""
-    content = {one.name: getattr(public, one.name) for one in fields(public) if one.name != NAME}
+def check_named(public: PublicSet) -> None:
+    """Raise Refusal if a public set's name is not the hash of its content."""
+    content = {name: value for name, value in vars(public).items() if name != NAME}
     if public.name != named(content):
         raise Refusal("other-public-set")
 
 
 def no_public_set(what: str) -> SettingsError:
-    """What is raised where there is none, or nothing in it; `what` a kind would read there."""
+    """The error for a public set that is missing or empty; `what` names what the kind reads."""
     return SettingsError(
-        f"FedED needs a public set, {what} that all sites may read",
+        f"FedED needs a public set: {what} that all sites may read",
         fix="name its files in [public], or take a `share` of a corpus that is dealt",
     )

@@ -1,4 +1,4 @@
-"""What kinds need to hand a model on, so that it can be used without the run and without a key."""
+"""What kinds need to release a model, so that it works without its run and without a key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,16 @@ from confide.federation.keys import read_key
 from confide.federation.messages import encode
 from confide.text.document import Document
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 @dataclass(frozen=True)
 class Holders:
-    """The sites that let a model go, as far as a kind needs them: `find` reads their text.
+    """The sites that release a model, as far as a kind needs them; `find` reads their text.
 
-    `key` is the sites' shared key file, if it is not that of their settings. `apart`: how many of
-    the run's sites annotated some of the types only.
+    `key` is the sites' shared key file, if not that of their settings. `apart`: how many of the
+    run's sites annotated only some types.
     """
 
     find: Callable[[], Sequence[SiteSpec]]
@@ -42,25 +45,25 @@ class Holders:
         return [document for spec in self.specs for document in spec.train]
 
     def secret(self) -> bytes:
-        """The key by which their words get their names. Raises KeyFileError."""
+        """The key of their words' digests. Raises KeyFileError."""
         file = self.key or self.specs[0].key_file
         assert file is not None
         return read_key(Path(file))
 
 
-def shape_of(form: Any, kind: type[Any]) -> dict[str, Any]:
-    """What the form says that a message of this class has, too."""
+def shape_of(form: object, kind: type[DataclassInstance]) -> dict[str, Any]:
+    """The values of the form's fields that messages of this class also have."""
     return {field.name: getattr(form, field.name) for field in fields(kind)}
 
 
 def named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The texts that the vocabulary knows, by id; and the rows to keep, the specials first."""
+    """The texts that the vocabulary knows, by id, and the rows to keep, special ones first."""
     ids = vocabulary.ids(texts)
     known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)
     rows = [*range(SPECIALS), *(id for id, _ in known)]
     return [text for _, text in known], np.array(rows, np.int64)
 
 
-def write_release(file: Path, message: Any) -> None:
-    """A release of one file."""
+def write_release(file: Path, message: object) -> None:
+    """Write a release of one file. Raises DataError if it cannot be written."""
     write_of_run(file, encode(message))

@@ -1,9 +1,9 @@
 """A public set for kinds that find entities: sentences, of which each site predicts every token.
 
-The sentences travel cut into tokens, so all places read the same rows, however long a window of
-their model is. What is annotated there does not travel: the server alone may have it.
+The sentences travel cut into tokens, so every place reads the same rows, however long its model's
+windows are. Their annotation does not travel: only the server may have it.
 
-Shapes: T tokens of all sentences, Y tags, the one outside of entities first.
+Shapes: T tokens of all sentences, Y tags, the one outside entities first.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from confide.learning.weights import load, trained
 from confide.text.document import Document
 
 MOST_TOKENS = 250_000
-"""Of a public set, some ten thousand sentences: every site predicts each of them in every round."""
+"""The largest public set, some ten thousand sentences: each site predicts all in each round."""
 
 
 @dataclass(frozen=True)
 class PublicSentences:
-    """Public sentences without what is annotated. `name` is a number from their content."""
+    """Public sentences without their annotation. `name` is a hash of their content."""
 
     sentences: list[list[str]] = carries("the tokens of each public sentence", most=8 * MIB)
-    name: int = carries("a number from the content of the public sentences")
+    name: int = carries("a hash of the public sentences")
 
     @property
     def rows(self) -> int:
-        """Tokens: each is predicted."""
+        """The number of tokens: each is predicted."""
         return sum(map(len, self.sentences))
 
     def check(self) -> None:
-        """Raise Refusal where a sentence or a token is empty, or where there are too many."""
+        """Raise Refusal if a sentence or token is empty, or if there are too many."""
         tokens = [token for sentence in self.sentences for token in sentence]
         if not all(self.sentences) or not all(tokens) or not 0 < len(tokens) <= MOST_TOKENS:
             raise Refusal("bad-ask")
         check_named(self)
 
     def examples(self) -> list[Example]:
-        """The same as examples without spans."""
+        """The set as examples without spans."""
         return [Example(n, 0, tuple(tokens)) for n, tokens in enumerate(self.sentences)]
 
 
 def public_sentences(
     documents: Sequence[Document], tags: TagSet
 ) -> tuple[PublicSentences, list[str]]:
-    """The sentences as the sites get them, and the tag of each token, which they do not get.
+    """The sentences as the sites get them, and the tag of each token, which sites never get.
 
-    Raises SettingsError where there is no sentence, or too much text; DataError where an entity has
-    a type without a tag.
+    Raises SettingsError if there is no sentence or too much text, and DataError if an entity has a
+    type without a tag.
     """
     examples, _ = examples_from(documents)
     if not examples:
@@ -74,7 +74,7 @@ def public_sentences(
     public = PublicSentences(sentences, named({"sentences": sentences}))
     if public.rows > MOST_TOKENS:
         raise SettingsError(
-            "the public set is too large: every site predicts each of its tokens in each round",
+            "the public set is too large: every site predicts all of its tokens in every round",
             expected=f"at most {MOST_TOKENS} tokens",
             got=str(public.rows),
             fix="name fewer files in [public], or take a smaller `share`",
@@ -84,25 +84,27 @@ def public_sentences(
 
 
 class SentenceForm(DeskForm, Protocol):
-    """The form of a kind that finds entities and can learn from what others say of each token."""
+    """The form of a kind that finds entities and can learn from predictions of each token."""
 
     @property
     def tag_scheme(self) -> str:
-        """The scheme of its tags."""
+        """The tag scheme."""
         ...
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """What trains models of this form as `how` says."""
+        """The modeller that trains as `how` says."""
         ...
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """What a trained model is, for whoever has the public files that it reads with."""
+        """The extractor of a trained model, for a holder of its public files."""
         ...
 
 
 G = TypeVar("G", bound=SentenceForm)
+Taught = Teachable[Any, Any]
+"""A modeller that predicts single tokens, whatever its texts are."""
 
 
 def tags_of(form: SentenceForm) -> TagSet:
@@ -111,42 +113,42 @@ def tags_of(form: SentenceForm) -> TagSet:
 
 
 class SentenceDesk(EntityDesk[G], Generic[G]):
-    """A kind that finds entities, at a site that predicts a public set."""
+    """The desk of a kind that finds entities, at a site that predicts a public set."""
 
     def trained_by(self, how: How) -> Modeller:
-        """What trains the process's model as `how` says."""
+        """The modeller that trains the process's model as `how` says."""
         return self.form.taught(self.modeller, how)
 
     def known_classes(self) -> list[bool]:
-        """For each tag whether the site annotates its type; what is outside, every site knows."""
+        """For each tag, whether the site annotates its type; every site knows the one outside."""
         own, tags = own_types(self.site), tags_of(self.form)
         each = [name in own for name in tags.types for _ in tags.prefixes]
         return [True, *each]
 
     def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
-        """logits_TY of the tokens of a public set, which is read once in a process."""
+        """logits_TY of the tokens of a public set, which is encoded once per process."""
         made = self.modeller
         examples = public.examples()
         _, text = self.site.once(
             "public sentences",
             public.name,
             id(made),
-            # with what made it, so that nothing else gets its id
+            # kept with its modeller, so that no other object can get the same id
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
         )
-        teachable = cast(Teachable[Any, Any], made)
+        teachable = cast(Taught, made)
         return teachable.token_logits(self.model(weights, lent=True), text)
 
 
 @dataclass
-class _Ready:
-    """The server's own model and the public set as numbers, with the tags that it has, or none."""
+class _Ready(Generic[G]):
+    """The server's own model and the encoded public set, with its tags if it has any."""
 
-    form: Any
+    form: G
     public: int
     labels: tuple[str, ...]
     extractor: EntityExtractor
-    encoded: Any
+    encoded: object
 
     def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
         return (public.name, tuple(labels), form) == (self.public, self.labels, self.form)
@@ -154,10 +156,10 @@ class _Ready:
 
 @dataclass
 class SentenceStudent(Generic[G]):
-    """The server's own model, made once, that learns from what sites say of public tokens."""
+    """The server's own model, made once, which learns from what sites predict of public tokens."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may go on side by side
-    _made: _Ready | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
+    _made: _Ready[G] | None = None
 
     def learn(
         self,
@@ -171,22 +173,22 @@ class SentenceStudent(Generic[G]):
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
-        """The weights after the distillation, and the mean loss of a sentence.
+        """Distil from these weights; gives the new weights and the mean loss of a sentence.
 
-        Sui et al. 2020, Eq. 6, with a token in place of an example: of a sentence
+        Sui et al. 2020, Eq. 6, with a token in place of an example: for each sentence
 
             loss = [labels] ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
 
-        where student_t is the softmax of what the model says of token t, a CRF its marginals, over
-        τ = `temperature`; the ordinary loss is that of the kind's own training. Without `labels`
-        the first part is left out.
+        where student_t is the softmax of the logits of token t (for a CRF, of its log marginals)
+        over τ = `temperature`; the ordinary loss is that of the kind's own training. Without
+        `labels` the first part is left out.
         """
         with self._lock:
             made = self._ready(form, public, labels, weights)
             model = made.extractor.model
             load(model, weights)
             modeller = form.taught(made.extractor.modeller, how)
-            report = cast(Teachable[Any, Any], modeller).distil(
+            report = cast(Taught, modeller).distil(
                 model,
                 made.encoded,
                 lesson=Lesson(teacher_SR, temperature, bool(labels)),
@@ -199,7 +201,7 @@ class SentenceStudent(Generic[G]):
 
     def _ready(
         self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
-    ) -> _Ready:
+    ) -> _Ready[G]:
         if self._made is None or not self._made.serves(form, public, labels):
             extractor = form.extractor(weights, key=None)
             examples = public.examples()
@@ -213,7 +215,7 @@ class SentenceStudent(Generic[G]):
 
 
 def spans_of(public: PublicSentences, labels: Sequence[str], tags: TagSet) -> list[list[Span]]:
-    """What is annotated in each sentence, by the tags of all tokens; nothing without these."""
+    """The spans of each sentence, from the tags of all tokens; none without `labels`."""
     if not labels:
         return [[] for _ in public.sentences]
     ids = {name: number for number, name in enumerate(tags.tags)}

@@ -1,11 +1,11 @@
-"""What a trained model is for who has it: it annotates, and a site can see what it gets wrong."""
+"""A trained model in use: it annotates, and shows a site what it gets wrong."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from confide.data.batches.relations import Rules
 from confide.tasks import Counts
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WORST = 20
-"""Cases in a site's list of errors."""
+"""Length of a site's list of errors."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a site can see of a model on its own test text; all but the counts stays there.
+    """What a site sees of a model on its own test text; only the counts may leave it.
 
     `errors` is the body of errors.json, `sentences` that of sentences.json: a fingerprint of the
-    text, and the counts of each unit by kind. Both are empty where there is nothing to show.
+    text, and the counts of each unit by kind of score. Both are empty if there is nothing to show.
     """
 
     counts: Counts
-    errors: Mapping[str, Any] = field(default_factory=dict)
-    sentences: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, object] = field(default_factory=dict)
+    sentences: Mapping[str, object] = field(default_factory=dict)
 
 
 class Trained(Protocol):
     """What a form's `extractor` gives."""
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What it gets right and wrong on annotated documents.
+        """What the model gets right and wrong on annotated documents.
 
-        `looked_for` are the types of it that somebody looked for there; None: all.
+        `looked_for` are the types that somebody looked for there; None: all.
         """
         ...
 
@@ -50,65 +50,61 @@ class Extractor(Trained, Protocol):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The entity types that it finds, or knows."""
+        """The entity types that the model finds or reads."""
         ...
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with what the model finds, a confidence on each."""
+        """The documents with what the model finds, each with a confidence."""
         ...
 
 
 class FindsEntities(Extractor, Protocol):
-    """One that finds entities.
-
-    `apart`: the sites that it learnt from annotated different types, so that nobody need have
-    looked for all in a text.
-    """
+    """A trained model that finds entities."""
 
     finds: ClassVar[Literal["entities"]]
 
     @property
     def apart(self) -> bool:
-        """Whether what it finds need not have been looked for."""
+        """Whether its sites annotated different types, so that some texts lack some of them."""
         ...
 
 
 class FindsRelations(Extractor, Protocol):
-    """One that finds relations between entities that are there, in the pairs that `rules` name."""
+    """A trained model that finds relations between given entities, in pairs that `rules` allow."""
 
     finds: ClassVar[Literal["relations"]]
 
     @property
     def rules(self) -> Rules:
-        """Which pairs it looks at."""
+        """Which pairs are candidates."""
         ...
 
 
 class FindsFacts(Extractor, Protocol):
-    """One that finds what holds between two entities by all sentences that name them both."""
+    """A trained model that finds facts of entity pairs, from all sentences that name both."""
 
     finds: ClassVar[Literal["facts"]]
 
     @property
     def rules(self) -> Rules:
-        """Which pairs it looks at."""
+        """Which pairs are candidates."""
         ...
 
     def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
-        """What holds between the pairs of the documents, the likeliest first.
+        """The facts of the documents, the likeliest first.
 
-        Of each pair its likeliest relation, unless that is none; with `least`, every relation whose
-        confidence is at least that.
+        Gives each pair's likeliest relation unless that is none; with `least`, every relation with
+        at least that confidence.
         """
         ...
 
     def counts(self, documents: Sequence[Document]) -> BagCounts:
-        """What it gets right of the bags of annotated documents."""
+        """Counts of what the model gets right on the bags of annotated documents."""
         ...
 
 
 def as_many_of_both(said: Sequence[T], silent: Sequence[T]) -> list[T]:
-    """The first of what a model said wrongly, and of what it missed: as many of both, if there are.
+    """The first wrong and the first missed cases, as many of each if there are enough.
 
     >>> len(as_many_of_both(range(30), range(3)))
     20
@@ -118,7 +114,7 @@ def as_many_of_both(said: Sequence[T], silent: Sequence[T]) -> list[T]:
 
 
 def fingerprint(documents: Sequence[Document], *, relations: bool = False) -> str:
-    """A digest of text and annotation, by which `compare` knows the same test text."""
+    """A digest of text and annotation, by which `compare` recognises the same test text."""
     digest = hashlib.sha256()
     for document in documents:
         text = document.text.encode("utf-8", "surrogatepass")

@@ -1,7 +1,8 @@
-"""Which entity types there are: what each site annotates, and what all together do.
+"""Agreeing on entity types: those that each site annotates, and the union of all.
 
 What leaves a site: names of the entity types that it annotates, its number of training sentences
-and, where one is named, a digest of its public encoder or BART. What never does: text, annotation.
+and, if one is named, a digest of its public encoder or BART.
+What never leaves: text, annotation.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from confide.text.document import Document
 class DescribeTypes:
     """Say which types you annotate, and find the encoder or BART, if one is named."""
 
-    encoder: str = carries("name of the encoder or BART in the settings of the run; empty: none")
+    encoder: str = carries("the encoder's or BART's name in the settings of the run; empty: none")
 
 
 @dataclass(frozen=True)
 class TypesDescribed:
-    """What a site annotates, and with what it would train."""
+    """What a site annotates, and the digest of its encoder or BART."""
 
     types: list[str] = carries("names of the entity types that the site annotates (not text)")
     sentences: int = carries("number of its training sentences")
-    digest: str = carries("digest of the files of its encoder or BART; empty: none is named")
+    digest: str = carries("digest of the public files of its encoder or BART; empty without one")
 
 
 def described(site: Site, digest: str) -> TypesDescribed:
-    """What a site says that has public files of this digest. Raises Refusal."""
+    """The reply of a site whose public files have this digest. Raises Refusal."""
     return TypesDescribed(sorted(own_types(site)), len(training_examples(site)), digest)
 
 
 def describe_types(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
-    """Look up what is annotated in the training text."""
+    """Describe the annotation of the training text."""
     return described(site, ""), memory
 
 
 def check_described(ask: object, reply: TypesDescribed) -> None:
-    """Raise GuardError where no site can be like that."""
+    """Raise GuardError if the reply is malformed or impossible."""
     if reply.sentences < 0:
-        raise GuardError("sentences is not a count")
+        raise GuardError("sentences must be at least 0")
     check_mark("digest", reply.digest)
     check_names("types", reply.types)
 
@@ -63,14 +64,14 @@ DESCRIBE_TYPES = Step.of(describe_types, check=check_described)
 
 
 def describing(answer: Callable[..., tuple[TypesDescribed, object]]) -> Step:
-    """The step of a kind that looks up an encoder or BART besides."""
+    """The describing step of a kind that also finds an encoder or BART."""
     return Step.of(answer, check=check_described)
 
 
 def own_types(site: Site) -> frozenset[str]:
-    """T_k: what the site annotates: what it says so, or what occurs in its training text.
+    """T_k: the types that the site says it annotates or, by default, those of its training text.
 
-    Raises Refusal where something occurs that it says it does not annotate.
+    Raises Refusal if a type occurs that the site says it does not annotate.
     """
     if "own types" not in site.cache:
         seen = {span[2] for example in training_examples(site) for span in example.spans}
@@ -96,13 +97,13 @@ def agree_on_types(
     public: Sequence[Document] = (),
     called: str = "",
 ) -> tuple[list[str], dict[str, TypesDescribed]]:
-    """T: the union of what the sites annotate, or what the settings declare; and their replies.
+    """T, the union of the sites' types or the declared ones, and the sites' replies.
 
-    The annotation of a public set, where it has one, adds its types to the union. `digest` is that
-    of the files of this `name`, which an error has `called` something else than the kind of model.
+    An annotated public set adds its types to the union. `digest` is that of the server's files of
+    this `name`; errors call them `called`.
 
-    A site with another encoder than the server, or with a type that is not declared, is left out.
-    Raises FederationError and DataError where too few are left, DataError where nobody annotates a
+    A site whose encoder is not the server's, or that annotates an undeclared type, is left out.
+    Raises FederationError or DataError if too few are left, and DataError if no site annotates a
     type.
     """
     replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name), round=0)
@@ -115,7 +116,7 @@ def agree_on_types(
     seen = {kind for reply in replies.values() for kind in reply.types}
     if not seen:
         raise DataError(
-            "no site has a single annotated entity in its training text",
+            "no site has an annotated entity in its training text",
             fix="check the tag maps and formats with `confide data check`",
         )
     seen |= {entity.type for document in public for entity in document.entities}
@@ -129,19 +130,19 @@ def _of_these_types(
     *,
     step: Step,
 ) -> dict[str, TypesDescribed]:
-    """The replies of the sites that annotate nothing else; the others are left out.
+    """The replies of the sites that annotate only these types; the others are left out.
 
-    Raises DataError where they are too few.
+    Raises DataError if too few are left.
     """
 
     def strange(parted: Parted) -> DataError:
         seen = {kind for reply in replies.values() for kind in reply.types}
         odd = {kind for site in parted.odd for kind in replies[site].types} - set(declared)
         return DataError(
-            f"a site annotates {min(odd)!r}: data.types are not the types of the sites",
+            f"a site annotates {min(odd)!r}, which data.types does not name",
             expected=", ".join(sorted(declared)),
             got=", ".join(sorted(seen)) or "no type",
-            fix="map the names in the sites' `tags`, or mend data.types",
+            fix="map the names in the sites' `tags`, or correct data.types",
         )
 
     fits = {site: set(reply.types) <= set(declared) for site, reply in replies.items()}

@@ -4,9 +4,10 @@ Luboshnikov & Makarov 2020, Fig. 3: sites count, hash and send; the server adds 
 rare, numbers the rest and sends the numbering back; each site can then number its own words.
 
 What leaves a site: keyed digests of its words and characters with their counts; the names of its
-entity types; how many training sentences it has. What never does: a word, a character, the key.
+entity types; how many training sentences it has.
+What never leaves: a word, a character, the key.
 
-Where we differ from the paper. Its plain hash can be reversed by anyone with a word list; here a
+Where we differ from the paper. Anyone with a word list can reverse its plain hash; here a
 digest is HMAC-SHA-256 under a key that the sites share and the server never sees, cut to 16 bytes.
 A token counts only if at least `min_sites` sites and `min_count` occurrences report it. Digests
 are sent sorted, so their order says nothing about the text. Ids go by count, ties by digest. The
@@ -41,34 +42,34 @@ from confide.federation.steps import Step, Turn
 from confide.seeds import derive_seed
 
 Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Digests (W x 16) and how often each occurs (W)."""
+"""Digests (W × 16) and how often each occurs (W)."""
 
 MOST_WORDS, MOST_CHARACTERS = 4_000_000, 300_000
-"""Different ones at one site: no honest text has more."""
+"""The most distinct ones at one site: no honest text has more."""
 MOST_COMMON = 16_000_000
-"""Words of a common vocabulary."""
+"""The most words of a common vocabulary."""
 
 
 @dataclass(frozen=True)
 class CheckKey:
-    """Compare keys without showing one."""
+    """Prove that you hold the common key, without showing it."""
 
-    nonce: str = carries("a number that comes from the run's seed")
+    nonce: str = carries("a number drawn from the run's seed")
 
 
 @dataclass(frozen=True)
 class KeyChecked:
-    """Equal for equal keys; says nothing else about a key."""
+    """A check value: equal for equal keys, and says nothing else about a key."""
 
     check: str = carries("HMAC of the nonce under the site's key")
 
 
 @dataclass(frozen=True)
 class CountVocabulary:
-    """Count the training text."""
+    """Count the words and characters of the training text."""
 
-    how: str = carries("how a word is normalised before it is counted")
-    types: list[str] = carries("the declared entity types; empty where the sites decide")
+    how: str = carries("how words are normalised before counting")
+    types: list[str] = carries("the declared entity types; empty if the sites decide")
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,7 @@ class VocabularyCounted:
 class Agreed:
     """The common vocabulary: row i of a digest table has id i + 2.
 
-    `check` is what the key of all sites makes of `nonce`: who holds a key can tell whether it is
-    that one.
+    `check` is the HMAC of `nonce` under the common key, so a holder of a key can verify it.
     """
 
     nonce: str
@@ -111,7 +111,7 @@ class Agreed:
 def training_examples(site: Site) -> list[Example]:
     """The site's training sentences, made once.
 
-    Raises Refusal where they are fewer than the site's own guard asks for.
+    Raises Refusal if there are fewer than the site's own guard demands.
     """
     if "train examples" not in site.cache:
         examples, _ = examples_from(site.train)
@@ -123,16 +123,16 @@ def training_examples(site: Site) -> list[Example]:
 
 
 def check_key(site: Site, memory: object, ask: CheckKey, turn: Turn) -> tuple[KeyChecked, object]:
-    """Show that the site holds the key that the other sites hold."""
+    """Give the check value of the site's key."""
     return KeyChecked(key_check(site.key(), ask.nonce)), memory
 
 
 def count_vocabulary(
     site: Site, memory: object, ask: CountVocabulary, turn: Turn
 ) -> tuple[VocabularyCounted, object]:
-    """Count words, characters and tag names of the training text (Fig. 3, steps 1 and 2).
+    """Count the words, characters and types of the training text (Fig. 3, steps 1 and 2).
 
-    A site without text has none of them.
+    Without text all are empty.
     """
     key = site.key()
     examples = training_examples(site)
@@ -147,33 +147,35 @@ def count_vocabulary(
 
 
 def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
-    """Raise GuardError where digests and counts are not counts of distinct digests."""
+    """Raise GuardError if the reply is not counts of distinct digests."""
     for kind, digests, counts in (
         ("word", reply.word_digests_W16, reply.word_counts_W),
         ("character", reply.character_digests_C16, reply.character_counts_C),
     ):
         check_digests(kind, digests)
         if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
-            raise GuardError(f"the counts of {kind}s are not counts")
+            raise GuardError(f"the counts of {kind}s are not an int64 above 0 for each digest")
     if reply.sentences < 0:
-        raise GuardError("sentences is not a count")
+        raise GuardError("sentences must be at least 0")
     check_names("types", reply.types)
     if ask.types and not set(reply.types) <= set(ask.types):
-        raise GuardError("types holds one that was not declared")
+        raise GuardError("types holds a type that was not declared")
 
 
 def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
-    """Raise GuardError where these are not distinct digests of `kind`s, sorted."""
+    """Raise GuardError if these are not sorted, distinct digests of `kind`s."""
     if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
-        raise GuardError(f"the digests of {kind}s have another shape", got=str(digests.shape))
+        raise GuardError(
+            f"the digests of {kind}s are not rows of {DIGEST_BYTES} bytes", got=str(digests.shape)
+        )
     high_W, low_W = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
     rises_W = (high_W[1:] > high_W[:-1]) | ((high_W[1:] == high_W[:-1]) & (low_W[1:] > low_W[:-1]))
     if not rises_W.all():
-        raise GuardError(f"the digests of {kind}s are not distinct, or not sorted")
+        raise GuardError(f"the digests of {kind}s are not sorted or not distinct")
 
 
 def check_key_checked(ask: object, reply: KeyChecked) -> None:
-    """Raise GuardError where this is no check value."""
+    """Raise GuardError if the check value is empty or malformed."""
     if not reply.check:
         raise GuardError("check is empty")
     check_mark("check", reply.check)
@@ -184,10 +186,10 @@ COUNT_VOCABULARY = Step.of(count_vocabulary, check=check_counted)
 
 
 def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
-    """A number of this run, what the common key makes of it, and the sites that hold that key.
+    """A nonce of this run, its HMAC under the common key, and the sites that hold that key.
 
-    A site with another key than most is left out. Raises FederationError where too few share one,
-    QuorumError where too few sites have one.
+    A site whose key is not that of most sites is left out. Raises FederationError if too few share
+    a key, and QuorumError if too few have one.
     """
     nonce = format(derive_seed(federation.seed, "key check"), "x")
     checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
@@ -195,7 +197,7 @@ def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
         federation,
         {site: reply.check for site, reply in checks.items()},
         step=CHECK_KEY,
-        why="its key is not the key of the other sites",
+        why="its key differs from that of the other sites",
         error=_other_keys,
     )
     return nonce, checks[holders[0]].check, holders
@@ -204,9 +206,9 @@ def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
 def agree(
     federation: Federation, *, how: str, types: Iterable[str], min_count: int, min_sites: int
 ) -> Agreed:
-    """Run both steps and number what the sites counted (Fig. 3, step 3).
+    """Run both steps, and number what the sites counted (Fig. 3, step 3).
 
-    Raises FederationError where keys differ, DataError where no site has an entity.
+    Raises FederationError if keys differ, and DataError if no site has an entity.
     """
     nonce, check, holders = compare_keys(federation)
     declared = list(types)
@@ -216,7 +218,7 @@ def agree(
     seen = sorted({name for reply in counted.values() for name in reply.types})
     if not seen and not declared:
         raise DataError(
-            "no site has a single annotated entity in its training text",
+            "no site has an annotated entity in its training text",
             fix="check the tag maps and formats with `confide data check`",
         )
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in counted.items()}
@@ -236,7 +238,7 @@ def agree(
 
 
 def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
-    """Digests in the order of their ids: most frequent first, ties by digest. Shape V x 16."""
+    """The digests in the order of their ids: most frequent first, ties by digest. Shape V × 16."""
     everything = np.concatenate([one_each(digests) for digests, _ in counted.values()])
     distinct, places = np.unique(everything, return_inverse=True)
     occurrences = np.zeros(len(distinct), np.int64)
@@ -249,27 +251,27 @@ def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> 
 
 
 def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
-    """The key, if it is the one that the sites agreed on: else no word would be known.
+    """The key, if it is the one that the sites agreed on: with another, no word would be known.
 
-    Raises KeyFileError where there is none, or another one.
+    Raises KeyFileError if there is no key, or a different one.
     """
     if key is None:
         raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
     if key_check(key, nonce) != check:
         raise KeyFileError(
-            "this is not the key that the sites trained with, so no word would be recognised",
-            fix="name the key file that the sites shared then",
+            "this is not the key that the sites trained with, so no word would be known",
+            fix="name the key file that the sites shared in training",
         )
     return key
 
 
 def file_check(key: bytes, content_digest: str) -> str:
-    """A value that sites with the same file share; it says nothing else about the file."""
+    """A check value: equal for equal files, and says nothing else about a file."""
     return digest(key, "file", content_digest).hex()
 
 
 def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Counts:
-    """Digests of what occurs at least `floor` times, sorted, and how often each does."""
+    """The sorted digests of what occurs at least `floor` times, and how often each occurs."""
     pairs = sorted(
         (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
     )
@@ -279,13 +281,13 @@ def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Coun
 
 
 def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
-    """Each row of 16 bytes as one value that sorts like its bytes."""
+    """Each row of 16 bytes as one value, which sorts as its bytes do."""
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
 
 def _other_keys(parted: Parted) -> FederationError:
-    """The error that names who has another key."""
-    who = f"the key of {', '.join(parted.odd)} is not the key of the other sites"
+    """The error that names the sites with different keys."""
+    who = f"the key of {', '.join(parted.odd)} differs from that of the other sites"
     if parted.tied:
         who = f"these groups hold different keys: {' | '.join(map(', '.join, parted.groups))}"
     return FederationError(

@@ -1,4 +1,4 @@
-"""Adam over named arrays, its moments as plain values that can be kept and sent.
+"""Adam over named arrays, with its moments as plain values that can be stored and sent.
 
 `torch.optim.Adam` ties moments to the life of a process; here a step takes parameters, gradient and
 moments and gives new ones, so that a server can keep them in its state and a site in its memory.
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.optim.adam import adam as step
 
-Arrays = dict[str, NDArray[Any]]
+from confide.learning.weights import Arrays
 
 
 @dataclass(frozen=True)
 class Moments:
-    """How many steps were done, and the running means of the gradient and of its square."""
+    """The number of steps taken, and the running means of the gradient and of its square."""
 
     steps: int
     means: Arrays
@@ -28,16 +28,16 @@ class Moments:
 
 
 def adam(
-    parameters: Mapping[str, NDArray[Any]],
-    gradients: Mapping[str, NDArray[Any]],
+    parameters: Mapping[str, NDArray[np.float32]],
+    gradients: Mapping[str, NDArray[np.float32]],
     *,
     moments: Moments,
     learning_rate: float,
     weight_decay: float = 0.0,
 ) -> tuple[Arrays, Moments]:
-    """One step: new parameters and new moments; what was given stays as it is.
+    """One step: gives new parameters and moments, and leaves its arguments unchanged.
 
-    All arrays are float32; a parameter that `moments` does not name begins with zeros.
+    All arrays are float32; moments of a parameter that `moments` lacks start at zero.
     The numbers are those of `torch.optim.Adam` (betas 0.9 and 0.999, epsilon 1e-8).
     """
     names = list(parameters)
@@ -71,5 +71,5 @@ def adam(
     return moved, Moments(moments.steps + 1, mean, square)
 
 
-def _copied(value: NDArray[Any] | None, like: torch.Tensor) -> torch.Tensor:
+def _copied(value: NDArray[np.float32] | None, like: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(like) if value is None else torch.from_numpy(value.copy())

@@ -1,9 +1,9 @@
-"""LightNER trained against discriminators of sites: the adversarial baselines as a kind of model.
+"""LightNER trained against discriminators that tell sites apart: the adversarial baselines.
 
 Wang et al., Findings of ACL 2023, Appendix A. The discriminators are trained together with the
-model, by the same optimiser, and travel with it; what they cost is in `models.adversaries`. Beside
-that all is as `learning.lightner` does it, weights of rows included (the paper's baselines have
-none: weights of 1).
+model, by the same optimiser, and travel with it; `models.adversaries` has their loss. All else is
+as in `learning.lightner`, including the weights of rows (the paper's baselines have none: weights
+of 1).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from confide.data.batches.examples import Example, Span
 from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays
 from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan
+from confide.learning.weights import Arrays
+from confide.learning.windows import FoundSpan
 from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
 from confide.models.lightner import Lightner, parted, symbol_losses, trace
 from confide.seeds import derive_seed, seeded
@@ -34,7 +34,7 @@ from confide.seeds import derive_seed, seeded
 
 @dataclass(frozen=True)
 class Reversal:
-    """How much of a discriminator's gradient reaches the model, reversed, as training goes on.
+    """How much of a discriminator's reversed gradient reaches the model as training proceeds.
 
     Ganin et al. 2016, 5.2.2: λ = most · (2 / (1 + exp(-steepness · p)) - 1), from 0 at the start
     (p = 0) to nearly `most` at the end (p = 1). `steepness = inf`: `most` from the start.
@@ -55,7 +55,7 @@ class Reversal:
 
 
 class Opposed(nn.Module):
-    """A model and its adversary, as one: what is trained of both travels."""
+    """A model and its adversary as one module: the trained parameters of both travel."""
 
     def __init__(self, model: Lightner, adversary: Adversary) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class Opposed(nn.Module):
 class AdversarialModeller:
     """`EntityModeller[LightnerText, EncodedLightner]` of a model with an adversary.
 
-    `site` is the number of the site that trains, of `sites`; where nothing is trained it means
-    nothing. `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
+    `site` is the number of the training site, below `sites`; it is unused where nothing is trained.
+    `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
     """
 
     lightner: LightnerModeller
@@ -89,9 +89,10 @@ class AdversarialModeller:
         return self.lightner.types
 
     def initial(self, seed: int) -> Opposed:
-        """The model that LightNER's modeller draws by the seed, and discriminators.
+        """LightNER's model and the discriminators, drawn by the seed.
 
-        Raises SettingsError where nothing of the encoder is trained, and no adversary can move it.
+        Raises SettingsError if nothing of the encoder is trained, so that no adversary could move
+        it.
         """
         if self.lightner.form.keeps_states:
             raise SettingsError(
@@ -111,13 +112,13 @@ class AdversarialModeller:
         return Opposed(self.lightner.initial(seed), adversary).eval()
 
     def prepared(self, examples: Sequence[Example]) -> LightnerText:
-        """Sentences as pieces, whatever their spans."""
+        """Sentences as word pieces, without their spans."""
         return self.lightner.prepared(examples)
 
     def annotated(
         self, text: LightnerText, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedLightner:
-        """The text with these spans of each example; those of a type in `source` are the own."""
+        """The text with these spans of each example; types in `source` are the site's own."""
         return self.lightner.annotated(text, spans, source=source)
 
     def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
@@ -135,7 +136,7 @@ class AdversarialModeller:
         )
 
     def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
-        """The gradients of each row's two losses by q; the adversary has no part in them."""
+        """The gradients of each row's two losses by q; the adversary takes no part."""
         return self.lightner.slopes(_opposed(model).model, encoded)
 
     def fit(
@@ -149,14 +150,14 @@ class AdversarialModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains both in place, from a fresh optimiser; the report's loss is that of both.
+        """Train both in place with a fresh optimiser; the report's loss is the sum of both.
 
-        Raises DataError where there is no row, SettingsError where the site is none of `sites`.
+        Raises DataError if there is no row, and SettingsError if `site` is not below `sites`.
         """
         both = _opposed(model)
         if not 0 <= self.site < self.sites:
             raise SettingsError(
-                "the site is none of those that are told apart",
+                "the site has no number among those that are told apart",
                 expected=f"0 to {self.sites - 1}",
                 got=str(self.site),
             )
@@ -175,7 +176,7 @@ class AdversarialModeller:
     def _losses(
         self, both: Opposed, batch: PointerBatch, weights_S: NDArray[np.float32] | None
     ) -> tuple[Tensor, Tensor]:
-        """loss_B of the task, and the adversary's of the whole batch."""
+        """loss_B of the task, and the adversary's loss of the whole batch."""
         found = trace(both.model, batch)
         losses_BT = symbol_losses(found.log_probs_BTV, batch.symbols_BT)
         source_B, target_B = parted(losses_BT, batch.source_BT)

@@ -1,7 +1,7 @@
-"""Models of bags: made, trained, and asked for what they say of sentences and of bags.
+"""Models of bags: making and training them, and scoring sentences and bags.
 
-Training takes the sentences of a bag as rows of what `BagModeller.encoded` made. All sentences of a
-training bag have one relation, and that is the bag's.
+Training takes a bag as rows of what `BagModeller.encoded` made. All sentences of a training bag
+have the same relation, the bag's.
 
 Shapes: S sentences, G bags, R relations.
 """
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,10 +38,10 @@ from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
-from confide.learning.optimisers import Optimiser, build, row_steps
+from confide.learning.optimisers import Optimiser, Steps, build, row_steps
 from confide.learning.relations import RelationForm, RelationModeller
-from confide.learning.rows import only_rows
-from confide.learning.weights import set_rows
+from confide.learning.rows import only_rows, table_of
+from confide.learning.weights import set_rows, still
 from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
@@ -51,15 +50,15 @@ from confide.seeds import seeded
 
 Rows = NDArray[np.int64]
 EncodedBags = EncodedSentences | EncodedRelations
-"""What a model of bags reads: the one of a piecewise CNN, or that of an encoder."""
+"""What a model of bags reads: words for a piecewise CNN, word pieces for an encoder."""
 
-_MOST = 64  # sentences of a bag that an encoder is trained on at once
-_AT_ONCE = 100_000  # sentences whose bags are scored together
+_MOST = 64  # most sentences of a bag that an encoder is trained on in an epoch
+_AT_ONCE = 100_000  # sentences that are scored together
 
 
 @dataclass(frozen=True)
 class PcnnForm:
-    """All that a piecewise CNN is, but for its vocabulary and weights."""
+    """All that a piecewise CNN is but its vocabulary and weights."""
 
     how: How = "lower-digits"
     word_dim: int = 50
@@ -83,7 +82,7 @@ class EncoderForm:
 
 @dataclass(frozen=True)
 class BagForm:
-    """All that a model of bags is, but for its words and weights. `relations` are its classes."""
+    """All that a model of bags is but its words and weights. `relations` are its classes."""
 
     relations: tuple[str, ...]
     reader: PcnnForm | EncoderForm = PcnnForm()
@@ -101,7 +100,7 @@ class BagModeller:
     source: Vocabulary | FrozenEncoder
 
     def initial(self, seed: int) -> BagModel:
-        """A new model, drawn by the seed; of an encoder only what it does not have."""
+        """A new model; the seed draws its weights except those that an encoder brings."""
         with seeded(seed):
             return self._new().requires_grad_(True).eval()
 
@@ -117,7 +116,7 @@ class BagModeller:
         return BagModel(reader, len(form.relations), dropout=form.dropout)
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedBags:
-        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        """The examples, encoded. Raises DataError if one has a relation that is not a class."""
         reader = self.form.reader
         if isinstance(reader, EncoderForm):
             return self._relations.encoded(examples)
@@ -140,7 +139,7 @@ class BagModeller:
     def _relations(self) -> RelationModeller:
         reader = self.form.reader
         if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
-            raise TypeError("a reader of word pieces needs an encoder")
+            raise TypeError("an encoder form needs an encoder")
         own = RelationForm(
             relations=self.form.relations,
             types=reader.types,
@@ -164,7 +163,7 @@ def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
 
 
 def set_vectors(model: BagModel, vectors: VectorFile) -> None:
-    """Puts a file's rows at its word ids; raises DataError where the width differs."""
+    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
     if isinstance(model.reader, Pcnn):
         set_rows(model.reader.word, vectors)
 
@@ -174,7 +173,7 @@ def set_vectors(model: BagModel, vectors: VectorFile) -> None:
 
 @dataclass(frozen=True, eq=False)
 class BagBatch:
-    """Sentences of some bags; `bags_S` is the bag of each."""
+    """The sentences of some bags; `bags_S` is the bag of each."""
 
     sentences: SentenceBatch | RelationBatch
     bags_S: Tensor
@@ -182,7 +181,7 @@ class BagBatch:
 
     @property
     def tokens(self) -> int:
-        """Words, or pieces."""
+        """The number of words or word pieces."""
         return self.sentences.tokens
 
     def __len__(self) -> int:
@@ -200,17 +199,17 @@ def fit_bags(
     optimiser: Optimiser,
     seed: int,
 ) -> FitReport:
-    """Trains in place, from a fresh optimiser: the mean loss of each batch's bags goes down.
+    """Train in place with a fresh optimiser on the mean loss of each batch's bags.
 
-    `groups[g]` are the rows of bag `g`; a batch is of `batch_size` bags in random order. With
-    "none" each sentence is a bag of its own. With "one" the sentence of each bag is chosen anew for
-    each batch, by the weights of that moment. Of a bag of more than 64 sentences an encoder is
-    trained on that many, drawn anew in each epoch; a piecewise CNN on all.
+    `groups[g]` are the rows of bag `g`; a batch has `batch_size` bags in random order. With "none"
+    each sentence is a bag of its own. With "one" each batch picks the sentence of each bag by the
+    current weights. An encoder trains on at most 64 sentences of a bag, drawn anew in each epoch; a
+    piecewise CNN on all.
 
-    Words that these sentences do not have stay as they are, weight decay or not; with SGD without
-    momentum, weight decay is of the words of a batch. `sentences` of the report are those that
-    were trained on, its loss is a mean over bags. Raises DataError where there is nothing to train
-    on, or a bag has no sentence.
+    Words that do not occur stay as they are, even with weight decay; under SGD without momentum,
+    weight decay applies only to the words of a batch. The report's `sentences` are those trained
+    on, its loss is a mean over bags. Raises DataError if there is nothing to train on, or if a bag
+    is empty.
     """
     _must_have_sentences(groups)
     if denoise == "none":
@@ -249,7 +248,7 @@ def fit_sentences(
     optimiser: Optimiser,
     seed: int,
 ) -> FitReport:
-    """The same where every sentence counts for itself."""
+    """Train as `fit_bags` does, with each sentence as a bag of its own."""
     return fit_bags(
         model,
         encoded,
@@ -270,7 +269,7 @@ def _must_have_sentences(groups: Sequence[Rows]) -> None:
 def _dealt(
     encoded: EncodedBags, groups: Sequence[Rows], batch_size: int, random: np.random.Generator
 ) -> Iterator[list[Rows]]:
-    """The bags of each batch of one epoch; for an encoder bags of like size are together."""
+    """The bags of each batch of an epoch; for an encoder, bags of similar size are together."""
     if isinstance(encoded, EncodedSentences):
         order = random.permutation(len(groups))
         for start in range(0, len(order), batch_size):
@@ -291,14 +290,16 @@ def _batch(encoded: EncodedBags, groups: Sequence[Rows]) -> BagBatch:
     bags_S = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     firsts_G = np.array([group[0] for group in groups])
     relations_G = encoded.relations_S[firsts_G].astype(np.int64)
-    made: Callable[..., Any] = (
-        sentence_batch if isinstance(encoded, EncodedSentences) else relation_batch
+    sentences = (
+        sentence_batch(encoded, rows_S)
+        if isinstance(encoded, EncodedSentences)
+        else relation_batch(encoded, rows_S)
     )
-    return BagBatch(made(encoded, rows_S), torch.from_numpy(bags_S), torch.from_numpy(relations_G))
+    return BagBatch(sentences, torch.from_numpy(bags_S), torch.from_numpy(relations_G))
 
 
 def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> list[Rows]:
-    """The clearest sentence of each bag, as the model is now."""
+    """The clearest sentence of each bag under the model's current weights."""
     found = list(groups)
     several = [number for number, group in enumerate(groups) if len(group) > 1]
     if not several:
@@ -317,8 +318,8 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
 @contextmanager
 def _table_of(
     model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], optimiser: Optimiser
-) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Any]]:
-    """Within, only rows of the table that are read are trained; gives what makes the optimiser."""
+) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Steps]]:
+    """Train only the rows of the table that are read; gives what makes the optimiser."""
     reader = model.reader
     if isinstance(reader, Pcnn) and optimiser.rowwise:
         reader.word.sparse = True
@@ -331,19 +332,22 @@ def _table_of(
     if isinstance(reader, Pcnn) and isinstance(encoded, EncodedSentences):
         own = encoded.only(np.concatenate(groups)) if groups else encoded
         within = only_rows(model, reader.word, np.append(own.words_N, PAD))
-    elif isinstance(encoded, EncodedRelations) and optimiser.keeps_still:
-        body: Any = reader.encoder
-        table: nn.Embedding = body.get_input_embeddings()
+    elif (
+        isinstance(reader, MentionReader)
+        and isinstance(encoded, EncodedRelations)
+        and optimiser.keeps_still
+    ):
+        table = table_of(reader)
         within = only_rows(model, table, np.append(encoded.ids_N, encoded.padding))
     with within:
         yield build
 
 
-# --- what a model says ------------------------------------------------------------------------
+# --- scoring ----------------------------------------------------------------------------------
 
 
 def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """p_SR: of each sentence, the probability of every relation."""
+    """p_SR: for each sentence, the probability of every relation."""
     said_SR = torch.from_numpy(_said(model, encoded)) + model.relation.bias.detach()
     found: NDArray[np.float32] = said_SR.softmax(1).numpy()
     return found
@@ -354,8 +358,8 @@ def bag_scores(
 ) -> NDArray[np.float32]:
     """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
 
-    Of "none" and "one" the maximum over the bag's sentences of each relation's probability, of the
-    others as `models.bags` says. Raises DataError where a bag has no sentence.
+    For "none" and "one", each relation's maximum probability over the bag's sentences; for the
+    others, see `models.bags`. Raises DataError if a bag is empty.
     """
     _must_have_sentences(groups)
     scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
@@ -374,18 +378,15 @@ def bag_scores(
 
 
 def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """said_SR: the linear layer's answers without its bias."""
+    """said_SR: the linear layer's output without its bias."""
     said_SR = np.zeros((len(encoded), len(model.relation.bias)), np.float32)
     batches: Iterator[SentenceBatch | RelationBatch]
     if isinstance(encoded, EncodedSentences):
         batches = predict_sentence_batches(encoded)
     else:
         batches = predict_relation_batches(encoded)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         weight_FR = model.relation.weight.t()
         for batch in batches:
             said_SR[batch.rows_B] = (model.reader(batch) @ weight_FR).numpy()
-    model.train(was_training)
     return said_SR

@@ -1,8 +1,7 @@
-"""A pre-trained BART out of a folder or the hub: its configuration, weights and tokenizer.
+"""A pre-trained BART from a folder or the hub: its configuration, weights and tokenizer.
 
-The weights are read name by name into our own BART (`models.bart`), so no model of transformers is
-built; of that library only the tokenizer is used. Files are read as data: JSON and safetensors, no
-pickle and no code that lies beside them.
+The weights are read name by name into our own BART (`models.bart`); of transformers, only the
+tokenizer is used. Files are read as data: JSON and safetensors, never a pickle or code.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +20,7 @@ from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder import pieces_of_words
 from confide.learning.encoder_files import (
+    Config,
     check_files,
     digest_of,
     find_folder,
@@ -30,6 +30,9 @@ from confide.learning.encoder_files import (
     read_json,
 )
 from confide.models.bart import Bart, BartSizes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _HOW = {"version": 1, "kind": "bart"}
 _TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
@@ -44,7 +47,7 @@ _SIZES = {
     "decoder_inner": "decoder_ffn_dim",
     "positions": "max_position_embeddings",
 }
-_OURS = {  # what a configuration may say of the order of things, and what is computed here
+_OURS = {  # the architecture computed here, as a configuration may state it
     "activation_function": "gelu",
     "normalize_before": False,
     "normalize_embedding": True,
@@ -54,14 +57,14 @@ _OURS = {  # what a configuration may say of the order of things, and what is co
 
 
 class LoadedBart(NamedTuple):
-    """The model, frozen; its tokenizer; and the tokens that mean something.
+    """The model, frozen, its tokenizer, and its special tokens.
 
-    `before` and `after` are the special pieces around a text, `unknown` is what a word without a
-    piece is read as; writing begins with `start` and ends with `stop`.
+    `before` and `after` are the special pieces around a text; `unknown` stands for a word without a
+    piece; writing begins with `start` and ends with `stop`.
     """
 
     model: Bart
-    tokenizer: Any
+    tokenizer: Tokenizer
     before: tuple[int, ...]
     after: tuple[int, ...]
     unknown: int
@@ -70,25 +73,25 @@ class LoadedBart(NamedTuple):
     stop: int
 
     def pieces(self, longest: int) -> Pieces:
-        """How texts are read, so many pieces at once. Raises SettingsError for too many."""
+        """How texts are read, `longest` pieces at once. Raises SettingsError if too many."""
         if longest > self.model.sizes.positions:
             raise SettingsError(
-                "the model does not read so many pieces at once",
+                "the model cannot read that many pieces at once",
                 expected=f"at most {self.model.sizes.positions}",
                 got=str(longest),
             )
         return Pieces(self.before, self.after, self.unknown, self.padding, longest)
 
     def cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """The pieces of each word of each sentence, without special ones."""
+        """The ids of the pieces of each word of each sentence, without special ones."""
         return pieces_of_words(self.tokenizer, sentences)
 
 
 @dataclass(frozen=True)
 class PretrainedBart:
-    """A BART that is looked up but not yet loaded.
+    """A BART that has been found but not yet loaded.
 
-    `digest` is a SHA-256 over the content of its files: two of one digest compute the same.
+    `digest` is a SHA-256 of the content of its files: equal digests compute the same.
     """
 
     name: str
@@ -100,8 +103,8 @@ class PretrainedBart:
     def loaded(self) -> LoadedBart:
         """The model and its tokenizer, read once.
 
-        Raises DataError where files are damaged, or the weights or the tokenizer are not those of
-        config.json; SettingsError where transformers is missing.
+        Raises DataError if files are damaged or the weights or the tokenizer do not match
+        config.json, and SettingsError if transformers is missing.
         """
         config = _config(self.folder)
         model = _model(self.folder, self.sizes)
@@ -115,8 +118,8 @@ def load_bart(name: str) -> PretrainedBart:
     """The BART of this name: a folder, or else a model of the Hugging Face hub.
 
     Its files are checked and hashed; the model is loaded when it is first needed. Raises
-    MissingDataError where there is no such thing or a part of it is missing, SettingsError where it
-    is no BART, DataError where a file is damaged.
+    MissingDataError if the BART or a part of it is missing, SettingsError if it is not a BART, and
+    DataError if a file is damaged.
     """
     folder = find_folder(name)
     sizes = _sizes(_config(folder), folder)
@@ -127,18 +130,18 @@ def load_bart(name: str) -> PretrainedBart:
 # --- configuration --------------------------------------------------------------------------
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.is_file():
         raise MissingDataError(
-            "this folder is no BART: it has no config.json",
+            "this folder is not a BART: it has no config.json",
             expected="config.json, model.safetensors and a tokenizer, as `save_pretrained` writes",
             where=str(folder),
         )
     config = read_json(path)
     if config.get("model_type") != "bart":
         raise SettingsError(
-            "this is no BART",
+            "this is not a BART",
             expected="a model of type bart, such as facebook/bart-base",
             got=f"type {config.get('model_type')}",
             where=str(folder),
@@ -146,7 +149,7 @@ def _config(folder: Path) -> dict[str, Any]:
     for key, value in _OURS.items():
         if config.get(key, value) != value:
             raise SettingsError(
-                f"this is another kind of BART: {key} differs",
+                f"this kind of BART is not supported: {key} differs",
                 expected=str(value),
                 got=str(config[key]),
                 where=str(folder),
@@ -154,7 +157,7 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
+def _sizes(config: Config, folder: Path) -> BartSizes:
     numbers = {name: config.get(key) for name, key in _SIZES.items()}
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -180,7 +183,7 @@ def _sizes(config: dict[str, Any], folder: Path) -> BartSizes:
     for heads in (sizes.encoder_heads, sizes.decoder_heads):
         if sizes.dim % heads:
             raise DataError(
-                "config.json is damaged: a state cannot be cut into so many heads",
+                "config.json is damaged: a state cannot be split into that many heads",
                 expected=f"d_model a multiple of {heads}",
                 got=str(sizes.dim),
                 where=str(folder),
@@ -203,11 +206,11 @@ def _model(folder: Path, sizes: BartSizes) -> Bart:
         found = stored.get(name)
         if found is None or found.shape != like.shape:
             raise DataError(
-                "the weights are not those of config.json",
+                "the weights do not match config.json",
                 expected=f"{name} of {tuple(like.shape)}",
                 got="nothing" if found is None else str(tuple(found.shape)),
                 where=str(folder),
-                fix="take config.json and the weights from one and the same model",
+                fix="take config.json and the weights from the same model",
             )
         weights[name] = found.to(torch.float32)
     model.load_state_dict(weights, assign=True)
@@ -215,7 +218,7 @@ def _model(folder: Path, sizes: BartSizes) -> Bart:
 
 
 def _stored(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder's files, without the prefix that a model with a head puts."""
+    """All tensors of the folder's files, without the prefix that models with a head add."""
     files = [folder / "model.safetensors"]
     if not files[0].is_file():
         files = parts_of(folder / "model.safetensors.index.json")
@@ -244,7 +247,7 @@ def _tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
         )
-    except Exception as error:  # whatever transformers stumbles over
+    except Exception as error:  # whatever transformers raises
         raise DataError(
             "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
         ) from error
@@ -253,14 +256,14 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _assembled(model: Bart, tokenizer: Any, config: dict[str, Any], *, folder: Path) -> LoadedBart:
+def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
     rows = model.sizes.vocabulary
     probe = tokenizer(["a"], is_split_into_words=True)
     inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
     if not inner or max(tokenizer.get_vocab().values(), default=0) >= rows:
-        raise DataError("the tokenizer is not that of the model", where=str(folder))
+        raise DataError("the tokenizer does not belong to the model", where=str(folder))
     padding = tokenizer.pad_token_id
-    stop = config.get("eos_token_id", 2)  # as BART has them
+    stop = config.get("eos_token_id", 2)  # BART's defaults
     start = config.get("decoder_start_token_id", 2)
     for name, token in (("eos_token_id", stop), ("decoder_start_token_id", start)):
         if not isinstance(token, int) or not 0 <= token < rows:

@@ -1,18 +1,17 @@
-"""A small BART out of an encoder of BERT's form: `config.json`, weights and tokenizer of a folder.
+"""Making a small BART from an encoder like BERT: a folder of `config.json`, weights and tokenizer.
 
     BERT's layers, by name      → the encoder, exactly: the same states for the same text
-    some of them, evenly spread → the decoder's start; its cross-attention is a copy of the same
-                                  layer's self-attention, as a decoder has no other to begin from
+    some of them, evenly spread → the decoder's start; its cross-attention copies the same layer's
     BERT's table of pieces      → the tied table of both (Lewis et al. 2020, section 2.1)
 
-BERT and BART order a layer's sums and norms alike and differ in four places. BART counts positions
-from row 2 of its table: rows 0 and 1 are zeros. It has no token types: row 0 of BERT's is added to
-each position. Its norms have an epsilon of 1e-5, BERT's 1e-12: `config.json` names the latter as
+BERT and BART order a layer's sums and norms alike but differ in four places. BART counts positions
+from row 2 of its table; rows 0 and 1 are zeros. It has no token types, so row 0 of BERT's is added
+to each position. Its norms use an epsilon of 1e-5, BERT's 1e-12; `config.json` states the latter as
 `layer_norm_eps`, which transformers' BART does not read (`transformers_bart` sets it). Its start,
-end and padding are pieces of their own: [CLS] (which also starts the decoder), [SEP] and [PAD].
+end and padding pieces are [CLS] (which also starts the decoder), [SEP] and [PAD].
 
-The decoder reads what it has written from [CLS] on and has to be trained
-(`confide.learning.denoising`). The made weights are a function of the folder alone.
+The decoder reads what it has written after [CLS], and must still be trained
+(`confide.learning.denoising`). The weights are a function of the encoder's folder alone.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from safetensors.numpy import load_file, save
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.encoder_files import (
     ONE_AT_A_TIME,
+    Config,
     check_files,
     digest_of,
     first_line,
@@ -38,12 +38,11 @@ from confide.learning.encoder_files import (
     read_json,
     width,
 )
+from confide.learning.weights import Arrays
 from confide.userfiles import MOST_JSON, bytes_of, json_of, text_of
 
-Arrays = dict[str, NDArray[Any]]
-
 OFFSET = 2
-"""The row of BART's table of positions that holds the first."""
+"""The row of BART's position table that holds the first position."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -67,12 +66,12 @@ _REST = {
 
 
 def base_digest(folder: Path) -> str:
-    """A SHA-256 of the encoder's files and of how a BART is made of them."""
+    """A SHA-256 of the encoder's files and of how a BART is made from them."""
     return digest_of(folder, _HOW)
 
 
 def spread(layers: int, decoder_layers: int) -> list[int]:
-    """Which of the encoder's layers the decoder's begin from: evenly spread, first and last too.
+    """The encoder's layers that the decoder's start from: evenly spread from first to last.
 
     >>> spread(6, 3), spread(6, 6), spread(12, 4), spread(6, 1)
     ([0, 2, 5], [0, 1, 2, 3, 4, 5], [0, 3, 7, 11], [5])
@@ -82,18 +81,18 @@ def spread(layers: int, decoder_layers: int) -> list[int]:
     return [i * (layers - 1) // (decoder_layers - 1) for i in range(decoder_layers)]
 
 
-def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
+def bart_config(folder: Path, decoder_layers: int) -> Config:
     """The made BART's `config.json`.
 
-    Raises SettingsError where the folder holds no encoder of BERT's form, or it has fewer layers
-    than the decoder shall have; MissingDataError or DataError where files lack or are damaged.
+    Raises SettingsError if the folder holds no encoder like BERT or one with fewer layers than the
+    decoder, and MissingDataError or DataError if files are missing or damaged.
     """
     width(folder)
     bert = _checked(folder, read_json(folder / "config.json"))
     layers = int(bert["num_hidden_layers"])
     if not 1 <= decoder_layers <= layers:
         raise SettingsError(
-            "the decoder begins from layers of the encoder and cannot have more than it",
+            "the decoder starts from layers of the encoder and cannot have more of them",
             expected=f"1 to {layers}",
             got=str(decoder_layers),
             where=str(folder),
@@ -125,10 +124,10 @@ def bart_config(folder: Path, decoder_layers: int) -> dict[str, Any]:
     }
 
 
-def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
-    """The made BART's weights by the names of Hugging Face, float32; `config` of `bart_config`.
+def bart_arrays(folder: Path, config: Config) -> Arrays:
+    """The made BART's weights by Hugging Face's names, float32; `config` comes from `bart_config`.
 
-    Raises MissingDataError or DataError where weights lack, are damaged or of another size.
+    Raises MissingDataError or DataError if weights are missing, damaged or of the wrong size.
     """
     check_files(folder)
     bert = _bert_arrays(folder)
@@ -138,7 +137,7 @@ def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
     shape = (config["vocab_size"], config["d_model"])
     if words_VD.shape != shape:
         raise DataError(
-            "the weights are not those of config.json",
+            "the weights do not match config.json",
             expected=f"a table of pieces of {shape}",
             got=str(words_VD.shape),
             where=str(folder),
@@ -164,18 +163,22 @@ def bart_arrays(folder: Path, config: Mapping[str, Any]) -> Arrays:
 
 
 def make_bart(folder: Path, out: Path, *, decoder_layers: int) -> Path:
-    """Write the BART that is made of the encoder in `folder`; gives `out`. Raises as the parts."""
+    """Write the BART made from the encoder in `folder` to `out`. Raises as its parts do."""
     config = bart_config(folder, decoder_layers)
     write_bart(out, bart_arrays(folder, config), config=config, tokenizer=folder)
     return out
 
 
 def write_bart(
-    out: Path, arrays: Mapping[str, NDArray[Any]], *, config: Mapping[str, Any], tokenizer: Path
+    out: Path,
+    arrays: Mapping[str, NDArray[np.float32]],
+    *,
+    config: Mapping[str, object],
+    tokenizer: Path,
 ) -> None:
-    """A folder as transformers' `from_pretrained` reads it; the tokenizer's files are copied.
+    """Write a folder that transformers' `from_pretrained` reads, with the tokenizer's files.
 
-    Each file is written beside its place and renamed. Raises DataError where the disk takes none.
+    Each file is written under a temporary name and renamed. Raises DataError if that fails.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -195,18 +198,18 @@ def write_bart(
 
 
 def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
-    """The folder's BART as transformers has it, but its norms with `layer_norm_eps`.
+    """The folder's BART as a transformers model, its norms with `layer_norm_eps`.
 
-    In float32, to be evaluated. Raises DataError where transformers cannot load it, SettingsError
-    where it is not installed.
+    In float32 and evaluation mode. Raises DataError if transformers cannot load it, and
+    SettingsError if it is not installed.
     """
     try:
-        transformers: Any = import_module("transformers")
+        transformers = import_module("transformers")
         from torch import float32, nn
     except ImportError as error:
         raise no_transformers(error) from error
     config = read_json(folder / "config.json")
-    reports: Any = import_module("transformers.utils.logging")
+    reports = import_module("transformers.utils.logging")
     with ONE_AT_A_TIME:
         bars = reports.is_progress_bar_enabled()
         reports.disable_progress_bar()
@@ -214,7 +217,7 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
             model = transformers.BartForConditionalGeneration.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=float32, dropout=dropout
             )
-        except Exception as error:  # whatever transformers stumbles over
+        except Exception as error:  # whatever transformers raises
             raise DataError(
                 "the BART could not be loaded", got=first_line(error), where=str(folder)
             ) from error
@@ -227,12 +230,12 @@ def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
     return model.eval()
 
 
-# --- of BERT's files --------------------------------------------------------------------------
+# --- BERT's files -----------------------------------------------------------------------------
 
 
-def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration that we take over exactly."""
-    wanted: dict[str, tuple[Any, Any]] = {
+def _checked(folder: Path, bert: Config) -> Config:
+    """The configuration, if a BART can compute exactly the same."""
+    wanted = {
         "model_type": (bert.get("model_type"), "bert"),
         "hidden_act": (bert.get("hidden_act", "gelu"), "gelu"),
         "position_embedding_type": (bert.get("position_embedding_type", "absolute"), "absolute"),
@@ -240,7 +243,7 @@ def _checked(folder: Path, bert: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, (got, expected) in wanted.items():
         if got != expected:
             raise SettingsError(
-                "a BART is made of an encoder of BERT's form, and this is none",
+                "a BART is made from an encoder like BERT, which this is not",
                 expected=f"{key} {expected!r} in its config.json",
                 got=repr(got),
                 where=str(folder),
@@ -263,13 +266,13 @@ def _special_pieces(folder: Path) -> dict[str, int]:
             "the encoder's vocabulary has no such piece",
             expected=", ".join(lacking),
             where=str(folder),
-            fix="take an encoder with the special pieces of BERT",
+            fix="take an encoder with BERT's special pieces",
         )
     return {key: numbers[piece] for key, piece in _SPECIALS.items()}
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    """The number of each piece, of `tokenizer.json` or else of `vocab.txt`."""
+    """The id of each piece, from `tokenizer.json` or else `vocab.txt`."""
     try:
         if (folder / "tokenizer.json").is_file():
             tree = json_of(bytes_of(folder / "tokenizer.json", MOST_JSON))
@@ -279,7 +282,7 @@ def _vocabulary(folder: Path) -> dict[str, int]:
         return {piece: number for number, piece in enumerate(lines)}
     except FileNotFoundError as error:
         raise MissingDataError(
-            "the encoder has no tokenizer of BERT's form",
+            "the encoder has no tokenizer like BERT's",
             expected="tokenizer.json or vocab.txt",
             where=str(folder),
         ) from error
@@ -288,7 +291,7 @@ def _vocabulary(folder: Path) -> dict[str, int]:
 
 
 def _bert_arrays(folder: Path) -> Arrays:
-    """All weights, float32, without the prefix that models with a head on top give them."""
+    """All weights, float32, without the prefix that models with a head add."""
     file = folder / "model.safetensors"
     if not file.is_file():
         raise SettingsError(
@@ -302,7 +305,7 @@ def _bert_arrays(folder: Path) -> Arrays:
 
 
 def _layer_names(side: str) -> Iterator[tuple[str, str]]:
-    """What BART calls each weight of a layer, and what BERT does."""
+    """Pairs of names of a layer's weights: BART's and BERT's."""
     for part in ("weight", "bias"):
         for attention in ("self_attn", "encoder_attn") if side == "decoder" else ("self_attn",):
             for bart, bert in _ATTENTION.items():
@@ -314,7 +317,5 @@ def _layer_names(side: str) -> Iterator[tuple[str, str]]:
 
 def _named(bert: Arrays, name: str, folder: Path) -> NDArray[np.float32]:
     if name not in bert:
-        raise DataError(
-            "the weights are not those of config.json", expected=name, where=str(folder)
-        )
+        raise DataError("the weights do not match config.json", expected=name, where=str(folder))
     return bert[name].copy()

@@ -1,12 +1,12 @@
-"""Contextual features on the site's disk: computed once for a text, mapped into memory ever after.
+"""Contextual features on the site's disk: computed once per text, then mapped into memory.
 
-A file is named by a digest of the encoder and of the exact tokens and sentence borders, so another
-encoder's or another text's is never found. It holds a header and the states as float16. Opening it
-reads all of it once, to compare its checksum (0.02 s for 200,000 words of 384 numbers, where the
-disk is no hindrance); one that was cut short or has changed is made again.
+A file's name is a digest of the encoder, the exact tokens and the sentence borders, so a different
+encoder or text never finds it. It holds a header and the states as float16. Opening it reads all of
+it once to compare its checksum (0.02 s for 200,000 words of 384 numbers from memory); a truncated
+or changed file is made again.
 
-**The features tell much of the text that they come from.** Files can be read by their owner only,
-and belong to the site like the text itself.
+**The features reveal much of their text.** Only their owner can read the files, which belong to the
+site like the text itself.
 
 Shapes: N tokens of all sentences, S sentences, L words of a sentence, X numbers of a state.
 """
@@ -42,7 +42,7 @@ _DTYPE = np.dtype("<f2")
 _LARGEST = float(np.finfo(np.float16).max)
 _HEADER = 512  # bytes
 _ENDING, _UNFINISHED = ".context", ".unfinished"
-_ABANDONED = 24 * 3600.0  # seconds after which nobody writes on an unfinished file any more
+_ABANDONED = 24 * 3600.0  # seconds after which an unfinished file is abandoned
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class Context:
     """The states of all tokens, sentence after sentence.
 
     Those of sentence `s` are `states_NX[from_S1[s]:from_S1[s + 1]]`. The array is read-only, and
-    mapped from the file at `path` where there is one: take rows by an array of positions, which
-    copies them. `made` is true where the encoder had to run. `problems` names a file that could not
-    be used.
+    mapped from the file at `path` if there is one: index it by an array of positions, which copies
+    the rows. `made` is true if the encoder had to run. `problems` names a file that could not be
+    used.
     """
 
     states_NX: Half
@@ -68,9 +68,9 @@ class Context:
 
 
 def cache_folder() -> Path:
-    """Where features are kept.
+    """The folder of kept features.
 
-    `$CONFIDE_CACHE`; without it `$XDG_CACHE_HOME/confide`, and without that `~/.cache/confide`.
+    This is `$CONFIDE_CACHE`, else `$XDG_CACHE_HOME/confide`, else `~/.cache/confide`.
     """
     if own := os.environ.get(VARIABLE):
         return Path(own).expanduser()
@@ -85,13 +85,13 @@ def contextual(
     folder: Path | None,
     on_tokens: OnTokens | None = None,
 ) -> Context:
-    """The encoder's states of every token, from `folder`, or made and put there.
+    """The encoder's states of every token, read from `folder`, or computed and written there.
 
-    While they are made, one batch of them is in memory, and `on_tokens` hears how many tokens are
-    done, of how many. States beyond float16 are clipped to it. With `folder=None` they stay in
-    memory: for text of which nothing should be left on the disk.
+    Only one batch of states is in memory at a time; `on_tokens` is called with the tokens done and
+    their total. States are clipped to float16's range. With `folder=None` they stay in memory, for
+    text that must leave no trace on the disk.
 
-    Raises DataError where the disk does not take them (there is no half file then), and whatever
+    Raises DataError if they cannot be written (then no partial file is left), and whatever
     `FrozenEncoder.states` raises.
     """
     from_S1 = np.zeros(len(sentences) + 1, np.int64)
@@ -162,7 +162,7 @@ def _key(sentences: Sequence[Sequence[str]], encoder: FrozenEncoder) -> str:
 
 
 def _header(key: str, shape: tuple[int, int], checksum: int) -> bytes:
-    """The same for the same data, so that comparing it is checking it."""
+    """A header that is equal for equal data, so comparing it checks the file."""
     fields = {"key": key, "shape": shape, "dtype": _DTYPE.str, "crc32": f"{checksum:08x}"}
     return ("confide context 1\n" + json.dumps(fields)).ljust(_HEADER - 1).encode() + b"\n"
 
@@ -172,7 +172,7 @@ def _bytes(shape: tuple[int, int]) -> int:
 
 
 def _opened(path: Path, key: str, shape: tuple[int, int]) -> Half:
-    """The states, mapped. Raises OSError, or DataError where it is not what was written."""
+    """The states, mapped. Raises OSError, or DataError if the file is damaged."""
     with path.open("rb") as file:
         size, expected = os.fstat(file.fileno()).st_size, _HEADER + _bytes(shape)
         if size != expected:
@@ -187,14 +187,14 @@ def _opened(path: Path, key: str, shape: tuple[int, int]) -> Half:
 def _write(
     path: Path, key: str, *, shape: tuple[int, int], blocks: Iterable[tuple[int, Half]]
 ) -> None:
-    """Whole or not at all; whoever writes the same file at the same time does no harm."""
+    """Write the file whole or not at all, even if other processes write it at the same time."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _sweep(path.parent)
     handle, name = mkstemp(prefix=f"{key[:16]}.", suffix=_UNFINISHED, dir=path.parent)
     beside = Path(name)
     try:
-        with open(handle, "w+b") as file:  # readable by its owner only: so mkstemp made it
-            if hasattr(os, "posix_fallocate"):  # a full disk says so now, not after an hour
+        with open(handle, "w+b") as file:  # mkstemp made it readable only by its owner
+            if hasattr(os, "posix_fallocate"):  # a full disk fails now, not after an hour
                 os.posix_fallocate(handle, 0, _HEADER + _bytes(shape))
             rows = 0
             for start, block_LX in blocks:
@@ -223,9 +223,9 @@ def _checksum(file: BinaryIO) -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed processes left unfinished."""
+    """Remove unfinished files of killed processes."""
     for path in folder.glob(f"*{_UNFINISHED}"):
-        with suppress(OSError):  # another process may be faster
+        with suppress(OSError):  # another process may have removed it
             if time.time() - path.stat().st_mtime > _ABANDONED:
                 path.unlink()
 

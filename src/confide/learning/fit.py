@@ -1,4 +1,4 @@
-"""One place's training: some epochs over its own sentences."""
+"""Local training: some epochs over a place's own sentences."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from confide.seeds import derive_seed, seeded
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a training was: the mean loss per sentence over the last epoch, and how much was done.
+    """A training in numbers: the mean loss per sentence in the last epoch, and the work done.
 
-    `sentences` and `tokens` count what was trained on, over all epochs. `seconds` is wall time.
+    `sentences` and `tokens` are counted over all epochs. `seconds` is wall time.
     """
 
     loss: float
@@ -43,11 +43,11 @@ def fit(
     word_dropout: float = 0.05,
     on_batch: Callable[[int, float], None] | None = None,
 ) -> FitReport:
-    """Trains in place, from a fresh optimiser: the mean loss of each batch's sentences goes down.
+    """Train in place with a fresh optimiser on the mean loss of each batch's sentences.
 
     The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
-    share of tokens that are read as the unknown word. `on_batch` hears each step's number and
-    loss. Raises `DataError` where there is nothing to train on.
+    share of tokens read as the unknown word. `on_batch` is called with each step's number and loss.
+    Raises `DataError` if there is nothing to train on.
     """
 
     def batches(seed: int) -> Iterator[TaggerBatch]:
@@ -65,7 +65,7 @@ def fit(
 
 
 class Batch(Protocol):
-    """Some sentences; `tokens` without padding."""
+    """A batch of sentences; `tokens` counts without padding."""
 
     @property
     def tokens(self) -> int: ...  # noqa: D102
@@ -86,10 +86,10 @@ def train(
     on_batch: Callable[[int, float], None] | None = None,
     make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
 ) -> FitReport:
-    """Trains any model in place, as `fit` does a tagger.
+    """Train any model in place, as `fit` trains a tagger.
 
-    `batches` gives those of one epoch for its seed, `loss` that of each sentence of a batch; `make`
-    makes the optimiser.
+    `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
+    `make` makes the optimiser.
     """
     started = time.perf_counter()
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from confide.learning.weights import named
+from confide.learning.weights import Arrays, named
 from confide.seeds import derive_seed, seeded
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def gradients(
     model: nn.Module, loss: Callable[[], Tensor], *, seed: int, clip: float
 ) -> tuple[float, Arrays]:
-    """The mean of what `loss` gives (loss_B of a batch), and its gradient by parameter.
+    """The mean of `loss` (loss_B of a batch), and its gradient by trained parameter.
 
-    Of what is trained: the norm of the whole gradient is bounded by `clip` (0: not). Dropout is
-    drawn from the seed. The model keeps its weights, and is left in training mode.
+    The norm of the whole gradient is at most `clip` (0: no bound). Dropout is drawn from the seed.
+    The model keeps its weights, and is left in training mode.
     """
     parameters = {name: p for name, p in named(model).items() if p.requires_grad}
     for parameter in parameters.values():

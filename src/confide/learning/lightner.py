@@ -1,12 +1,12 @@
-"""LightNER as a kind of model: made from a BART's files, trained, asked for spans and gradients.
+"""The modeller of LightNER: makes it from a BART's files, trains it, finds spans and gradients.
 
-It is what `learning.modelling` asks of a kind of model. BART itself stays as it is; q and its
-projections are trained, and travel (Wang et al., Findings of ACL 2023, 3.1). The gradients for the
-instance weights are those by q (3.3, Eq. 11).
+It implements `learning.modelling`. BART itself is frozen; q and its projections are trained and
+travel (Wang et al., Findings of ACL 2023, 3.1). The gradients for the instance weights are those by
+q (3.3, Eq. 11).
 
-Where the encoder has no prompts and nothing of it is trained, it says the same of a text for ever:
-its states are then computed once, and kept with the text (4 bytes a number; 1 GB for 350,000 pieces
-of a BART-base).
+If the encoder has no prompts and nothing of it is trained, its states of a text never change: they
+are computed once, and kept with the text (4 bytes a number; 1 GB for 350,000 pieces of a
+BART-base).
 
 Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N pieces of all rows, P
 pieces, D numbers of a state, Q prompts, G = Q · D.
@@ -44,12 +44,12 @@ from confide.data.batches.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan
 from confide.learning.rows import only_rows
-from confide.learning.windows import joined
+from confide.learning.weights import Arrays, still
+from confide.learning.windows import FoundSpan, joined
 from confide.models.bart import Bart
 from confide.models.lightner import (
     Lightner,
@@ -65,18 +65,18 @@ from confide.models.pointing import write
 from confide.models.products import widen
 from confide.seeds import seeded
 
-_PER_BATCH = 4096  # padded pieces that are read at once
-_PER_SLOPES = 512  # the same, where all that was computed is kept for two passes backwards
+_PER_BATCH = 4096  # most padded pieces of a batch
+_PER_SLOPES = 512  # the same if the graph is kept for two backward passes
 _BETWEEN = re.compile(r"[-_/\s]+")  # the words of a type's name
 
 
 @dataclass(frozen=True)
 class LightnerForm:
-    """All that a LightNER is, but for its BART and its weights. `types` in the order of its labels.
+    """All that a LightNER is but its BART and its weights. `types` are in the order of its labels.
 
-    `prompts`, `hidden`, `where`, `tune` and `rank` are those of `LightnerSizes`; `longest`: pieces
-    that are read at once, the special ones included. `constrained`: decoding follows the grammar;
-    else, as in the paper, irregular pieces are dropped.
+    `prompts`, `hidden`, `where`, `tune` and `rank` are those of `LightnerSizes`; `longest` is the
+    most pieces of a window, special ones included. With `constrained`, decoding follows the
+    grammar; without, as in the paper, malformed entities are dropped.
     """
 
     types: tuple[str, ...]
@@ -91,12 +91,12 @@ class LightnerForm:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether the encoder says the same of a text for ever."""
+        """Whether the encoder's states of a text never change."""
         return self.where == "decoder" and self.tune != "all"
 
 
 class KeptStates:
-    """states_ND of the encoder, of all pieces of a text, once they are known."""
+    """states_ND of the encoder for all pieces of a text, once known."""
 
     def __init__(self) -> None:
         self.states_ND: Tensor | None = None
@@ -104,7 +104,7 @@ class KeptStates:
 
 @dataclass(frozen=True, eq=False)
 class LightnerText:
-    """Sentences as pieces, and the encoder's states of them where these never change."""
+    """Sentences as word pieces, with the encoder's states if these never change."""
 
     pieces: TokenText
     kept: KeptStates = field(default_factory=KeptStates)
@@ -120,7 +120,7 @@ class LightnerText:
 
 @dataclass(frozen=True, eq=False)
 class EncodedLightner:
-    """A text and what is to be written of it."""
+    """A text and the symbols to write."""
 
     text: LightnerText
     written: Pointers
@@ -131,7 +131,7 @@ class EncodedLightner:
 
 @dataclass(frozen=True)
 class LightnerModeller:
-    """Makes models of one form out of one BART: `EntityModeller[LightnerText, EncodedLightner]`."""
+    """Makes models of one form from one BART: `EntityModeller[LightnerText, EncodedLightner]`."""
 
     bart: PretrainedBart
     form: LightnerForm
@@ -143,14 +143,14 @@ class LightnerModeller:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How texts are read. Raises SettingsError where BART reads fewer pieces than `longest`."""
+        """How texts are read. Raises SettingsError if BART reads fewer pieces than `longest`."""
         return self.bart.loaded.pieces(self.form.longest)
 
     @cached_property
     def names(self) -> Names:
         """The tokens of the labels, of the start and of the stop.
 
-        Raises SettingsError where a type has no word, or two cannot be told from each other.
+        Raises SettingsError if a type's name has no word, or two names have the same pieces.
         """
         loaded = self.bart.loaded
         words = [[word for word in _BETWEEN.split(name) if word] for name in self.types]
@@ -160,14 +160,14 @@ class LightnerModeller:
 
     @property
     def sizes(self) -> LightnerSizes:
-        """Those of the form."""
+        """The sizes of the form."""
         form = self.form
         return LightnerSizes(form.prompts, form.hidden, form.where, form.tune, form.rank)
 
     def initial(self, seed: int) -> Lightner:
-        """The BART with prompts drawn by the seed; just what is trained requires a gradient.
+        """The BART with prompts drawn by the seed; only trained parameters require a gradient.
 
-        What is frozen lies in memory once, for all models that are made of one BART.
+        All models made from one BART share its frozen weights in memory.
         """
         loaded = self.bart.loaded.model
         with torch.device("meta"):
@@ -185,14 +185,14 @@ class LightnerModeller:
         return model.eval()
 
     def prepared(self, examples: Sequence[Example]) -> LightnerText:
-        """Sentences as pieces, whatever their spans."""
+        """Sentences as word pieces, without their spans."""
         cut = self.bart.loaded.cut
         return LightnerText(token_text(examples, pieces=self.pieces, cut=cut))
 
     def annotated(
         self, text: LightnerText, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedLightner:
-        """The text with these spans of each example; those of a type in `source` are the own.
+        """The text with these spans of each example; types in `source` are the site's own.
 
         Raises DataError as `data.pointers.pointers` does.
         """
@@ -201,14 +201,14 @@ class LightnerModeller:
         return EncodedLightner(text, written)
 
     def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
-        """The spans of each example, by their start, as the model writes them greedily.
+        """The spans of each example, in order of start, as the model writes them greedily.
 
         A span's confidence is the product of the probabilities of its start, end and type, each
         among all symbols, given what was written before.
         """
         assert isinstance(model, Lightner)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with _still(model):
+        with still(model):
             self._keep(model, text)
             with torch.inference_mode():
                 for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
@@ -223,7 +223,7 @@ class LightnerModeller:
     def batches(
         self, model: Lightner, encoded: EncodedLightner, *, batch_size: int, seed: int
     ) -> Iterator[PointerBatch]:
-        """One epoch in random order, each batch of similar lengths."""
+        """The batches of one epoch in random order, each of similar lengths."""
         self._keep(model, encoded.text)
         found = train_pointer_batches(
             encoded.text.pieces, encoded.written, batch_size=batch_size, seed=seed
@@ -248,10 +248,10 @@ class LightnerModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
 
-        A row's loss is its weight times that of its source symbols, and that of its target symbols
-        (Eq. 7 and 10). Raises DataError where there is no row.
+        A row's loss is its weight times the loss of its source symbols, plus that of its target
+        symbols (Eq. 7 and 10). Raises DataError if there is no row.
         """
         assert isinstance(model, Lightner)
 
@@ -270,7 +270,7 @@ class LightnerModeller:
     def gradient(
         self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         assert isinstance(model, Lightner)
         own, lengths_S = model, encoded.text.pieces.lengths_S
         rows_B = drawn_rows(lengths_S, size, random=np.random.default_rng(seed))
@@ -284,7 +284,7 @@ class LightnerModeller:
 
     @contextmanager
     def reading(self, model: Lightner, encoded: EncodedLightner) -> Iterator[None]:
-        """Within, a table of tokens that is trained has the rows only that this text needs."""
+        """Reduce a trained token table to the rows that this text needs."""
         if self.form.tune != "all":
             yield
             return
@@ -294,20 +294,20 @@ class LightnerModeller:
             yield
 
     def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
-        """The gradients of each row's two losses by q, without dropout; the model stays as it is.
+        """The gradients of each row's two losses by q, without dropout; the model is unchanged.
 
-        Each row of a batch has a q of its own, so one pass gives all of them. Raises SettingsError
-        where there are no prompts.
+        Each row of a batch has its own copy of q, so one pass gives all gradients. Raises
+        SettingsError if there are no prompts.
         """
         assert isinstance(model, Lightner)
         if model.prompts is None:
             raise SettingsError(
-                "without prompts there is no q to take gradients of", expected="prompts > 0"
+                "without prompts there is no q to take gradients by", expected="prompts > 0"
             )
         shape = (len(encoded), model.prompts.q_QD.numel())
         found = Slopes(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
         text = encoded.text
-        with _still(model), _frozen(model):
+        with still(model), _frozen(model):
             self._keep(model, text)
             q_QD = model.prompts.q_QD.detach()
             for rows_B, both in _slope_rows(encoded):
@@ -322,11 +322,11 @@ class LightnerModeller:
         return found
 
     def _keep(self, model: Lightner, text: LightnerText) -> None:
-        """Computes the encoder's states of the text, if they never change and are not known yet."""
+        """Compute the encoder's states of the text if they never change and are not known yet."""
         if not self.form.keeps_states or text.kept.states_ND is not None:
             return
         states_ND = torch.zeros(len(text.pieces.ids_N), self.bart.sizes.dim)
-        with _still(model), torch.no_grad():
+        with still(model), torch.no_grad():
             for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
                 read_BPD = model.encoded(batch)[-1]
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
@@ -345,7 +345,7 @@ class LightnerModeller:
 
 
 def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
-    """The rows of each batch, and whether they have a target loss: who has none needs one pass."""
+    """The rows of each batch, and whether they have a target loss, which needs a second pass."""
     written = encoded.written
     has_S = np.add.reduceat(~written.source_N, written.from_S1[:-1]) > 0 if len(written) else ()
     for both in (True, False):
@@ -355,19 +355,8 @@ def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
 
 
 @contextmanager
-def _still(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode, and after that as it was."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-@contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Nothing of the model gets a gradient, and after that what did before."""
+    """Nothing of the model requires a gradient for the duration."""
     trained = [p for p in model.parameters() if p.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
@@ -379,20 +368,20 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def _check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
-    """Every label has a vector, and another one than the others."""
+    """Raise SettingsError unless every label has pieces, different from all others."""
     seen: dict[frozenset[tuple[int, Fraction]], str] = {}
     for name, label in zip(types, labels, strict=True):
         if not label:
             raise SettingsError(
-                "an entity type has no word to name it by",
+                "the name of an entity type has no word",
                 got=repr(name),
                 fix="map it to a name in words",
             )
         parts = frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
         if parts in seen:
             raise SettingsError(
-                "two entity types have names of the very same pieces, so the model cannot tell "
-                "them apart",
+                "two entity types have names of the same pieces, so the model cannot tell"
+                " them apart",
                 got=f"{seen[parts]!r} and {name!r}",
                 fix="map one of them to another name",
             )

@@ -1,8 +1,8 @@
-"""What a method needs of a kind of model that finds entities, whichever kind it is.
+"""The protocol of modellers: what a method needs of any kind of model that finds entities.
 
-Text is turned into numbers once (`prepared`); annotation, which may change from round to round, is
-laid over it (`annotated`). Each entity is a site's own annotation (source) or what another model
-said (target), by its type; the loss splits accordingly (Wang et al. 2023, Eq. 6 to 10).
+Text is encoded once (`prepared`); annotation, which may change from round to round, is laid over it
+(`annotated`). An entity is a site's own annotation (source) or another model's (target), by its
+type; the loss splits accordingly (Wang et al. 2023, Eq. 6 to 10).
 
 Shapes: S rows, that is sentences or windows of long ones; G numbers of the shared part.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from torch import nn
 from confide.data.batches.examples import Example, Span
 from confide.learning.fit import FitReport
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, bare_sentences, with_entities
+from confide.learning.predict import bare_sentences, with_entities
+from confide.learning.weights import Arrays
+from confide.learning.windows import FoundSpan
 from confide.text.document import Document
 
 T = TypeVar("T")
@@ -28,9 +30,9 @@ E = TypeVar("E")
 
 
 class Slopes(NamedTuple):
-    """Gradients of each row's loss by the shared part, flattened (Eq. 11); zeros for no token.
+    """Each row's gradients by the shared part, flattened (Eq. 11); zeros without tokens.
 
-    `source_SG` of the tokens of the site's own entities, `target_SG` of those of the others.
+    `source_SG` is of the tokens of the site's own entities, `target_SG` of all others'.
     """
 
     source_SG: NDArray[np.float32]
@@ -38,9 +40,9 @@ class Slopes(NamedTuple):
 
 
 class EntityModeller(Protocol[T, E]):
-    """Makes models of one kind and form, and does with them what a site needs.
+    """Makes models of one kind and form, trains them, and predicts with them.
 
-    `T` is text as numbers, in `windows` that are a sentence or a part of a long one; `E` is the
+    `T` is encoded text, in `windows` that are each a sentence or a part of a long one; `E` is the
     same with annotation, a row for each window. `types` is the complete tag set, in order.
     """
 
@@ -48,19 +50,19 @@ class EntityModeller(Protocol[T, E]):
     def types(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def initial(self, seed: int) -> nn.Module:
-        """A new model; what requires a gradient is what is trained, and travels."""
+        """A new model; parameters that require a gradient are trained, and travel."""
         ...
 
     def prepared(self, examples: Sequence[Example]) -> T:
-        """Sentences as numbers, whatever their spans."""
+        """Sentences, encoded, without their spans."""
         ...
 
     def annotated(self, text: T, spans: Sequence[Sequence[Span]], *, source: Set[str]) -> E:
-        """The text with these spans of each example; those of a type in `source` are the own."""
+        """The text with these spans of each example; types in `source` are the site's own."""
         ...
 
     def find(self, model: nn.Module, text: T) -> list[list[FoundSpan]]:
-        """The spans of each example, by their start, none overlapping another."""
+        """The spans of each example, in order of start, without overlaps."""
         ...
 
     def fit(
@@ -74,15 +76,15 @@ class EntityModeller(Protocol[T, E]):
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Train in place: a row's loss is its weight times its source loss, and its target loss."""
+        """Train in place; a row's loss is its weight times its source loss plus its target loss."""
         ...
 
     def gradient(
         self, model: nn.Module, encoded: E, *, size: int, clip: float, seed: int
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter.
+    ) -> tuple[float, Arrays]:
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter.
 
-        The norm of the whole gradient is bounded by `clip` (0: not).
+        The norm of the whole gradient is at most `clip` (0: no bound).
         """
         ...
 
@@ -92,22 +94,22 @@ class EntityModeller(Protocol[T, E]):
 
 
 @dataclass(frozen=True)
-class Read:
-    """Documents that were looked at: segmented and bare, their sentences, and those as numbers."""
+class Read(Generic[T]):
+    """Documents ready for prediction: segmented, without annotation, and encoded."""
 
     documents: list[Document]
     examples: list[Example]
-    text: Any
+    text: T
 
 
-def read(modeller: EntityModeller[Any, Any], documents: Sequence[Document]) -> Read:
-    """The work that does not depend on a model's weights, to be done once for many rounds."""
+def read(modeller: EntityModeller[T, E], documents: Sequence[Document]) -> Read[T]:
+    """Prepare documents: the work that does not depend on weights, done once for many rounds."""
     bare, examples = bare_sentences(documents)
     return Read(bare, examples, modeller.prepared(examples))
 
 
 def annotate_with(
-    modeller: EntityModeller[Any, Any], model: nn.Module, found: Read
+    modeller: EntityModeller[T, E], model: nn.Module, found: Read[T]
 ) -> list[Document]:
-    """The documents, segmented, with what the model finds as their entities and no relations."""
+    """The documents, segmented, with only the entities that the model finds."""
     return with_entities(found.documents, found.examples, modeller.find(model, found.text))

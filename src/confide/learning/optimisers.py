@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,20 @@ Parameters = Iterable[nn.Parameter]
 
 
 class Steps(Protocol):
-    """What moves parameters along their gradients."""
+    """Anything that takes optimisation steps, such as a torch optimiser."""
 
     def zero_grad(self) -> None: ...  # noqa: D102
-    def step(self) -> Any: ...  # noqa: D102
+    def step(self) -> object: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Optimiser:
     """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0: no bound.
 
-    `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. `proximal` is μ: each loss has
-    μ/2 ‖w - w₀‖² more, with w₀ the weights that training began from (Li et al., "Federated
-    Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The default is the paper's
-    (Luboshnikov & Makarov 2020), after Ma & Hovy 2016, 3.2.
+    `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. `proximal` is μ: it adds μ/2 ‖w
+    - w₀‖² to the loss, where w₀ are the weights that training started from (Li et al., "Federated
+    Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The defaults are those of
+    Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2.
     """
 
     name: str = "sgd"
@@ -40,17 +40,17 @@ class Optimiser:
 
     @property
     def keeps_still(self) -> bool:
-        """Whether a number whose gradient is always zero stays as it is, to the bit."""
+        """Whether a number whose gradient is always zero stays as it is, bit for bit."""
         return self.weight_decay == 0.0
 
     @property
     def rowwise(self) -> bool:
-        """Whether a step of some rows of a table needs to know nothing of the others."""
+        """Whether rows of a table can be stepped without regard to the others."""
         return self.name == "sgd" and self.momentum == 0.0
 
 
 def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
-    """The torch optimiser; raises `SettingsError` for a name that is not in `OPTIMISERS`."""
+    """The torch optimiser. Raises `SettingsError` for an unknown name."""
     try:
         make = OPTIMISERS[settings.name]
     except KeyError:
@@ -83,9 +83,9 @@ def _adamw(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer
 
 
 def each_adamw(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
-    """AdamW that goes through the parameters one by one.
+    """AdamW that steps the parameters one by one.
 
-    For a BART's decoder on a CPU the fused one took five times as long.
+    For a BART's decoder on a CPU, the fused version took five times as long.
     """
     return torch.optim.AdamW(
         parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
@@ -99,20 +99,20 @@ OPTIMISERS: dict[str, Callable[[Parameters, Optimiser], torch.optim.Optimizer]] 
 }
 
 
-def clip(parameters: Parameters, most: float) -> None:
-    """Scales the gradients so that their norm, of all together, is at most `most`.
+def clip(parameters: Sequence[nn.Parameter], most: float) -> None:
+    """Scale the gradients so that their common norm is at most `most`.
 
-    A sparse gradient of a table, as `nn.Embedding(sparse=True)` has one, must name a row once.
+    A sparse gradient, as of `nn.Embedding(sparse=True)`, must name each row only once.
     """
     slopes = [p.grad for p in parameters if p.grad is not None]
+    # `values()` would scale a copy: a gradient is not marked as coalesced
     parts = [slope._values() if slope.is_sparse else slope for slope in slopes]
     total = nn.utils.get_total_norm(parts)
-    factor = (most / (total + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(parts, factor)
+    nn.utils.clip_grads_with_norm_(parameters, most, total)
 
 
 class Descent:
-    """What takes the steps of any training: the one place where a gradient is made and used.
+    """Takes the steps of any training: the one place where gradients are computed and used.
 
     `make` makes the optimiser of the parameters.
     """
@@ -130,7 +130,7 @@ class Descent:
         self._start = [parameter.detach().clone() for parameter in held]
 
     def step(self, loss: Tensor) -> None:
-        """One step down the gradient of a loss, whose norm is bounded by `clip`."""
+        """Take one step down the gradient of a loss, clipped."""
         self.steps.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._start:
@@ -141,7 +141,7 @@ class Descent:
 
     @torch.no_grad()
     def _hold(self) -> None:
-        """Add the gradient of the proximal term; of a sparse gradient, to the rows that it has."""
+        """Add the gradient of the proximal term; to a sparse gradient, only in its own rows."""
         for parameter, start in zip(self._parameters, self._start, strict=True):
             slope = parameter.grad
             if slope is None:
@@ -155,23 +155,24 @@ class Descent:
 
 
 class RowSteps:
-    """SGD without momentum, of tables too that have a sparse gradient: a step moves its rows only.
+    """SGD without momentum that moves only the rows that a sparse gradient names.
 
-    So the time of a step does not depend on the size of a table. Weight decay is of the rows that
-    move. Each row is named once in a gradient. Without weight decay the numbers are those of SGD.
+    The time of a step therefore does not depend on the size of a table. Weight decay applies to the
+    rows that move. A gradient must name each row only once. Without weight decay the numbers are
+    those of SGD.
     """
 
     def __init__(self, parameters: Parameters, settings: Optimiser) -> None:
         self._parameters, self._settings = list(parameters), settings
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Discard all gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Every w ← w - rate · (gradient + decay · w)."""
+        """Step every w ← w - rate · (gradient + decay · w)."""
         rate, decay = self._settings.learning_rate, self._settings.weight_decay
         for parameter in self._parameters:
             slope = parameter.grad
@@ -189,10 +190,10 @@ class RowSteps:
 
 
 def row_steps(parameters: Parameters, settings: Optimiser) -> RowSteps:
-    """`RowSteps`. Raises SettingsError for an optimiser that is not `rowwise`."""
+    """`RowSteps` of these parameters. Raises SettingsError if the optimiser is not `rowwise`."""
     if not settings.rowwise:
         raise SettingsError(
-            "only SGD without momentum moves single rows",
+            "only SGD without momentum can move single rows",
             expected="sgd, momentum 0",
             got=f"{settings.name}, momentum {settings.momentum}",
         )

@@ -1,4 +1,4 @@
-"""Prediction: the spans of each example with their confidence, and documents with entities.
+"""Prediction with a tagger: spans with their confidence, and documents with entities.
 
 Shapes: B sentences, L tokens, N spans, K tokens of a span.
 """
@@ -18,6 +18,8 @@ from confide.data.batches.encoding import Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span, examples_from
 from confide.data.batches.tagger import TaggerBatch, predict_batches
 from confide.data.batches.vocabulary import How, Vocabulary
+from confide.learning.weights import still
+from confide.learning.windows import FoundSpan, joined
 from confide.models import tagger
 from confide.models.crf import Posterior, span_probabilities
 from confide.models.tagger import Tagger
@@ -26,44 +28,24 @@ from confide.text.document import Document
 from confide.text.segment import segmented
 
 
-class FoundSpan(NamedTuple):
-    """Tokens `start` to `end` of an example, and the exact probability that they are an entity."""
-
-    start: int
-    end: int
-    type: str
-    confidence: float
-
-
 def predict_spans(
     model: Tagger, encoded: Encoded, *, tokens_per_batch: int = 4096
 ) -> list[list[FoundSpan]]:
-    """The spans of each example, in order; windows of one example are put together again.
+    """The spans of each example, in order; windows of one example are joined.
 
-    The confidence of a span is the CRF's probability that its tokens are exactly this entity.
-    Where windows overlap, an entity belongs to the window that owns its first token.
+    The confidence of a span is the CRF's probability that its tokens are exactly this entity. If
+    windows overlap, an entity belongs to the window that owns its first token.
     """
     by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
             for row, spans in _batch_spans(model, batch, encoded.tags):
                 by_window[int(batch.windows_B[row])] = spans
-    model.train(was_training)
-    by_example: list[list[FoundSpan]] = [[] for _ in range(encoded.examples)]
-    for window, found in zip(encoded.windows, by_window, strict=True):
-        kept = by_example[window.example]
-        for span in found:
-            start, end = span.start + window.start, span.end + window.start
-            free = not kept or kept[-1].end <= start
-            if window.own_start <= start < window.own_end and free:
-                kept.append(span._replace(start=start, end=end))
-    return by_example
+    return joined(by_window, encoded.windows, examples=encoded.examples)
 
 
 class Prepared(NamedTuple):
-    """Documents ready to be annotated: segmented and bare, their examples, and those as numbers."""
+    """Documents ready for prediction: segmented, without annotation, and encoded."""
 
     documents: list[Document]
     examples: list[Example]
@@ -80,7 +62,7 @@ def prepare(
     max_tokens: int = 512,
     max_characters: int = 40,
 ) -> Prepared:
-    """The work that does not depend on a model's weights, to be done once for many rounds."""
+    """Prepare documents: the work that does not depend on weights, done once for many rounds."""
     bare, examples = bare_sentences(documents)
     encoded = encode(
         examples,
@@ -95,13 +77,13 @@ def prepare(
 
 
 def annotate(model: Tagger, prepared: Prepared) -> list[Document]:
-    """The documents, segmented, with what the model finds as their entities and no relations."""
+    """The documents, segmented, with only the entities that the model finds."""
     found = predict_spans(model, prepared.encoded)
     return with_entities(prepared.documents, prepared.examples, found)
 
 
 def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
-    """The documents segmented and without annotation, and their sentences."""
+    """The documents, segmented and without annotation, and their sentences."""
     bare = [replace(segmented(one), entities=(), relations=()) for one in documents]
     return bare, examples_from(bare)[0]
 
@@ -109,7 +91,7 @@ def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[
 def with_entities(
     documents: Sequence[Document], examples: Sequence[Example], found: Sequence[list[FoundSpan]]
 ) -> list[Document]:
-    """The documents with the spans that were found in each of their examples as their entities."""
+    """The documents with these spans of each of their examples as entities."""
     spans: list[list[list[Span]]] = [[[] for _ in d.sentences] for d in documents]
     confidences: list[list[list[float]]] = [[[] for _ in d.sentences] for d in documents]
     for example, spotted in zip(examples, found, strict=True):
@@ -124,7 +106,7 @@ def with_entities(
 def _batch_spans(
     model: Tagger, batch: TaggerBatch, tags: TagSet
 ) -> list[tuple[int, list[FoundSpan]]]:
-    """The rows of a batch that have an entity, and their spans."""
+    """The spans of the batch's rows that have an entity."""
     tags_BL, rows_R, found = tagger.decode_with_posterior(model, batch)
     if found is None:
         return []
@@ -149,7 +131,7 @@ def _batch_spans(
 def _chances(
     found: Posterior, tags: TagSet, spans: Sequence[tuple[int, Span]], *, grown: bool = False
 ) -> NDArray[np.float64]:
-    """The probability of each span's tags; `grown` adds the tag that would make it one longer."""
+    """The probability of each span's tags; `grown` adds the tag that would extend it by one."""
     if not spans:
         return np.zeros(0)
     at_2N, tags_NK, lengths_N = paths_of(tags, spans, grown=grown)
@@ -159,9 +141,9 @@ def _chances(
 def paths_of(
     tags: TagSet, spans: Sequence[tuple[int, Span]], *, grown: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each span, with its row: at_2N where it begins, tags_NK its tags, lengths_N how many.
+    """For each span: at_2N, its row and first token; tags_NK, its tags; lengths_N, their number.
 
-    `grown` adds the tag that would make it one longer. Padding is 0.
+    `grown` adds the tag that would extend it by one. Padding is 0.
     """
     paths = [tags.path(name, end - start + grown) for _, (start, end, name) in spans]
     lengths_N = torch.tensor([len(path) for path in paths])

@@ -1,17 +1,16 @@
-"""Relation classifiers: made from an encoder's files, trained, and asked for logits.
+"""Relation classifiers: making them from an encoder's files, training and predicting.
 
 Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,25 +30,29 @@ from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
-from confide.learning.rows import only_rows
+from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
+from confide.learning.weights import still
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
 from confide.seeds import seeded
 
-Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
-"""loss_B: what each example of a batch costs."""
+if TYPE_CHECKING:
+    pass
 
-_CHUNK = 4096  # texts that are cut into pieces at once
+Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
+"""Gives loss_B of a batch."""
+
+_CHUNK = 4096  # texts that are tokenised at once
 
 
 @dataclass(frozen=True)
 class RelationForm:
-    """All that a relation classifier is, but for its weights.
+    """All that a relation classifier is but its weights.
 
-    `relations` are its classes in order, the one of no relation included. `types`: entity types
-    that have marks of their own; none: all have the same.
+    `relations` are its classes in order, including the one of no relation. `types` are entity types
+    with marks of their own; if empty, all share the same marks.
     """
 
     relations: tuple[str, ...]
@@ -62,14 +65,14 @@ class RelationForm:
 
 @dataclass(frozen=True)
 class RelationModeller:
-    """Makes classifiers of one form out of one encoder, and turns examples into its pieces."""
+    """Makes classifiers of one form from one encoder, and encodes examples as its pieces."""
 
     encoder: FrozenEncoder
     form: RelationForm
 
     @cached_property
     def marking(self) -> Marking:
-        """How examples are marked. Raises SettingsError where the encoder reads too few pieces."""
+        """How examples are marked. Raises SettingsError if the encoder reads too few pieces."""
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
         return Marking(
@@ -96,15 +99,13 @@ class RelationModeller:
         return model.requires_grad_(True).eval()
 
     def body(self) -> Any:
-        """A copy of the encoder, with rows for the marks that torch draws now."""
-        body = copy.deepcopy(self.encoder.loaded.model)
+        """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
+        body = self.encoder.loaded.body()
         _add_rows(body, self.marking.count)
-        if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # nobody asks it
         return body
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
-        """The examples as numbers. Raises DataError where one has a relation of no class."""
+        """The examples, encoded. Raises DataError if one has a relation that is not a class."""
         return encode_relations(
             examples,
             relations=self.form.relations,
@@ -122,7 +123,7 @@ class RelationModeller:
 
 
 def _add_rows(body: Any, count: int) -> None:
-    """Rows for new pieces behind those of the vocabulary, drawn as the encoder's own were."""
+    """Append rows for new pieces to the table, drawn as the encoder's own were."""
     old = body.get_input_embeddings()
     new = nn.Embedding(old.num_embeddings + count, old.embedding_dim, padding_idx=old.padding_idx)
     with torch.no_grad():
@@ -143,12 +144,12 @@ def fit_relations(
     loss: Loss | None = None,
     on_batch: Callable[[int, float], None] | None = None,
 ) -> FitReport:
-    """Trains in place, from a fresh optimiser: the mean loss of each batch's examples goes down.
+    """Train in place with a fresh optimiser on the mean loss of each batch's examples.
 
-    `loss`: the cross entropy (`models.relation.loss`) if none is given; one of your own finds with
-    `batch.rows_B` what else it knows of each example.
-    Meanwhile the model reads no pieces but those of these examples: where that gives the same
-    numbers, it has no others (`learning.rows`). Raises DataError where there is no example.
+    `loss` defaults to the cross entropy (`models.relation.loss`); another one can use
+    `batch.rows_B` to look up what else it knows of each example. Where the numbers stay the same,
+    the model has only the rows of pieces that these examples use while it trains (`learning.rows`).
+    Raises DataError if there is no example.
     """
     of_batch = loss or relation.loss
 
@@ -168,9 +169,8 @@ def fit_relations(
 
 
 def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractContextManager[None]:
-    """Only the rows of the encoder's table that these examples read."""
-    body: Any = model.encoder
-    return only_rows(model, body.get_input_embeddings(), np.append(encoded.ids_N, encoded.padding))
+    """Reduce the encoder's table to the rows that these examples read."""
+    return only_rows(model, table_of(model), np.append(encoded.ids_N, encoded.padding))
 
 
 def relation_logits(
@@ -178,21 +178,18 @@ def relation_logits(
 ) -> NDArray[np.float32]:
     """logits_SR of every example, in order."""
     logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             logits_SR[batch.rows_B] = model(batch).numpy()
-    model.train(was_training)
     return logits_SR
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Among which classes each example's relation is chosen in training, and how much it counts.
+    """The classes among which training chooses each example's relation, and its weight.
 
-    Of the examples that `some_S` marks those of `known_R` alone: the others are neither learnt nor
-    unlearnt of them. Of the rest all.
+    Examples marked by `some_S` choose among the classes `known_R` only: the other classes are
+    neither learnt nor unlearnt from them. The rest choose among all classes.
     """
 
     known_R: NDArray[np.bool_]
@@ -200,7 +197,7 @@ class Choices:
     weights_S: NDArray[np.float32] | None = None
 
     def shut(self, logits_BR: Tensor, rows_B: NDArray[np.int64]) -> Tensor:
-        """The logits with minus infinity for what an example is not to choose."""
+        """The logits, with minus infinity for classes that an example may not choose."""
         shut_BR = self.some_S[rows_B][:, None] & ~self.known_R
         return logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
 
@@ -223,17 +220,15 @@ def relation_slopes(
 ) -> tuple[OuterSlopes, NDArray[np.float32]]:
     """Gradients of each example's loss by the last layer's weight, without dropout or weights.
 
-    Those of the examples that `source_S` marks, zeros for the others; and the sum of the others',
-    target_G. The gradient of the cross entropy by the logits is p - y, so by the weight it is the
-    outer product of that and of what the layer reads: no pass back is needed.
+    Gives the gradients of examples marked by `source_S`, zeros for the others, and the sum over the
+    others, target_G. The cross entropy's gradient by the logits is p - y, so by the weight it is
+    the outer product of p - y and the layer's input: no backward pass is needed.
     """
     relations, dim = model.relation.weight.shape
     errors_SR = np.zeros((len(encoded), relations), np.float32)
     inputs_SF = np.zeros((len(encoded), dim), np.float32)
     target_RF = np.zeros((relations, dim), np.float64)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with still(model), torch.inference_mode():
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             features_BF = model.features(batch)
             likely_BR = choices.shut(model.relation(features_BF), batch.rows_B).softmax(1)
@@ -243,7 +238,6 @@ def relation_slopes(
             errors_SR[batch.rows_B] = errors_BR * own_B1
             inputs_SF[batch.rows_B] = features_BF.numpy()
             target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
-    model.train(was_training)
     return OuterSlopes(errors_SR, inputs_SF), target_RF.astype(np.float32).ravel()
 
 

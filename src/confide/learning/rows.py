@@ -1,9 +1,9 @@
-"""Training a few rows of a large embedding table as if it were all of it.
+"""Training a few rows of a large embedding table as if they were the whole table.
 
 A row that no example reads has a gradient of zero at every step. A fresh optimiser without weight
-decay leaves it where it is, to the bit; yet its zeros are filled in, measured, squared and divided
-at every step, and the table is half of a small encoder. So the rows that are read are trained as a
-table of their own, and put back.
+decay leaves it as it is, bit for bit, but still fills in, squares and divides its zeros at every
+step, and the table is half of a small encoder. So the rows that are read are trained as a table of
+their own, then put back.
 
 Shapes: V rows of the whole table, K rows that are read, D numbers of a row.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +24,14 @@ from confide.learning.weights import named
 
 @contextmanager
 def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -> Iterator[None]:
-    """Within, `table` is a parameter of just the rows `ids` (any order, repeated as they like).
+    """Reduce `table` to the rows `ids` (in any order, with repeats) for the duration.
 
-    It is still asked with the old numbers; one of another row is an IndexError. After, also after
-    an exception, it is its old parameter again, whose numbers are replaced and never written over;
-    until then `weights.arrays` gives the old parameter as it was.
-    Nothing happens where a row may matter that is not read: a table that is shared with another
-    module of `model`, has a norm to keep, or is not trained.
+    Lookups still use the old ids; any other id is an IndexError. Afterwards, even after an
+    exception, the table has its old parameter again, whose data is replaced and never overwritten;
+    until then `weights.arrays` gives the old values. Nothing happens if unread rows may matter: if
+    the table is shared with another module of `model`, has a maximum norm, or is not trained.
     """
-    named(model)  # is looked for once: must not find the parameter that passes
+    named(model)  # cached on first use, which must not see the temporary parameter
     whole = table.weight
     if not _alone(model, table) or not whole.requires_grad:
         yield
@@ -44,7 +44,7 @@ def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -
     def renumbered(_: nn.Module, asked: tuple[Tensor]) -> tuple[Tensor]:
         return (place_V[asked[0]],)
 
-    if padding is not None:  # its gradient is dropped
+    if padding is not None:  # its gradient is discarded
         table.padding_idx = int(place_V[padding]) if place_V[padding] < len(rows_K) else None
     table.weight = nn.Parameter(whole.detach()[rows_K])
     hook = table.register_forward_pre_hook(renumbered)
@@ -60,7 +60,14 @@ def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -
 
 
 def _alone(model: nn.Module, table: nn.Embedding) -> bool:
-    """Whether nobody but an ordinary lookup reads the table."""
+    """Whether the table is only used by ordinary lookups."""
     owners = [m for m in model.modules() for p in m.parameters(recurse=False) if p is table.weight]
     settled = table.max_norm is None and not table.scale_grad_by_freq
     return owners == [table] and settled
+
+
+def table_of(model: nn.Module) -> nn.Embedding:
+    """The table of pieces of a model's `encoder`."""
+    encoder: Any = model.encoder
+    table: nn.Embedding = encoder.get_input_embeddings()
+    return table

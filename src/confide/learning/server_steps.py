@@ -1,4 +1,4 @@
-"""What a server makes of the mean of what sites reached: it takes a step of its own towards it.
+"""Server steps: the server takes a step of its own towards the mean of the sites' weights.
 
 Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", arXiv 1909.06335 (momentum: FedAvgM); Reddi, Charles, Zaheer, Garrett, Rush,
@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[Any]]
+from confide.learning.weights import Arrays
+
 Server = Literal["mean", "momentum", "adam", "yogi"]
 
 
 @dataclass(frozen=True)
 class ServerStep:
-    """How the server steps. `rate` is η, `momentum` β, `squares` β₂ and `floor` τ."""
+    """How the server steps: `rate` is η, `momentum` β, `squares` β₂ and `floor` τ."""
 
     name: Server = "mean"
     rate: float = 1.0
@@ -36,17 +37,17 @@ class ServerStep:
 
 
 def stepped(
-    before: Mapping[str, NDArray[Any]],
+    before: Mapping[str, NDArray[np.float32]],
     mean: Arrays,
     *,
     how: ServerStep,
     moments: Arrays,
     squares: Arrays,
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """The weights after the step, and the two running means; what was given stays as it is.
+    """The weights after the step, and the two running means; the arguments are unchanged.
 
-    An array that `moments` or `squares` does not have begins as the formulas say. With the name
-    "mean" the weights are the mean itself, to the bit.
+    An array that `moments` or `squares` lacks starts as the formulas say. With the name "mean" the
+    weights are the mean itself, bit for bit.
     """
     if how.name == "mean":
         return mean, {}, {}

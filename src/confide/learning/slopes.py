@@ -1,11 +1,11 @@
 """Gradients of each row's loss by the weight of a model's last linear layer, in one pass.
 
-The layer's output is all that the loss knows of its weight, so for the gradient g_t of a row's loss
-by the output at token t, and the layer's input x_t there,
+The loss depends on the weight only through the layer's output, so with the gradient g_t of a row's
+loss by the output at token t, and the layer's input x_t there,
 
     d loss / d weight = Σ_t g_t x_tᵀ
 
-and no pass back through the model is needed, nor one for each row.
+and no backward pass through the model is needed, nor one for each row.
 
 Shapes: S rows, B those of a batch, L tokens, D numbers in, Y numbers out, G = Y · D.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ Parts = tuple[Tensor, Tensor]
 
 
 class RowSlopes(Protocol):
-    """A gradient by the same weight for each of S rows: all that comparing them needs."""
+    """The gradients of S rows by the same weight, as far as comparing them needs."""
 
     def __len__(self) -> int: ...
 
@@ -40,7 +40,7 @@ class RowSlopes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WholeSlopes:
-    """Gradients that are kept as they are."""
+    """Gradients that are stored in full."""
 
     slopes_SG: NDArray[np.float32]
 
@@ -62,9 +62,9 @@ class WholeSlopes:
 
 @dataclass(frozen=True, eq=False)
 class OuterSlopes:
-    """Gradients of rows that the layer reads once: of each an outer product, never written out.
+    """Gradients of rows that the layer reads once: outer products that are never written out.
 
-    A row's gradient is errors_Y inputs_Dᵀ, with Y + D numbers instead of Y · D.
+    A row's gradient is errors_Y inputs_Dᵀ, stored as Y + D numbers instead of Y · D.
     """
 
     errors_SY: NDArray[np.float32]
@@ -97,12 +97,12 @@ def last_layer_slopes(
 ) -> Parts:
     """slopes_BG of each of two losses.
 
-    `outputs` asks the model for scores_BLY, which `linear` gives last; `losses` makes two losses_B
-    of them. The model keeps its weights and their gradients.
+    `outputs` runs the model to scores_BLY, the output of its last layer `linear`; `losses` turns
+    them into two losses_B. The model keeps its weights and their gradients.
     """
     inputs: list[Tensor] = []
 
-    def catch(_: nn.Module, given: tuple[Any, ...]) -> None:
+    def catch(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         inputs.append(given[0])
 
     hook = linear.register_forward_pre_hook(catch)

@@ -1,13 +1,13 @@
-"""What a model says of every token, and a model that learns what others say of every token.
+"""Distillation token by token: predicting every token, and learning others' predictions.
 
-The kinds that tag words differ in what they say of a token (a CRF its marginals, an encoder its
+The kinds that tag words differ in what they predict of a token (a CRF its marginals, an encoder its
 logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6, with a
 token in place of an example):
 
     loss = [labels] ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
 
 Tokens are counted over all sentences, in order. A token that two windows of a long sentence share
-is said by the window that owns it, and learnt in both, as its own tag would be.
+is predicted by the window that owns it, and learnt in both, as its own tag would be.
 
 Shapes: T tokens of all sentences, N tokens of all windows, S windows, B windows of a batch, L
 tokens, Y tags.
@@ -38,8 +38,8 @@ Rows = NDArray[np.int64]
 class Lesson:
     """What is to be learnt of a text.
 
-    `teacher_TY` are probabilities; `temperature` softens what the student says; `labelled` is
-    whether the text's own tags are learnt as well.
+    `teacher_TY` are probabilities; `temperature` softens the student; `labelled` is whether the
+    text's own tags are learnt as well.
     """
 
     teacher_TY: NDArray[np.float32]
@@ -48,10 +48,10 @@ class Lesson:
 
 
 class Teachable(Protocol[T, E]):
-    """What a `learning.modelling.EntityModeller` can do besides, if it says something of tokens."""
+    """What an `EntityModeller` can also do if it predicts single tokens."""
 
     def token_logits(self, model: nn.Module, text: T) -> NDArray[np.float32]:
-        """logits_TY of every token, whose softmax is what the model believes of it."""
+        """logits_TY of every token; their softmax is the model's belief."""
         ...
 
     def distil(
@@ -65,12 +65,12 @@ class Teachable(Protocol[T, E]):
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Train in place on a lesson, from a fresh optimiser; the loss is that of this module."""
+        """Train in place on a lesson with a fresh optimiser; the loss is this module's formula."""
         ...
 
 
 class Places(NamedTuple):
-    """Which token of the text each token of a window is, and whether the window owns it."""
+    """For each token of a window: its place in the text, and whether the window owns it."""
 
     tokens_N: Rows
     owned_N: NDArray[np.bool_]
@@ -78,9 +78,9 @@ class Places(NamedTuple):
 
 
 def places_of(windows: Sequence[Window]) -> Places:
-    """Where the tokens of windows, window after window, are in the text.
+    """The places of the windows' tokens, window after window, in the text.
 
-    The windows of a sentence come in order, and the last ends with it.
+    The windows of a sentence come in order, and the last one ends with the sentence.
     """
     lengths: dict[int, int] = {window.example: window.end for window in windows}
     starts = np.append(0, np.cumsum(list(lengths.values()), dtype=np.int64))

@@ -1,11 +1,11 @@
-"""How a BART's tokenizer cuts text into word pieces, and what its special pieces are."""
+"""A BART's tokenizer: how it cuts text into word pieces, and its special pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,23 +15,26 @@ from confide.errors import DataError
 from confide.learning.encoder import SURROGATES
 from confide.learning.encoder_files import first_line
 
-_CHUNK = 4096  # sentences that are cut into pieces at once
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_CHUNK = 4096  # sentences that are tokenised at once
 
 
 class Pieces:
     """How a BART's tokenizer cuts text; `backend` is that of `load_pieces`."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The number of each piece."""
+        """The id of each piece."""
         return dict(self.backend.get_vocab(with_added_tokens=True))
 
     @cached_property
     def continues_V(self) -> Flags:  # noqa: N802
-        """Of each piece, whether it goes on with a word."""
+        """For each piece, whether it continues a word."""
         flags_V = np.zeros(max(self.numbers.values()) + 1, np.bool_)
         flags_V[[number for piece, number in self.numbers.items() if piece.startswith("##")]] = True
         return flags_V
@@ -45,7 +48,7 @@ class Pieces:
         return Specials(start, end, padding, mask)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of each text's pieces, without special ones."""
+        """The ids of each text's pieces, without special ones."""
         found: list[list[int]] = []
         for start in range(0, len(texts), _CHUNK):
             chunk = [SURROGATES.sub("�", text) for text in texts[start : start + _CHUNK]]
@@ -53,12 +56,12 @@ class Pieces:
         return found
 
     def text(self, ids: Sequence[int]) -> str:
-        """Pieces as they can be read, [MASK] too."""
+        """Pieces as readable text, including [MASK]."""
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
 
 def load_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a BART's folder. Raises DataError where it cannot be loaded."""
+    """The tokenizer of a BART's folder. Raises DataError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:
@@ -66,7 +69,7 @@ def load_pieces(folder: Path) -> Pieces:
             folder, local_files_only=True, trust_remote_code=False
         )
         backend = found.backend_tokenizer
-    except Exception as error:  # whatever transformers stumbles over
+    except Exception as error:  # whatever transformers raises
         raise DataError(
             "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
         ) from error

@@ -1,4 +1,4 @@
-"""A BART that was made of an encoder, and its training on passages for some epochs."""
+"""A BART made from an encoder, and its training on passages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from confide.data.batches.noise import Noise
 from confide.data.batches.passages import Cutter, Passages
 from confide.learning.bart_making import make_bart, transformers_bart
 from confide.learning.denoising import Denoiser
-from confide.learning.encoder_files import read_json
+from confide.learning.encoder_files import Config, read_json
 from confide.learning.fit import FitReport
 from confide.learning.text_pieces import Pieces, load_pieces
 from confide.seeds import derive_seed
 
 
 class MadeBart(NamedTuple):
-    """transformers' BART made of the encoder in `base`, its `config.json`, and how it cuts text."""
+    """A transformers BART made from the encoder in `base`, its `config.json`, and its pieces."""
 
     model: Any
-    config: dict[str, Any]
+    config: Config
     pieces: Pieces
     base: Path
 
@@ -39,24 +39,24 @@ def made_bart(base: Path, *, decoder_layers: int, dropout: float = 0.0) -> MadeB
 
 @dataclass(frozen=True)
 class Reading:
-    """How text becomes passages and these are noised. `longest` counts special pieces too."""
+    """How text becomes noised passages. `longest` includes special pieces."""
 
     pieces: Pieces
     noise: Noise
     longest: int
 
     def cutter(self) -> Cutter:
-        """What cuts documents into passages."""
+        """The cutter of documents into passages."""
         return Cutter(self.pieces, self.pieces.continues_V, longest=self.longest - 2)
 
     def batching(self, pieces_per_batch: int) -> Batching:
-        """How passages become batches of so many pieces."""
+        """How passages become batches of this many pieces."""
         return Batching(self.pieces.specials, self.noise, self.longest, pieces_per_batch)
 
     def measured(self, passages: Passages, *, seed: int, most: int = 0) -> list[DenoisingBatch]:
-        """Batches whose noise and order depend on the seed alone; none of no passage.
+        """Batches whose noise and order depend only on the seed; none without passages.
 
-        As many as have `most` pieces to write together; 0: all.
+        They stop at `most` pieces to write; 0: all.
         """
         if not len(passages):
             return []
@@ -73,9 +73,9 @@ class Reading:
 def fit_texts(
     denoiser: Denoiser, passages: Passages, how: Batching, *, epochs: int, seed: int
 ) -> FitReport:
-    """Train for some epochs at a steady rate; the report's loss is of a piece, in nats.
+    """Train for some epochs at a constant rate; the report's loss is per piece, in nats.
 
-    Raises DataError where there is no passage, or the training comes apart.
+    Raises DataError if there is no passage, or if the training diverges.
     """
     started, steps, tokens, loss = time.perf_counter(), 0, 0, 0.0
     for epoch in range(epochs):

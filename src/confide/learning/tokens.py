@@ -1,8 +1,8 @@
-"""Token classifiers: made from an encoder's files, trained, and asked for spans.
+"""The modeller of token classifiers: makes them from an encoder's files, trains, finds spans.
 
-They are what `learning.modelling` asks of a kind of model. All of a classifier is trained, and
-travels; the gradients for the instance weights are those of its last linear layer (Wang et al.
-2023, 3.3, take them at the prompt, which all layers share).
+It implements `learning.modelling`. All of a classifier is trained and travels; the gradients for
+the instance weights are those of its last linear layer (Wang et al. 2023, 3.3, take them at the
+prompt, which all layers share).
 
 Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G numbers
 of the last layer's weight.
@@ -10,12 +10,11 @@ of the last layer's weight.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -38,14 +37,15 @@ from confide.data.batches.token_pieces import (
 )
 from confide.learning.encoder import FrozenEncoder, pieces_of_words
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import Arrays, gradients
+from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
-from confide.learning.predict import FoundSpan, paths_of
-from confide.learning.rows import only_rows
+from confide.learning.predict import paths_of
+from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by
-from confide.learning.windows import joined
+from confide.learning.weights import Arrays, still
+from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
 from confide.models.partial import allowed_tags, partial_word_losses
 from confide.models.products import widen
@@ -60,14 +60,17 @@ from confide.models.tokens import (
 )
 from confide.seeds import seeded
 
-_PER_BATCH = 2048  # padded pieces that are read at once
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_PER_BATCH = 2048  # most padded pieces of a batch
 
 
 @dataclass(frozen=True)
 class TokenForm:
-    """All that a token classifier is, but for its weights. `types` in the order of its tags.
+    """All that a token classifier is but its weights. `types` are in the order of its tags.
 
-    `longest`: pieces that are read at once, the special ones included.
+    `longest` is the most pieces of a window, special ones included.
     """
 
     types: tuple[str, ...]
@@ -78,11 +81,10 @@ class TokenForm:
 
 @dataclass(frozen=True)
 class TokenModeller:
-    """Makes classifiers of one form out of one encoder: `EntityModeller[TokenText, EncodedTokens]`.
+    """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
     `open`: a word outside all entities may also have a tag of the types that the site lacks
-    (`models.partial`). Raises SettingsError where the encoder reads fewer pieces than the form
-    says.
+    (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the form says.
     """
 
     encoder: FrozenEncoder
@@ -115,39 +117,34 @@ class TokenModeller:
     def initial(self, seed: int) -> TokenClassifier:
         """The encoder with a new linear layer, drawn by the seed; all of it is trained."""
         sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
-        body = copy.deepcopy(self.encoder.loaded.model)
-        if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # nobody asks it
+        body = self.encoder.loaded.body()
         with seeded(seed):
             model = TokenClassifier(body, sizes)
         widen(model)
         return model.requires_grad_(True).eval()
 
     def prepared(self, examples: Sequence[Example]) -> TokenText:
-        """Sentences as pieces, whatever their spans."""
+        """Sentences as word pieces, without their spans."""
         return token_text(examples, pieces=self.pieces, cut=self._cut)
 
     def annotated(
         self, text: TokenText, spans: Sequence[Sequence[Span]], *, source: Set[str]
     ) -> EncodedTokens:
-        """The text with these spans of each example; those of a type in `source` are the own."""
+        """The text with these spans of each example; types in `source` are the site's own."""
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
     def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
         """The spans of each example on its likeliest path that the scheme allows.
 
-        A span's confidence is the product of the probabilities of its words' tags; where the scheme
-        does not mark an entity's end (IOB2), also of the next word's not going on with it.
+        A span's confidence is the product of the probabilities of its words' tags and, if the
+        scheme does not mark an entity's end (IOB2), of the next word not continuing it.
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with still(model), torch.inference_mode():
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
                 found = _batch_spans(model(batch), batch, tags=self.tags, scores=self._scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
-        model.train(was_training)
         return joined(by_window, text.windows, examples=text.examples)
 
     def fit(
@@ -161,11 +158,11 @@ class TokenModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place, from a fresh optimiser: the mean loss of each batch's rows goes down.
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
 
-        A row's loss is its weight times that of its source words, and that of its target words.
-        Meanwhile the model reads no pieces but those of this text, as in `fit_relations`. Raises
-        DataError where there is no row.
+        A row's loss is its weight times the loss of its source words, plus that of its target
+        words. Only rows of pieces that this text reads are trained, as in `fit_relations`. Raises
+        DataError if there is no row.
         """
         open_Y = self._open(encoded)
 
@@ -180,16 +177,13 @@ class TokenModeller:
 
     def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
         """logits_TY of every word."""
-        was_training = model.training
-        model.eval()
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
                 yield batch.rows_B, model(batch)
 
-        with torch.inference_mode():
+        with still(model), torch.inference_mode():
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
-        model.train(was_training)
         return found
 
     def distil(
@@ -203,10 +197,9 @@ class TokenModeller:
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Trains in place: what others say of each word is held against the model's own softmax.
+        """Train in place: the model's softmax learns the teacher's probabilities of each word.
 
-        The ordinary loss is that of `fit`, the sum over words. Raises DataError where there is no
-        row.
+        The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no row.
         """
         soft = taught_by(lesson, encoded.text.windows)
 
@@ -221,7 +214,7 @@ class TokenModeller:
     def gradient(
         self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows that the seed draws, and its gradient by parameter."""
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
         batch = token_batch(encoded.text, rows_B, annotated=encoded)
@@ -239,17 +232,15 @@ class TokenModeller:
         assert isinstance(linear, nn.Linear)
         shape = (len(encoded), linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        was_training = model.training
-        model.eval()
         open_Y = self._open(encoded)
-        batches = predict_token_batches(
-            encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
-        )
-        for batch in batches:
-            source_BG, target_BG = _batch_slopes(model, linear, batch, open_Y)
-            source_SG[batch.rows_B] = source_BG.numpy()
-            target_SG[batch.rows_B] = target_BG.numpy()
-        model.train(was_training)
+        with still(model):
+            batches = predict_token_batches(
+                encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
+            )
+            for batch in batches:
+                source_BG, target_BG = _batch_slopes(model, linear, batch, open_Y)
+                source_SG[batch.rows_B] = source_BG.numpy()
+                target_SG[batch.rows_B] = target_BG.numpy()
         return Slopes(source_SG, target_SG)
 
     @cached_property
@@ -267,7 +258,7 @@ class TokenModeller:
 
 
 class _Epochs(NamedTuple):
-    """How often, in which steps and in which order a text is read."""
+    """How many epochs, in which steps and in which order a text is read."""
 
     epochs: int
     batch_size: int
@@ -278,14 +269,13 @@ class _Epochs(NamedTuple):
 def _train(
     model: nn.Module, encoded: EncodedTokens, loss: Callable[[TokenBatch], Tensor], how: _Epochs
 ) -> FitReport:
-    """Train in place; meanwhile the model has only the rows of pieces that this text reads."""
+    """Train in place, with only the rows of pieces that this text reads."""
 
     def batches(seed: int) -> Iterator[TokenBatch]:
         return train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
 
-    body: Any = model.encoder
     read = np.append(encoded.text.ids_N, encoded.text.padding)
-    table = only_rows(model, body.get_input_embeddings(), read)
+    table = only_rows(model, table_of(model), read)
     with table if how.optimiser.keeps_still else nullcontext():
         return train(
             model, batches, loss, epochs=how.epochs, optimiser=how.optimiser, seed=how.seed
@@ -321,8 +311,8 @@ def _batch_slopes(
     return last_layer_slopes(linear, lambda: model(batch), losses=losses)
 
 
-def _unknown(tokenizer: Any, padding: int) -> int:
-    """The piece that a word without one is read as; an encoder that names none has its padding."""
+def _unknown(tokenizer: Tokenizer, padding: int) -> int:
+    """The piece for a word without one: the unknown piece, else the padding."""
     name = getattr(tokenizer.model, "unk_token", None)
     number = tokenizer.token_to_id(name) if isinstance(name, str) else None
     return padding if number is None else int(number)
@@ -331,7 +321,7 @@ def _unknown(tokenizer: Any, padding: int) -> int:
 def _batch_spans(
     logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: Scores
 ) -> list[list[FoundSpan]]:
-    """The spans of each row, in its own words."""
+    """The spans of each row, numbered by its own words."""
     tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
     by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
     lengths_B = batch.lengths_B.tolist()

@@ -1,9 +1,9 @@
-"""A model's parameters as named numpy arrays: what travels, what is stored, what is set."""
+"""A model's parameters as named numpy arrays: copying and setting them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,13 +17,14 @@ from confide.errors import DataError
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.seeds import seeded
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[np.float32]]
+"""A model's parameters, or what is computed for each of them, by name."""
 
 
 def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> Tagger:
-    """A new tagger whose weights depend on nothing but its sizes and the seed.
+    """A new tagger whose weights depend only on its sizes and the seed.
 
-    `rules` (of `TagSet.rules`) bind its CRF; without them every move between tags is possible.
+    `rules` (of `TagSet.rules`) constrain its CRF; without them every move between tags is allowed.
     """
     allowed = None
     if rules is not None:
@@ -34,7 +35,7 @@ def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> 
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by name, in the model's order; looked for once in a model's life."""
+    """The parameters by name, in the model's order; cached per model."""
     found = _NAMED.get(model)
     if found is None:
         found = _NAMED[model] = dict(model.named_parameters())
@@ -50,18 +51,19 @@ def arrays(model: nn.Module) -> Arrays:
 
 
 def trained(model: nn.Module) -> Arrays:
-    """A copy of every parameter that is trained, by name, in the model's order."""
+    """A copy of every trained parameter, by name, in the model's order."""
     return {
         name: p.detach().cpu().numpy().copy() for name, p in named(model).items() if p.requires_grad
     }
 
 
-def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = False) -> None:
-    """Sets the parameters named in `values`; others stay as they are.
+def load(
+    model: nn.Module, values: Mapping[str, NDArray[np.float32]], *, lent: bool = False
+) -> None:
+    """Set the parameters named in `values`; others stay as they are.
 
-    `lent`: the model computes with these very arrays instead of copies, which saves a copy of all
-    weights where it is not going to be trained. Raises `DataError` where a name is unknown or a
-    shape differs; then nothing has changed.
+    With `lent`, the model uses these very arrays instead of copies, so it must not be trained.
+    Raises `DataError` if a name is unknown or a shape differs; then nothing has changed.
     """
     parameters = named(model)
     for name, value in values.items():
@@ -69,23 +71,34 @@ def load(model: nn.Module, values: Mapping[str, NDArray[Any]], *, lent: bool = F
             raise DataError("the model has no such parameter", got=name)
         if tuple(parameters[name].shape) != value.shape:
             raise DataError(
-                f"parameter {name} has another shape",
+                f"parameter {name} has the wrong shape",
                 expected=str(tuple(parameters[name].shape)),
                 got=str(value.shape),
             )
     for name, value in values.items():
-        parameter = parameters[name]  # its numbers are replaced, never written over: maybe lent
+        parameter = parameters[name]  # replaced, never overwritten: the array may be lent
         fresh = np.ascontiguousarray(value) if lent else np.array(value, order="C")
         parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
 
 
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """Keep the model in evaluation mode for the duration."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def set_words(model: Tagger, vectors: VectorFile) -> None:
-    """Puts a file's rows at its word ids; raises `DataError` where the width differs."""
+    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
     set_rows(model.word, vectors)
 
 
 def set_rows(table: nn.Embedding, vectors: VectorFile) -> None:
-    """The same for a table of words."""
+    """Copy vectors into a word table. Raises `DataError` if the width differs."""
     if vectors.dims != table.embedding_dim:
         raise DataError(
             "the word vectors do not fit the model",

@@ -1,20 +1,29 @@
-"""What was found in the windows of long sentences, put together."""
+"""Joining what was found in the windows of long sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from confide.data.batches.encoding import Window
-from confide.learning.predict import FoundSpan
+
+
+class FoundSpan(NamedTuple):
+    """Tokens `start` to `end` of an example, and the probability that they are an entity."""
+
+    start: int
+    end: int
+    type: str
+    confidence: float
 
 
 def joined(
     by_window: Sequence[Sequence[FoundSpan]], windows: Sequence[Window], *, examples: int
 ) -> list[list[FoundSpan]]:
-    """The spans of each example, by their start, none overlapping another.
+    """The spans of each example, in order of start, without overlaps.
 
-    `by_window`: those of each window, in its own tokens. A span belongs to the window that owns its
-    first token.
+    `by_window` are those of each window, numbered by its own tokens. A span belongs to the window
+    that owns its first token.
     """
     by_example: list[list[FoundSpan]] = [[] for _ in range(examples)]
     for window, found in zip(windows, by_window, strict=True):

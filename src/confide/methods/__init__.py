@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from confide.errors import SettingsError
 from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.protocol import Kind, steps_of
+from confide.kinds.protocol import Form, Kind, steps_of
+from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt
-from confide.methods.fedavg import FedAvg
+from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
@@ -30,13 +32,13 @@ from confide.text.document import Document
 
 
 class Method(Protocol):
-    """What a method of one kind is: steps, messages, a start and a round that read like the paper.
+    """A pair of a method and a kind: steps, messages, a start, and rounds that read like the paper.
 
-    `apart`: it is for sites of which each annotates some of the types. `personal`: every site ends
-    with a model of its own, part of which is in its memory only. `keyed`: who has no key of the
-    sites cannot use the model. `public`: it gives all sites text that they and the server may read,
-    which it is made with. `wants_public`: a model of the kind can learn from such text, so that
-    settings may name some; a method that makes no use of it leaves it out.
+    `apart`: for sites that each annotate only some of the types. `personal`: every site ends with a
+    model of its own, part of which is only in its memory. `keyed`: only holders of the sites' key
+    can use the model. `public`: the method gives all sites a public set, and is constructed with
+    it. `wants_public`: models of the kind can learn from a public set, so settings may name one; a
+    method without use for it leaves that text out.
     """
 
     name: ClassVar[str]
@@ -55,12 +57,12 @@ class Method(Protocol):
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 
-    def start(self, federation: Federation) -> Any:
+    def start(self, federation: Federation) -> Carried:
         """The first state."""
         ...
 
-    def round(self, state: Any, federation: Federation, n: int) -> tuple[Any, dict[str, Any]]:
-        """The next state, and facts for the history."""
+    def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
+        """The next state, and the round's facts for the history."""
         ...
 
     def score(
@@ -69,21 +71,20 @@ class Method(Protocol):
         """Every site's counts on its own `part` ("dev" or "test")."""
         ...
 
-    def model(self, state: Any, memory: Any) -> Any:
-        """What was trained, not yet built; `memory` is a site's, where the method is personal."""
+    def model(self, state: Any, memory: Any) -> tuple[Form, Arrays]:
+        """The trained form and weights; `memory` is the site's if the method is personal."""
         ...
 
     def extractor(
         self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
-        """The thing that reads a document and returns it annotated."""
+    ) -> Trained:
+        """The trained model, which reads documents and returns them annotated."""
         ...
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
-        """How much each of a site's training sentences counts, by `latest`, what it remembers.
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
+        """The instance weights of a site's training sentences; `latest` loads its memory.
 
-        The round that they are of, and the weights, row by row; None where all count the same, or
-        there are none.
+        Gives the round of the weights, and the weights row by row; None if all count the same.
         """
         ...
 
@@ -100,15 +101,15 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     LazyMil: ("bags",),
     PseudoComplete: (*_ENTITIES, "relations"),
 }
-"""The methods, and the kinds that each trains."""
+"""The kinds that each method trains."""
 PLUGINS = "confide.methods"
-"""The group of entry points under which other packages bring methods of their own."""
+"""The group of entry points under which other packages provide methods."""
 
 
 def plugged() -> dict[type[FedAvg], tuple[str, ...]]:
-    """The methods of other packages that are installed here, and the kinds that each trains.
+    """The methods of other installed packages, and the kinds that each trains.
 
-    Raises SettingsError where one has the name of another, or a kind that there is not.
+    Raises SettingsError if two methods share a name, or if one names no kind or an unknown one.
     """
     found: dict[type[FedAvg], tuple[str, ...]] = {}
     taken = {method.method for method in CROSSED} | set(REFERENCES)
@@ -135,7 +136,7 @@ def plugged() -> dict[type[FedAvg], tuple[str, ...]]:
 
 
 def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
-    """The method of one kind: its messages, steps and state have the kind's form in them."""
+    """The pair of a method and a kind: the kind's form fills the method's messages and state."""
     types = (kind.Form, getattr(kind, "Public", object))
     own = {
         "name": f"{method.method}-{kind.name}",
@@ -154,7 +155,7 @@ def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
 
 
 def _with(message: Any, types: tuple[type, ...]) -> Any:
-    """A message with a kind's form, and its public examples where it holds some."""
+    """A message with a kind's form filled in, and its public set if the message holds one."""
     return message[types[: len(message.__parameters__)]]
 
 
@@ -163,13 +164,13 @@ METHODS: dict[str, type[Method]] = {
     for method, kinds in (CROSSED | plugged()).items()
     for pair in (paired(method, (ON_PUBLIC if method.public else KINDS)[kind]) for kind in kinds)
 }
-"""By the names that `Settings.trained_by` gives: METHOD-KIND."""
+"""The pairs by the names that `Settings.trained_by` gives: METHOD-KIND."""
 
 
 def method_named(name: str) -> type[Method]:
-    """The method of that name, METHOD-KIND; a method alone is that of the first kind it trains.
+    """The pair of that name, METHOD-KIND; a bare METHOD stands for the first kind it trains.
 
-    Raises SettingsError with the nearest known one.
+    Raises SettingsError, which suggests the nearest known name.
     """
     name = OLD_NAMES.get(name, name)
     if name in METHODS:
@@ -182,9 +183,9 @@ def method_named(name: str) -> type[Method]:
 
 
 def method_of(settings: RunSettings) -> type[Method]:
-    """The method that these settings run.
+    """The pair that these settings run.
 
-    Raises SettingsError: there is none of that name, or it does not train this kind of model.
+    Raises SettingsError if there is no such method, or if it does not train this kind.
     """
     if settings.trained_by in METHODS:
         found = METHODS[settings.trained_by]
@@ -198,21 +199,21 @@ def method_of(settings: RunSettings) -> type[Method]:
         known = [*crossed, *REFERENCES]
         raise SettingsError(f"there is no method {named!r}", fix=nearest(named, known))
     raise SettingsError(
-        f"{named} does not train {settings.kind}, which task {settings.task!r} asks for here",
-        expected=f"a model that it trains: {', '.join(crossed[named])}",
+        f"{named} does not train {settings.kind}, the kind that these settings ask for",
+        expected=f"one of the kinds it trains: {', '.join(crossed[named])}",
         got=settings.kind,
         fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
     )
 
 
 def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
-    """Raise SettingsError where nothing can be combined as the settings say."""
+    """Raise SettingsError if the method has no mean that `federation.combine` could replace."""
     how = settings.federation.combine
     if how == "mean" or settings.method in REFERENCES:
         return
     if not any(step.summed and step.learnt and step.learnt.combined for step in kind.steps):
         raise SettingsError(
-            f"{settings.method} takes no mean of what its sites learnt",
+            f"{settings.method} takes no mean of what its sites learn",
             expected='federation.combine = "mean"',
             got=repr(how),
             fix="leave federation.combine out, or use a method that averages (docs/robust.md)",
@@ -223,7 +224,7 @@ def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
 
 
 def check_enough(settings: RunSettings, sites: int) -> None:
-    """Raise SettingsError where rounds of so many sites are too small for `federation.combine`."""
+    """Raise SettingsError if a round of this many sites is too small for `federation.combine`."""
     own = settings.federation
     drawn = max(1, round_half_up(own.fraction * sites))
     if own.combine not in ORDERED or settings.method in REFERENCES or drawn >= NEEDED:
@@ -247,5 +248,5 @@ def methods_of(task: str) -> list[str]:
 
 
 def wire(method: str) -> list[WireRow]:
-    """The table of what leaves a site under a method: step, direction, field, kind, what, seen."""
+    """The wire table of a method: step, direction, field, kind, what it carries, how it is seen."""
     return wire_table(method_named(method).steps)

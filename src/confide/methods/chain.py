@@ -1,40 +1,41 @@
-"""The chain: the sites drawn train one after the other, each from where the one before it stopped.
+"""The chain: the drawn sites train one after another, each from where the last one stopped.
 
 A baseline of Sui et al. 2021 (Lazy MIL, 4.1); cyclic weight transfer in Chang et al., JAMIA 2018.
 
-What leaves a site: what leaves it under FedAvg; but its trained weights are the next site's start,
-so the server sees them one by one. What never does: text, words, predictions, the key.
+What leaves a site: the same as under FedAvg; but its trained weights are the next site's start, so
+the server sees them one by one.
+What never leaves: text, words, predictions, the key.
 
 What we decide:
-- the order is drawn anew each round; the weights pass through the server, since sites do not speak
-  with each other; a site that fails is passed over, one without training text is not asked;
-- rows of a file of word vectors are filled in by the first site of the first round.
+- each round draws a new order; weights pass through the server, since sites do not talk to each
+  other; a site that fails is skipped, one without training text is not asked;
+- the first site of the first round fills in the rows of the word vector file.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from confide.federation.federation import Federation
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
-from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
 from confide.seeds import derive_seed
 from confide.settings import Table
 
 
 class ChainSettings(Table):
-    """The table `[options]`: there is nothing to set."""
+    """The table `[options]`: nothing to set."""
 
 
 def train_in_turn(
     site: Site, memory: Kept[F] | None, ask: Train, turn: Turn
 ) -> tuple[Trained, Kept[F]]:
-    """Train as under FedAvg, from where the site before stopped."""
+    """Train as under FedAvg, from where the previous site stopped."""
     return train(site, memory, ask, turn)
 
 
@@ -42,16 +43,16 @@ TRAIN_IN_TURN = Step.of(train_in_turn, **UPLOAD)
 
 
 class Chain(FedAvg):
-    """The method: in a round the sites drawn train in turn, and no mean is taken."""
+    """The method: in a round the drawn sites train in turn, and no mean is taken."""
 
     method: ClassVar[str] = "chain"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_IN_TURN, SCORE)
     Settings: ClassVar[type] = ChainSettings
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
-        """The sites drawn train in an order of the seed, each from where the last one stopped."""
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[FedAvgState[Form], Facts]:
+        """The drawn sites train in a random order, each from where the last one stopped."""
         drawn = federation.draw(self._run.federation.fraction, n)
         order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(
             [site for site in drawn if site not in state.idle]
@@ -60,7 +61,7 @@ class Chain(FedAvg):
         step = self._step(TRAIN_IN_TURN)
         replies = federation.relay(step, ask, round=n, sites=list(map(str, order)), then=_on_from)
         links = list(replies.values())
-        facts = {
+        facts: Facts = {
             "loss": sum(link.loss for link in links) / len(links) if links else None,
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),
@@ -72,5 +73,5 @@ class Chain(FedAvg):
 
 
 def _on_from(ask: Train, reply: Trained) -> Train:
-    """What the next site is asked: to train on from here, where vectors are filled in already."""
+    """The next site's ask: to train on from this reply, which has word vectors already."""
     return replace(ask, weights=reply.weights, how=ask.how.without_vectors())

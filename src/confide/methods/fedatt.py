@@ -1,21 +1,22 @@
-"""FedAtt: FedAvg in which sites that went further are attended to more, layer by layer.
+"""FedAtt: FedAvg that attends, layer by layer, more to sites that moved further.
 
 Ji, Pan, Long, Li, Jiang & Huang, "Learning Private Neural Language Modeling with Attentive
 Aggregation", IJCNN 2019: in each layer the central weights move by ε times the attended difference,
 
     w ← w - ε Σ_k α_k (w - w_k),   α = softmax over the sites of ‖w - w_k‖   (Algorithm 2).
 
-What leaves a site: what leaves it under FedAvg; but the server must see how far each site went, so
-its trained weights are seen one by one. What never does: text, words, predictions, the key.
+What leaves a site: the same as under FedAvg; but the server must see how far each site moved, so it
+sees trained weights one by one.
+What never leaves: text, words, predictions, the key.
 
-What we decide: a layer is one named array of the model; all sites that take part count alike.
+What we decide: a layer is one named array of the model; all participating sites count alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,8 +25,8 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
-from confide.methods.fedavg import UPLOAD, FedAvg, Train, Trained, train
+from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
 from confide.settings import Table
 
 
@@ -38,7 +39,7 @@ class FedAttSettings(Table):
 def train_alone(
     site: Site, memory: Kept[F] | None, ask: Train, turn: Turn
 ) -> tuple[Trained, Kept[F]]:
-    """Train as under FedAvg, for a server that looks at each site's weights."""
+    """Train as under FedAvg, for a server that sees each site's weights."""
     return train(site, memory, ask, turn)
 
 
@@ -46,20 +47,20 @@ TRAIN_ALONE = Step.of(train_alone, **UPLOAD)
 
 
 class FedAtt(FedAvg):
-    """The method: `round` moves the central weights towards those of all, attentively."""
+    """The method: `round` moves the central weights towards the sites', by attention."""
 
     method: ClassVar[str] = "fedatt"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
     Settings: ClassVar[type] = FedAttSettings
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
-        """Sites train from the common weights, which move towards those of all (Algorithm 2)."""
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[FedAvgState[Form], Facts]:
+        """Sites train from the common weights, which then move towards the sites' (Algorithm 2)."""
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         step = self._step(TRAIN_ALONE)
@@ -76,7 +77,7 @@ class FedAtt(FedAvg):
 def attended(
     before: Mapping[str, np.ndarray], trained: Sequence[Arrays], *, epsilon: float
 ) -> Arrays:
-    """The central weights, moved towards those of the sites (Ji et al. 2019, Eq. 4 to 6)."""
+    """The central weights, moved towards the sites' (Ji et al. 2019, Eq. 4 to 6)."""
     moved = {}
     for name, start in before.items():
         away = [start - weights[name] for weights in trained]

@@ -1,33 +1,33 @@
-"""FedAvg: sites train from the common weights, and the server takes the mean of what they reach.
+"""FedAvg: sites train from the common weights, and the server averages the results.
 
 McMahan, Moore, Ramage, Hampson & Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
-from Decentralized Data", AISTATS 2017, Algorithm 1. Of a tagger it is the method of Luboshnikov &
+from Decentralized Data", AISTATS 2017, Algorithm 1. For a tagger it is the method of Luboshnikov &
 Makarov, "Federated Learning in Named Entity Recognition", AIST 2020 (doi
-10.1007/978-3-030-71214-3_8); of relations and bags the baseline of Sui et al. 2020 and 2021.
+10.1007/978-3-030-71214-3_8); for relations and bags the baseline of Sui et al. 2020 and 2021.
 
-What leaves a site: what its kind says of the text at the start (`confide.kinds`); its number of
+What leaves a site: its kind's description of the text at the start (`confide.kinds`); its number of
 training examples; its trained weights, of which the server keeps only the sum; counts of right,
 predicted and gold answers.
-What never does: text, words, predictions, the key.
-What weights may still tell: they are a function of the text. Rows of a word table that moved show
-which digests occur at a site; rows of a table of word pieces show which pieces do, in the clear.
-Rows that start from a public file of vectors can be recognised by their neighbours, whatever the
-digest hides. docs/methods/fedavg.md says more.
+What never leaves: text, words, predictions, the key.
+What weights may still reveal: they are a function of the text. Changed rows of a word table show
+which digests occur at a site; those of a table of word pieces show which pieces do, in the clear.
+Rows that start from a public vector file can be recognised by their neighbours, whatever the digest
+hides. See docs/methods/fedavg.md.
 
 Where we differ from the papers or decide what they leave open:
-- the learning rate falls by the global round, not by the local epoch; each site's optimiser starts
-  anew each round at that rate, and momentum is not carried over;
-- `weighting`: how much a site's weights count, `"equal"` or by its training `"examples"`; left out,
-  taggers, encoders and LightNER count equally (Luboshnikov & Makarov), the others by examples;
+- the learning rate decays by the global round, not by the local epoch; each site's optimiser starts
+  afresh each round at that rate, and momentum is not carried over;
+- `weighting`: how much a site's weights count, `"equal"` or by its training `"examples"`; by
+  default, taggers, encoders and LightNER count equally (Luboshnikov & Makarov), others by examples;
 - `server`: the server may take a step of its own towards the mean, and `proximal` holds each site's
-  training to where it began (FedProx); with neither this is FedAvg, to the bit;
+  training to its start (FedProx); with neither, this is FedAvg, bit for bit;
 - `rows = "seen"` averages the row of a word or character over the sites whose text has it. With the
-  plain mean (`"all"`, the default) a word of one site in ten moves by a tenth of what that site
-  learnt; who has a word is known to the server already, from the counts;
-- word vectors from a file: each site reads the file for itself and fills in the rows that it knows
-  in the first round; all sites must have the same file, and the rows stay trainable;
+  plain mean (`"all"`, the default) a word that one site in ten has moves by a tenth of what that
+  site learnt; the server already knows from the counts who has which word;
+- word vectors from a file: each site reads its own copy and fills in the rows that it knows in the
+  first round; all sites need the same file, and the rows stay trainable;
 - a site without training text is not asked to train;
-- a public set, where there is one, is not used: that text is left out.
+- a public set is not used: its text is left out.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from confide.kinds.protocol import (
     TAKE,
     F,
     Fitted,
+    Form,
     Kept,
     Kind,
     Score,
@@ -62,6 +63,7 @@ from confide.kinds.protocol import (
     scores_from,
     settle,
 )
+from confide.kinds.trained import Trained as TrainedModel
 from confide.learning.server_steps import Server, ServerStep, stepped
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -70,14 +72,21 @@ from confide.tasks import Counts
 from confide.text.document import Document
 
 Weighting = Literal["equal", "examples", "sentences"]
-"""How much a site counts in a mean; `sentences` is another word for `examples`."""
+"""How much a site counts in a mean; `sentences` is a synonym of `examples`."""
+
+Carried = State[Form]
+"""What every method carries from round to round, of whichever kind."""
+Latest = Callable[[], Any]
+"""Loads what a site remembers; None if it remembers nothing."""
+Facts = dict[str, Any]
+"""What is told of a round in the history."""
 
 
 class FedAvgSettings(Table):
-    """The table `[options]`. `weighting` left out is the kind's own.
+    """The table `[options]`. The default of `weighting` is the kind's.
 
-    `server` is what the server makes of the mean (`confide.learning.server_steps`), with its rate
-    (left out: 1, and 0.01 for adam and yogi) and its momentum; `proximal` is FedProx's μ.
+    `server` is the server's step towards the mean (`confide.learning.server_steps`), with its rate
+    (default: 1, and 0.01 for adam and yogi) and momentum; `proximal` is FedProx's μ.
     """
 
     weighting: Weighting | None = None
@@ -97,7 +106,7 @@ class FedAvgSettings(Table):
 
 @dataclass(frozen=True)
 class FedAvgState(State[F], Generic[F]):
-    """What the server carries from round to round: the weights, and what its own steps keep."""
+    """What the server carries from round to round: the weights, and the means of its own steps."""
 
     moments: Arrays = carries("the server's running means of the change", start=dict)
     squares: Arrays = carries("the server's running means of its square", start=dict)
@@ -110,19 +119,19 @@ class Train:
     weights: Arrays = carries("the common weights")
     how: How = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
-    tables: list[str] = carries("tables of which a row counts only where the site's text has it")
+    tables: list[str] = carries("tables whose rows count only if the site's text has them")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training came to, multiplied by the site's weight."""
+    """The result of training, multiplied by the site's weight."""
 
     weights: Arrays = carries(
-        "trained weights, times the site's weight in the mean; of a table the rows that changed"
+        "trained weights, times the site's weight in the mean; of tables only changed rows"
     )
     weight: float = carries("the site's weight in the mean")
     seen: dict[str, NDArray[np.float32]] = carries(
-        "the weight again for each row whose word the site has; rows = seen only", legend="V"
+        "the same weight for each row whose word the site has; only if rows = seen", legend="V"
     )
     loss: float = carries("mean training loss per example, times the weight")
     examples: int = carries("examples trained on, over all epochs")
@@ -140,7 +149,7 @@ def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[T
 
 
 def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Trained:
-    """What training came to, times the site's weight; `seen` is 1 for each row that counts."""
+    """The result of training, times the site's weight; `seen` is 1 for each row that counts."""
     weights, own = fitted.weights, seen or {}
     if weight != 1.0:
         weights = {name: array * np.float32(weight) for name, array in weights.items()}
@@ -151,28 +160,28 @@ def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Tr
 
 
 def check_trained(ask: Train, reply: Trained) -> None:
-    """Raise GuardError where a site's weight in the mean is not what was asked for."""
+    """Raise GuardError if the reply's weight, count or rows are not what was asked for."""
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
         raise GuardError("weight must be at least 1, and 1 where sites count equally")
     if reply.examples < 1:
-        raise GuardError("examples is not a count")
+        raise GuardError("examples must be at least 1")
     if reply.seen.keys() != set(ask.tables):
-        raise GuardError("seen does not name the tables that it was asked for")
+        raise GuardError("seen must name the tables that the ask names")
     for name, seen_V in reply.seen.items():
         fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
         if not fits or not ((seen_V == 0) | (seen_V == np.float32(reply.weight))).all():
-            raise GuardError("seen is not a weight for each row")
+            raise GuardError("seen must be 0 or the weight for each row")
         if reply.weights[name][seen_V == 0].any():
-            raise GuardError("weights has numbers in rows that the site has not seen")
+            raise GuardError("weights must be 0 in rows that the site has not seen")
 
 
 def numbers_of_trained(ask: Train) -> dict[str, int]:
-    """How many numbers `seen` holds: one for each row of the tables."""
+    """How many numbers `seen` may hold: one for each row of the tables."""
     return {"seen": sum(len(ask.weights[name]) for name in ask.tables if name in ask.weights)}
 
 
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
-    """What an array of the reply would be, had the site learnt nothing."""
+    """What an array of the reply would be if the site had learnt nothing."""
     start: np.ndarray = ask.weights[name]
     if reply.weight != 1.0:
         start = start * np.float32(reply.weight)
@@ -182,20 +191,20 @@ def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
 
 
 def rows_had(reply: Trained, name: str) -> np.ndarray | None:
-    """How heavy each row of an array is, where rows = seen."""
+    """The weight of each row of an array if rows = seen, else None."""
     return reply.seen[name][:, None] if name in reply.seen else None
 
 
 def _mask(seen_V: np.ndarray, count: int) -> np.ndarray:
     if seen_V.shape != (count,):
-        raise GuardError("seen is not a weight for each row")
+        raise GuardError("seen must be 0 or the weight for each row")
     return (seen_V > 0).astype(np.float32)[:, None]
 
 
 def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
-    """The reply with weights that are at most `most` away from those that were asked.
+    """The reply with weights at most `most` away from the ask's.
 
-    So far as they are sent: without the site's weight, and without the rows that it leaves out.
+    The distance is measured without the site's weight, and without rows that are not sent.
     """
     before = {name: start_of_trained(ask, reply, name) for name in reply.weights}
     kept = near(reply.weights, before, most, times=reply.weight)
@@ -203,7 +212,7 @@ def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
 
 
 def mean_of(total: Trained, before: Arrays) -> Arrays:
-    """The weighted mean of what sites arrived at; a row that no site has seen stays as it was."""
+    """The weighted mean of the sites' weights; a row that no site has seen stays as it was."""
     mean = {}
     for name, sums in total.weights.items():
         if name in total.seen:
@@ -223,18 +232,18 @@ UPLOAD: dict[str, Any] = {
     "numbers": numbers_of_trained,
     "learnt": Learnt("weights", "weight", start="weights", has=rows_had),
 }
-"""What is checked of a step that uploads trained weights."""
+"""The checks of a step that uploads trained weights."""
 TRAIN = Step.of(train, summed=True, **UPLOAD)
 
 
 class FedAvg:
-    """The method: `start` agrees on the model, `round` takes the mean of what sites arrive at."""
+    """The method: `start` agrees on the model, `round` averages the sites' trained weights."""
 
     method: ClassVar[str] = "fedavg"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
     Settings: ClassVar[type] = FedAvgSettings
-    State: ClassVar[Any] = FedAvgState
-    Memory: ClassVar[Any] = Kept
+    State: ClassVar[type] = FedAvgState
+    Memory: ClassVar[type] = Kept
     personal: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     public: ClassVar[bool] = False
@@ -246,26 +255,25 @@ class FedAvg:
         self._own: Any = own_settings(self.Settings, settings.options)
         self.kind.check(settings)
 
-    def start(self, federation: Federation) -> State[Any]:
-        """Agree on the model, hand its form out, and draw the first weights."""
+    def start(self, federation: Federation) -> Any:
+        """Agree on the model, hand out its form, and draw the first weights."""
         step = self._step(TAKE)
         agreed, _, idle = settle(self._run, federation, self.kind, step=step, ask=self._given)
         if self._rows == "seen" and not agreed.form.tables():
             raise no_tables(self.kind.name)
         first = agreed.form.first(derive_seed(federation.seed, "weights"))
-        state: State[Any] = self.State(agreed.form, first, idle)
-        return state
+        return self.State(agreed.form, first, idle)
 
-    def _given(self, form: Any) -> Take[Any]:
-        """What the sites are handed of the form that was agreed on."""
+    def _given(self, form: Form) -> Take[Form]:
+        """The ask that hands the agreed form to the sites."""
         return Take(form)
 
-    def round(self, state: Any, federation: Federation, n: int) -> tuple[Any, dict[str, Any]]:
-        """Sites train from the common weights; the mean of theirs is the next state."""
+    def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
+        """Sites train from the common weights; the mean of their results is the next state."""
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
@@ -280,24 +288,25 @@ class FedAvg:
         return replace(state, weights=weights, moments=moments, squares=squares), facts
 
     def score(
-        self, state: State[Any], federation: Federation, *, part: str, round: int
+        self, state: Any, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
         ask = Score(state.weights, part)
         return scores_from(federation, self.kind, step=self._step(SCORE), ask=ask, round=round)
 
-    def model(self, state: State[Any], memory: object) -> tuple[Any, Arrays]:
+    def model(self, state: Carried, memory: Any) -> tuple[Form, Arrays]:
         """The common model, the same for all sites: its form and its weights."""
         return state.form, state.weights
 
     def extractor(
-        self, state: State[Any], memory: object, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
-        """What the trained model is for who has it, and holds the key where there is one."""
-        return state.form.extractor(state.weights, key=key, encoder=encoder)
+        self, state: Carried, memory: Any, *, key: bytes | None, encoder: str | None = None
+    ) -> TrainedModel:
+        """The trained model, ready for use; a keyed kind needs the key."""
+        form, weights = self.model(state, memory)
+        return form.extractor(weights, key=key, encoder=encoder)
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
-        """All sentences of a site count the same."""
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
+        """None: all sentences of a site count the same."""
         return None
 
     @property
@@ -305,10 +314,10 @@ class FedAvg:
         return str(getattr(self._own, "rows", "all"))
 
     def _step(self, step: Step) -> Step:
-        """The step with the messages of this pair."""
+        """This pair's version of the step."""
         return next(one for one in self.steps if one.name == step.name)
 
-    def _ask(self, state: State[Any], n: int) -> Train:
+    def _ask(self, state: Carried, n: int) -> Train:
         """How the sites train in a round, and how much they count."""
         weighting = getattr(self._own, "weighting", "equal")
         if weighting is None:

@@ -1,43 +1,44 @@
-"""Lazy MIL: sites bid for sentences, and train on those of their own that are the best of all.
+"""Lazy MIL: sites bid with their sentences, and train on those that win against all sites.
 
 Sui, Chen, Liu & Zhao, "Distantly Supervised Relation Extraction in Federated Settings", Findings of
 EMNLP 2021, Algorithms 1 and 2.
 
-A knowledge base says what holds between two entities, and not which sentence says so: the sentences
-of one pair are a *bag*, and most of them may be wrong. In a round each site drawn says how likely
-the model finds the relation in its best sentence of each triple (head, tail, relation); the server
-picks the highest value of each triple among all sites; each site trains on those of its own
-sentences that won, and on nothing else; the server averages the weights.
+A knowledge base knows that a relation holds between two entities, but not which sentence says so:
+the sentences of one pair are a *bag*, and most of them may be wrong. In a round each drawn site
+reports, for each triple (head, tail, relation), how likely the model finds the relation in the
+site's best sentence; the server picks the highest value of each triple; each site trains only on
+those of its own sentences that won; the server averages the weights.
 
-What leaves a site: at the start that it holds the common key, keyed digests of its words with
-counts (or which public encoder it has), names of relations and entity types, numbers of sentences
-and bags; in a round keyed digests of its triples, the best value of each, and its trained weights,
-of which the server keeps only the sum; counts of facts by score, and of bags by best label.
-What never does: text, words, entities, identifiers, which sentence won and where it stands.
-What this may still tell: the server sees how many bags a site has and which of them two sites
-share; a site that loses a bag learns that another site has the pair. docs/methods/lazy-mil.md.
+What leaves a site: at the start, proof that it holds the common key, keyed digests of its words
+with counts (or which public encoder it has), names of relations and entity types, numbers of
+sentences and bags; in a round, keyed digests of its triples, the best value of each, and its
+trained weights, of which the server keeps only the sum; counts of facts by score, and of bags by
+best label.
+What never leaves: text, words, entities, identifiers, which sentence won and where it stands.
+What this may still reveal: the server sees how many bags a site has and which bags two sites share;
+a site that loses a bag learns that another site has the pair. See docs/methods/lazy-mil.md.
 
 Where we differ from the paper or decide what it leaves open:
 - triples travel as HMAC digests under the key that the sites share and the server never sees;
-- the index of the best sentence stays in the site's memory: the paper sends it, but the server has
-  no use for it, and a site that hears which of its bags won knows the sentence;
-- a site hears of its own bags only (the authors' code gave every site one list of all winners);
-- pairs without a relation are triples too; ties go to the lower name of a site, then to the first
-  sentence;
+- the index of the best sentence stays in the site's memory: the paper sends it, but the server does
+  not need it, and a site that hears which of its bags won knows the sentence;
+- a site hears only of its own bags (the authors' code gives every site the list of all winners);
+- pairs without a relation are triples too; ties go to the alphabetically first site, then to the
+  first sentence;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
-- a site whose winners are none, or fewer than its own guard `min_sentences`, says so: it is not
-  asked to train, and weighs nothing;
-- `warm_rounds`: so many rounds at the start train on every sentence, before anybody bids. A model
-  that has learnt nothing picks at random, and is then trained to prefer what it picked;
+- a site with no winners, or fewer than its own guard `min_sentences`, says so: it is not asked to
+  train, and weighs nothing;
+- the first `warm_rounds` train on every sentence, before anyone bids: an untrained model picks at
+  random, and would then be trained to prefer its picks;
 - the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
-- prediction for a pair is the maximum over its sentences.
+- a pair's prediction is the maximum over its sentences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,37 +53,50 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Looked, Rows
-from confide.kinds.protocol import SCORE, F, Kept, State, Take, Taken, check_taken, taken
+from confide.kinds.bags.form import BagForm
+from confide.kinds.protocol import SCORE, F, Form, Kept, Take, Taken, check_taken, taken
 from confide.kinds.vocabulary import check_digests, one_each
-from confide.methods.fedavg import TRAIN, UPLOAD, FedAvg, Train, Trained, mean_of, reply_of
+from confide.methods.fedavg import (
+    TRAIN,
+    UPLOAD,
+    Carried,
+    Facts,
+    FedAvg,
+    FedAvgState,
+    Train,
+    Trained,
+    mean_of,
+    reply_of,
+)
 from confide.settings import Table
 
 Digests = NDArray[np.uint8]
 MOST_BIDS = 10_000_000
-"""Of one site in one round: no honest text has more bags."""
+"""The most bids of a site in a round: no honest text has more bags."""
 DENOISE = "none"
-"""What a bag is when a pair is predicted: the maximum over its sentences."""
+"""A pair's prediction is the maximum over its sentences."""
 
 
 @dataclass(frozen=True)
 class LazyMemory(Kept[F], Generic[F]):
-    """What a site keeps: the form of the model, and between bidding and training its bids."""
+    """A site's memory: the form of the model and, between bidding and training, its bids."""
 
-    bid_round: int = carries("the round that it bid in; -1 before the first", start=lambda: -1)
+    bid_round: int = carries("the round of its last bids; -1 before the first", start=lambda: -1)
     bid_digests_G16: Digests = carries(
-        "its triples, as it bid for them", start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8)
+        "the triples that it bid for",
+        start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8),
     )
     bid_rows_G: Rows = carries(
-        "its best sentence of each: never sent", start=lambda: np.zeros(0, np.int64)
+        "its best sentence of each triple: never sent", start=lambda: np.zeros(0, np.int64)
     )
     won_W: Rows = carries(
-        "those of its sentences that won: what it trains on", start=lambda: np.zeros(0, np.int64)
+        "its winning sentences, on which it trains", start=lambda: np.zeros(0, np.int64)
     )
 
 
 @dataclass(frozen=True)
 class Bid:
-    """Say how well your best sentence of each triple does with these weights."""
+    """Score your best sentence of each triple with these weights."""
 
     weights: Arrays = carries("the common weights")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
@@ -97,38 +111,34 @@ class Bids:
         most=MOST_BIDS,
     )
     values_G: NDArray[np.float32] = carries(
-        "of each, how likely the model finds it in the best of the site's sentences",
+        "probability of each triple's relation in the site's best sentence",
         most=MOST_BIDS,
     )
 
 
 @dataclass(frozen=True)
 class HearWinners:
-    """Your best sentences of these triples are the best of all sites'. W triples."""
+    """The triples that you won: your best sentence beats all other sites'. W triples."""
 
-    digests_W16: Digests = carries(
-        "keyed digests of triples that the site bid for and won", most=MOST_BIDS
-    )
+    digests_W16: Digests = carries("keyed digests of the triples that the site won", most=MOST_BIDS)
 
 
 @dataclass(frozen=True)
 class WinnersHeard:
     """Whether the site will train on them."""
 
-    sentences: int = carries(
-        "how many sentences it will train on; 0 where its own guard finds them too few"
-    )
+    sentences: int = carries("number of sentences it will train on; 0 if too few for its own guard")
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, LazyMemory[F]]:
-    """Keep the form, and look at the training text with it; nothing was bid for yet."""
+    """Keep the form, and encode the training text; there are no bids yet."""
     return taken(site, ask.form), LazyMemory(ask.form)
 
 
 def bid(
     site: Site, memory: LazyMemory[F] | None, ask: Bid, turn: Turn
 ) -> tuple[Bids, LazyMemory[F]]:
-    """Score the site's own sentences, and say the best value of each triple (Algorithm 2)."""
+    """Score the site's own sentences, and bid the best value of each triple (Algorithm 2)."""
     memory = known(memory)
     desk = _desk(site, memory)
     looked = desk.looked("train")
@@ -146,15 +156,16 @@ def bid(
     return Bids(digests_G16, values_G[order_G]), kept
 
 
-def _desk(site: Site, memory: LazyMemory[Any]) -> BagDesk:
-    desk: BagDesk = memory.form.at(site)
+def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
+    desk = memory.form.at(site)
+    assert isinstance(desk, BagDesk)
     return desk
 
 
 def best_sentences(
     likely_SR: NDArray[np.float32], looked: Looked
 ) -> tuple[Rows, NDArray[np.float32]]:
-    """Of each training bag its best sentence, the first of several, and how likely it says so."""
+    """The best sentence of each training bag (the first of ties), and its probability."""
     sizes_G = np.array([len(rows) for rows in looked.groups], np.int64)
     rows_S = np.concatenate([np.zeros(0, np.int64), *looked.groups]).astype(np.int64)
     bags_S = np.repeat(np.arange(len(sizes_G)), sizes_G)
@@ -165,13 +176,13 @@ def best_sentences(
 
 
 def check_bids(ask: Bid, reply: Bids) -> None:
-    """Raise GuardError where bids are not distinct digests with a probability each."""
+    """Raise GuardError if bids are not distinct digests with a probability each."""
     check_digests("triple", reply.digests_G16)
     values_G = reply.values_G
     if values_G.shape != (len(reply.digests_G16),) or values_G.dtype != np.float32:
-        raise GuardError("values_G has another shape", got=str(values_G.shape))
+        raise GuardError("values_G is not one float32 for each digest", got=str(values_G.shape))
     if not ((values_G >= 0) & (values_G <= 1)).all():
-        raise GuardError("values_G is not a probability for each triple")
+        raise GuardError("values_G must lie between 0 and 1")
 
 
 def hear_winners(
@@ -199,15 +210,15 @@ def _marks(digests_G16: Digests) -> list[bytes]:
 
 
 def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
-    """Raise GuardError where a site would train on another number of sentences than it won."""
+    """Raise GuardError if the site would train on another number of sentences than it won."""
     if reply.sentences not in (0, len(ask.digests_W16)):
-        raise GuardError("sentences is not the number of winners")
+        raise GuardError("sentences must be 0 or the number of triples won")
 
 
 def train_on_winners(
     site: Site, memory: LazyMemory[F] | None, ask: Train, turn: Turn
 ) -> tuple[Trained, LazyMemory[F]]:
-    """Train the common model on the site's own winning sentences for some epochs."""
+    """Train the common model on the site's own winning sentences."""
     memory = known(memory)
     if memory.bid_round != turn.round or not len(memory.won_W):
         raise Refusal("not-bid")
@@ -224,10 +235,9 @@ TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True, **UPLOAD)
 
 
 def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
-    """Of each site the triples that it won: those for which nobody bid more.
+    """The triples that each site won: those for which no site bid more.
 
-    Of sites that bid the same, the one with the lower name wins. Sites that won nothing are left
-    out.
+    Ties go to the alphabetically first site. Sites that won nothing are left out.
     """
     sites = sorted(bids)
     if not sites:
@@ -246,8 +256,8 @@ def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
 class LazyMilSettings(Table):
     """The table `[options]` of Lazy MIL.
 
-    `weighting`: what a site's weights count in the mean. `warm_rounds`: rounds before the first
-    bids, in which every sentence counts.
+    `weighting`: how much a site's weights count in the mean. `warm_rounds`: rounds before the first
+    bids, which train on every sentence.
     """
 
     weighting: Literal["sentences", "examples", "equal"] = "examples"
@@ -255,7 +265,7 @@ class LazyMilSettings(Table):
 
 
 class LazyMil(FedAvg):
-    """The method: `round` is bidding, choosing and training, as in Algorithm 1."""
+    """The method: `round` is bidding, choosing and training (Algorithm 1)."""
 
     method: ClassVar[str] = "lazy-mil"
     own_steps: ClassVar[tuple[Step, ...]] = (
@@ -267,16 +277,17 @@ class LazyMil(FedAvg):
         SCORE,
     )
     Settings: ClassVar[type] = LazyMilSettings
-    Memory: ClassVar[Any] = LazyMemory
+    Memory: ClassVar[type] = LazyMemory
 
-    def _given(self, form: Any) -> Take[Any]:
-        """The form of a model that is trained on single sentences."""
+    def _given(self, form: Form) -> Take[Form]:
+        """The ask with a form whose model is trained on single sentences."""
+        assert isinstance(form, BagForm)
         return Take(replace(form, denoise=DENOISE))
 
     def round(
-        self, state: State[Any], federation: Federation, n: int
-    ) -> tuple[State[Any], dict[str, Any]]:
-        """Sites bid, the best sentences are chosen, their owners train, and the mean is next."""
+        self, state: FedAvgState[Form], federation: Federation, n: int
+    ) -> tuple[Carried, Facts]:
+        """Sites bid, the server picks the winners, their sites train, and the server averages."""
         if n <= self._own.warm_rounds:
             return super().round(state, federation, n)
         drawn = federation.draw(self._run.federation.fraction, n)
@@ -286,7 +297,7 @@ class LazyMil(FedAvg):
         won = winners(bids)
         told = {site: HearWinners(digests) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
-        facts = {
+        facts: Facts = {
             "loss": None,
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),

@@ -1,28 +1,27 @@
-"""Adversaries that make a model's states of all sites alike: three published baselines.
+"""Adversaries that make a model's states alike for all sites: three published baselines.
 
 Wang et al., Findings of ACL 2023, Appendix A: on the states of every layer of the encoder, a linear
-discriminator without bias says which of K sites a text is from, K · d numbers for each layer; its
-gradient reaches the model reversed. The discriminators are trained and sent with the model.
+discriminator without bias predicts which of K sites a text is from (K · d numbers for each layer);
+its gradient reaches the model reversed. The discriminators are trained and sent with the model.
 
-- `dann` (Ganin et al. 2016, "Domain-Adversarial Training"): their cross entropy, and no more.
-- `fada` (Peng et al. 2019, "Federated Adversarial Domain Adaptation"): with it the decoder's last
-  states are disentangled into what tells the site and what does not.
+- `dann` (Ganin et al. 2016, "Domain-Adversarial Training"): only their cross entropy.
+- `fada` (Peng et al. 2019, "Federated Adversarial Domain Adaptation"): also, the decoder's last
+  states are disentangled into a part that tells the site and a part that does not.
 - `fade` (Hong et al. 2021, "Federated Adversarial Debiasing"): the adversarial loss is squared, so
-  that a site whose texts are still told apart counts more; and the entropy of what is written of
-  entities that another model found is made small.
+  that a site whose texts are still told apart counts more; and the entropy of the symbols of
+  entities that another model found is minimised.
 
-Where the papers leave it open, or speak of images:
+Where the papers leave it open, or are about images:
 
-- A text's state is the mean over its pieces; losses are means over texts, and over layers, so that
-  their weight does not depend on how many there are. `fade` squares each layer's mean.
-- The site's number is the only label that a site knows: all texts of a batch have it.
-- FADA's disentangling: one more K · d matrix reads the decoder's states. Its rows span the part of
-  the site, their orthogonal complement is the part of the task, so that both together are the state
-  and nothing needs to be put together again. The first predicts the site (here nothing is
-  reversed). The two are made independent by decorrelation over the symbols of a batch: the mean of
-  the squared correlations of the one's numbers with the other's. FADA bounds their mutual
-  information with a network of its own (MINE), and splits with two networks; for linear parts of
-  one state correlations are what is left of that.
+- A text's state is the mean over its pieces; losses are means over texts and layers, so that their
+  weight does not depend on the number of either. `fade` squares each layer's mean.
+- A site knows only its own number, so all texts of a batch have this label.
+- FADA's disentangling: one more K · d matrix reads the decoder's states. Its rows span the site's
+  part, and their orthogonal complement is the task's part, so the two add up to the state and no
+  reconstruction is needed. The first predicts the site (without reversal). The two are made
+  independent by decorrelation over the symbols of a batch: the mean squared correlation between the
+  numbers of one and those of the other. FADA bounds their mutual information with another network
+  (MINE), and splits with two networks; for linear parts of one state, that reduces to correlations.
 
 Shapes: N layers of the encoder, B texts, P pieces, T symbols, V choices, D numbers of a state, K
 sites, R symbols of all texts without padding.
@@ -31,23 +30,25 @@ sites, R symbols of all texts without padding.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from confide.models.autograd import Context
+
 Kind = Literal["dann", "fada", "fade"]
 
 _LEAST = 1e-5  # added to a variance
-_NEVER = -1e4  # the logarithm of what has no probability
+_NEVER = -1e4  # stands for the logarithm of probability 0
 
 
 class Seen(NamedTuple):
-    """What an adversary looks at: the states of every layer of the encoder, and the decoder's last.
+    """What an adversary sees: the states of every layer of the encoder, and the decoder's last.
 
-    `mask_BP`: None where nothing is padded. `real_BT` is true at symbols that are no padding,
+    `mask_BP` is None without padding. `real_BT` is true at symbols that are not padding,
     `pseudo_BT` at those of entities that another model found. `log_probs_BTV` may hold minus
     infinity.
     """
@@ -63,8 +64,8 @@ class Seen(NamedTuple):
 class Adversary(nn.Module):
     """The discriminators of one kind for `layers` layers of `dim` numbers: N · K · D numbers.
 
-    That of the decoder (`fada`) is another K · D. `weight` is that of the second term: of the
-    disentangling, or of the entropy.
+    The decoder's (`fada`) has another K · D. `weight` is that of the second term: the
+    disentangling, or the entropy.
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class Adversary(nn.Module):
 
 
 def adversarial_loss(adversary: Adversary, seen: Seen, *, site: int, reversal: float) -> Tensor:
-    """What a batch of this site's texts costs, beside the loss of its task.
+    """The adversarial loss of a batch of this site's texts, to be added to the task's loss.
 
-    Going down it, discriminators learn to tell the sites apart; what the model gets of their loss
-    is reversed and multiplied by `reversal` (Ganin's λ).
+    Minimising it teaches the discriminators to tell the sites apart; their gradient reaches the
+    model reversed and multiplied by `reversal` (Ganin's λ).
     """
     pooled_NBD = torch.stack([_mean(layer, seen.mask_BP) for layer in seen.encoder_layers])
     logits_NBK = adversary(reversed_gradient(pooled_NBD, reversal))
@@ -104,26 +105,32 @@ def reversed_gradient(values: Tensor, reversal: float) -> Tensor:
     return found
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    reversal: float
+
+
 class _Reversed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, reversal: float) -> Tensor:
+    def forward(ctx: _Kept, values: Tensor, reversal: float) -> Tensor:
         ctx.reversal = reversal
         return values.view_as(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Kept, gradient: Tensor) -> tuple[Tensor, None]:
         return -ctx.reversal * gradient, None
 
 
 def _drawn(*shape: int) -> Tensor:
-    """Uniform, as wide as that of a linear layer."""
+    """A uniform draw with the range of a linear layer."""
     wide = 1 / math.sqrt(shape[-1])
     return torch.empty(shape).uniform_(-wide, wide)
 
 
 def _mean(states_BPD: Tensor, mask_BP: Tensor | None) -> Tensor:
-    """pooled_BD: the mean over what is no padding; 0 where there is nothing."""
+    """pooled_BD: the mean over all but padding; 0 if there is nothing else."""
     if mask_BP is None:
         return states_BPD.mean(1)
     inside_BP1 = mask_BP.bool()[:, :, None]
@@ -144,7 +151,7 @@ def _entropy(seen: Seen) -> Tensor:
 
 
 def _disentangling(site_KD: Tensor, seen: Seen, *, site: int) -> Tensor:
-    """The loss of the part that tells the site, and how much the other part goes along with it."""
+    """The loss of the part that tells the site, and how much the other part correlates with it."""
     pooled_BD = _mean(seen.decoder_BTD, seen.real_BT)
     told = _told(pooled_BD @ site_KD.T, site).mean()
     states_RD = seen.decoder_BTD[seen.real_BT]
@@ -156,6 +163,6 @@ def _disentangling(site_KD: Tensor, seen: Seen, *, site: int) -> Tensor:
 
 
 def _standard(values_RD: Tensor) -> Tensor:
-    """Each column less its mean, by its deviation; zeros where there is one row."""
+    """Each column minus its mean, divided by its deviation; zeros if there is only one row."""
     centred_RD = values_RD - values_RD.mean(0)
     return centred_RD * (centred_RD.square().mean(0) + _LEAST).rsqrt()

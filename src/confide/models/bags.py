@@ -1,16 +1,16 @@
-"""Bags of sentences: what reads a sentence, a linear layer, and how sentences become one bag.
+"""Bags of sentences: a reader of sentences, a linear layer, and how sentences are combined.
 
 - "none": every sentence has its bag's label. A bag is scored by the maximum over its sentences.
-- "one": the sentence that says the label most clearly is trained on (Zeng, Liu, Chen & Zhao, EMNLP
-  2015, 3.5). A bag is scored by the maximum.
+- "one": training uses the sentence that states the label most clearly (Zeng, Liu, Chen & Zhao,
+  EMNLP 2015, 3.5). A bag is scored by the maximum.
 - "ave": a bag is the mean of its sentences (Lin, Shen, Liu, Luan & Sun, ACL 2016, the rival "AVE").
 - "att": a bag is the mean weighted by the attention that its label pays to each sentence (Lin et
-  al. 2016, 3.2; the query is the label's row of the linear layer). A held-out bag has no label: it
-  is scored for each relation in the mean that the attention of that relation makes.
-- "att-ra": a bag is, for each relation, the mean weighted by the attention of that relation, in
-  training as well (Ye & Ling, NAACL 2019, relation-aware attention within a bag).
+  al. 2016, 3.2; the query is the label's row of the linear layer). A held-out bag has no label:
+  each relation is scored by the mean under its own attention.
+- "att-ra": for each relation, a bag is the mean weighted by that relation's attention, in training
+  as well (Ye & Ling, NAACL 2019, relation-aware attention within a bag).
 
-Dropout is on what the linear layer reads: a sentence, or a bag, and not on what attention looks at.
+Dropout acts on what the linear layer reads (a sentence or a bag), not on what attention reads.
 
 Shapes: S sentences of a batch, G bags of a batch, R relations, F features of a sentence.
 """
@@ -18,20 +18,23 @@ Shapes: S sentences of a batch, G bags of a batch, R relations, F features of a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from confide.models.pcnn import Pcnn, SentenceInput
+from confide.models.relation import MentionReader, RelationInput
+
 Denoise = Literal["none", "one", "att", "ave", "att-ra"]
 
 
 class BagInput(Protocol):
-    """`sentences` is what the reader reads; `bags_S` is the bag of each, ascending from 0."""
+    """`sentences` is the reader's input; `bags_S` is the bag of each sentence, ascending from 0."""
 
     @property
-    def sentences(self) -> Any: ...  # noqa: D102
+    def sentences(self) -> SentenceInput | RelationInput: ...  # noqa: D102
     @property
     def bags_S(self) -> Tensor: ...  # noqa: D102, N802
     @property
@@ -39,21 +42,20 @@ class BagInput(Protocol):
 
 
 class BagModel(nn.Module):
-    """`reader` gives features_SF of a batch of sentences, and says in `features` how many.
+    """A `reader` that gives features_SF (F is its `features`) of sentences, and a linear layer.
 
-    Called with a batch of sentences it gives logits_SR.
+    Called with a batch of sentences, it gives logits_SR.
     """
 
-    def __init__(self, reader: nn.Module, relations: int, *, dropout: float) -> None:
+    def __init__(self, reader: Pcnn | MentionReader, relations: int, *, dropout: float) -> None:
         super().__init__()
         self.reader = reader
         self.dropout = nn.Dropout(dropout)
-        features: Any = reader.features
-        self.relation = nn.Linear(features, relations)
+        self.relation = nn.Linear(reader.features, relations)
         nn.init.xavier_uniform_(self.relation.weight)
         nn.init.zeros_(self.relation.bias)
 
-    def forward(self, sentences: Any) -> Tensor:
+    def forward(self, sentences: SentenceInput | RelationInput) -> Tensor:
         """logits_SR."""
         logits_SR: Tensor = self.relation(self.dropout(self.reader(sentences)))
         return logits_SR
@@ -62,7 +64,7 @@ class BagModel(nn.Module):
 def loss_of(denoise: Denoise) -> Callable[[BagModel, BagInput], Tensor]:
     """loss_G of training: the negative log-likelihood of each bag's relation.
 
-    Of "none" and "one" a bag is one sentence: which, is chosen before (`clearest`).
+    For "none" and "one" a bag is one sentence, chosen beforehand (`clearest`).
     """
     logits = _LOGITS[denoise]
 
@@ -73,7 +75,7 @@ def loss_of(denoise: Denoise) -> Callable[[BagModel, BagInput], Tensor]:
 
 
 def clearest(logits_SR: Tensor, bags_S: Tensor, relations_G: Tensor) -> Tensor:
-    """rows_G: of each bag the sentence of which its relation is most likely; of several the first.
+    """rows_G: for each bag, the sentence with the likeliest relation; the first of ties.
 
     `bags_S` ascends, and every bag has a sentence.
     """
@@ -116,7 +118,7 @@ def _of_bags(model: BagModel, features_SF: Tensor, scores_S1: Tensor, batch: Bag
 def _of_relations(model: BagModel, batch: BagInput) -> Tensor:
     """logits_GR where each relation weights the sentences for itself: o_k = r_k · b_k + d_k.
 
-    r_k · Σ_s α_sk x_s = Σ_s α_sk (r_k · x_s), so no bag is ever made of features.
+    r_k · Σ_s α_sk x_s = Σ_s α_sk (r_k · x_s), so no bag's features are ever computed.
     """
     bags, bags_S = len(batch.relations_G), batch.bags_S
     features_SF = model.reader(batch.sentences)
@@ -148,7 +150,7 @@ def _per_bag(values_SX: Tensor, bags_S: Tensor, bags: int, how: str) -> Tensor:
 
 
 def _softmax(scores_SX: Tensor, bags_S: Tensor, bags: int) -> Tensor:
-    """weights_SX that add up to 1 over the sentences of each bag."""
+    """weights_SX that sum to 1 over the sentences of each bag."""
     most_GX = _per_bag(scores_SX.detach(), bags_S, bags, "amax")
     powers_SX = (scores_SX - most_GX[bags_S]).exp()
     return powers_SX / _per_bag(powers_SX, bags_S, bags, "sum")[bags_S]
@@ -158,10 +160,10 @@ def _softmax(scores_SX: Tensor, bags_S: Tensor, bags: int) -> Tensor:
 
 
 def scores_of(denoise: Denoise) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
-    """scores_GR of bags out of (said_SR, bias_R, bags_S, number of bags); between 0 and 1.
+    """The function that gives scores_GR in 0 to 1 from (said_SR, bias_R, bags_S, number of bags).
 
-    said_SR is features_SF · weightᵀ, without the bias: no aggregator needs to know more of a
-    sentence. Scores of a bag add up to 1 under "ave" and "att-ra" only.
+    said_SR is features_SF · weightᵀ, without the bias: no aggregator needs more of a sentence.
+    Scores of a bag sum to 1 only under "ave" and "att-ra".
     """
     return _SCORES[denoise]
 
@@ -181,7 +183,7 @@ def _attended_by_all(said_SR: Tensor, bias_R: Tensor, bags_S: Tensor, bags: int)
 
 
 def _attended(said_SR: Tensor, bias_R: Tensor, bags_S: Tensor, bags: int) -> Tensor:
-    """Relation k's probability in the mean that k's attention makes of a bag."""
+    """Relation k's probability in the bag's mean under k's own attention."""
     weights_SR = _softmax(said_SR, bags_S, bags)
     relations = said_SR.shape[1]
     scores_GR = said_SR.new_empty(bags, relations)

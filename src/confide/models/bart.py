@@ -9,14 +9,14 @@ Eq. 14):
 
     output = softmax(Q [Φ_K ; K]ᵀ / √E) [Φ_V ; V]
 
-Every place may look at every prompt, whatever is padded or lies ahead; no place is added that would
-look itself. A softmax does not know the order of its keys, so theirs is free.
+Every place attends to every prompt, whatever is padded or lies ahead; prompts themselves attend to
+nothing. A softmax ignores the order of its keys, so they may come in any order.
 
-A decoder writes step by step with a cache: keys and values of what is written, and those of the
-text, are computed once. Its states are those of the whole sequence in one pass.
+A decoder writes step by step with a cache: keys and values of the text and of what is written are
+computed once. Its states equal those of the whole sequence in one pass.
 
 Shapes: B texts, P pieces, T places of what is written, D numbers of a state, H heads, E = D / H,
-Q prompts, C places of a cache, S places that are looked at.
+Q prompts, C places of a cache, S places that are attended to.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ KeysValues = tuple[Tensor, Tensor]
 """keys_BHSE and values_BHSE."""
 
 Prompt = tuple[Tensor, Tensor]
-"""keys and values of one layer, both QD for all texts, or BQD for each its own."""
+"""Keys and values of one layer: QD for all texts, or BQD for each text its own."""
 
-_OFFSET = 2  # the first row of learned positions that is read
+_OFFSET = 2  # the row of the first learned position
 _ROOM = 16  # places of a fresh cache
 
 
 @dataclass(frozen=True)
 class BartSizes:
-    """`positions` is how many pieces can be read or written; `scaled`: tokens times √dim.
+    """`positions` is how many pieces can be read or written; `scaled` multiplies tokens by √dim.
 
     `dropout` acts on the embedded text and behind each sublayer, and nowhere else.
     """
@@ -62,21 +62,21 @@ class BartSizes:
 
 
 class Reading(NamedTuple):
-    """What a decoder knows of a text: each layer's keys and values, and what is padding."""
+    """What a decoder knows of a text: each layer's keys and values, and the padding mask."""
 
     layers: list[KeysValues]
     mask_B11P: Tensor | None
 
     def keep(self, rows_K: Tensor) -> Reading:
-        """Only these texts."""
+        """Keep only these texts."""
         mask_K11P = None if self.mask_B11P is None else self.mask_B11P[rows_K]
         return Reading([(keys[rows_K], values[rows_K]) for keys, values in self.layers], mask_K11P)
 
 
 class Cache:
-    """Keys and values of what a decoder has written, each layer's in a tensor that has room.
+    """Keys and values of what a decoder has written, in one tensor per layer with room to grow.
 
-    Prompts lie at its first places. `places` are filled, `written` of them without the prompts.
+    Prompts fill the first places. `places` are filled, `written` of them without the prompts.
     """
 
     def __init__(self, layers: list[KeysValues], places: int) -> None:
@@ -85,7 +85,7 @@ class Cache:
         self.written = 0
 
     def extended(self, layer: int, fresh: KeysValues) -> KeysValues:
-        """All keys and values of a layer, with fresh ones behind those before."""
+        """All keys and values of a layer, with fresh ones appended."""
         end = self.places + fresh[0].shape[2]
         kept = self.layers[layer]
         if end > kept[0].shape[2]:
@@ -97,17 +97,17 @@ class Cache:
         return kept[0][:, :, :end], kept[1][:, :, :end]
 
     def advance(self, steps: int) -> None:
-        """So many places were filled in every layer."""
+        """Count this many places as filled in every layer."""
         self.places += steps
         self.written += steps
 
     def keep(self, rows_K: Tensor) -> None:
-        """Only these texts are written on."""
+        """Keep only these texts."""
         self.layers = [(keys[rows_K], values[rows_K]) for keys, values in self.layers]
 
 
 class Attention(nn.Module):
-    """Attention of several heads."""
+    """Multi-head attention."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -127,14 +127,14 @@ class Attention(nn.Module):
         return values_BPD.view(rows, places, self.heads, dim // self.heads).transpose(1, 2)
 
     def before(self, prompt: Prompt, rows: int) -> KeysValues:
-        """A prompt's keys and values, for so many texts."""
+        """A prompt's keys and values, for this many texts."""
         keys, values = (self.split(part.expand(rows, -1, -1)) for part in prompt)
         return keys, values
 
     def forward(
         self, states_BTD: Tensor, seen: KeysValues, *, mask: Tensor | None = None
     ) -> Tensor:
-        """mixed_BTD. `mask`, added to the scores, is spread over BHTS."""
+        """mixed_BTD. `mask`, added to the scores, broadcasts to BHTS."""
         asked_BHTE = self.split(self.q_proj(states_BTD))
         mixed_BHTE = functional.scaled_dot_product_attention(asked_BHTE, *seen, attn_mask=mask)
         mixed_BTD: Tensor = self.out_proj(mixed_BHTE.transpose(1, 2).flatten(2))
@@ -191,7 +191,7 @@ class DecoderLayer(nn.Module):
 
 
 class Around(NamedTuple):
-    """What a layer of the decoder looks at beside what is written."""
+    """What a layer of the decoder attends to besides what is written."""
 
     text: KeysValues
     mask_B11P: Tensor | None
@@ -232,12 +232,12 @@ class Encoder(nn.Module):
         mask_BP: Tensor | None = None,
         prompts: Sequence[Prompt] | None = None,
     ) -> Tensor:
-        """states_BPD; those of the padding mean nothing."""
+        """states_BPD; those of the padding are meaningless."""
         return self.every_layer(tokens_BPD, mask_BP=mask_BP, prompts=prompts)[-1]
 
 
 class Decoder(nn.Module):
-    """Writes behind what it has written, looking at a text."""
+    """Writes on from what it has written, attending to a text."""
 
     def __init__(self, sizes: BartSizes) -> None:
         super().__init__()
@@ -253,11 +253,11 @@ class Decoder(nn.Module):
         return Reading(texts, mask_B11P)
 
     def each(self) -> list[DecoderLayer]:
-        """The layers, by their type."""
+        """The layers, typed."""
         return cast(list[DecoderLayer], list(self.layers))
 
     def cache(self, rows: int, *, prompts: Sequence[Prompt] | None = None) -> Cache:
-        """A cache of so many texts in which nothing is written; prompts stand in it, no others."""
+        """An empty cache for this many texts, with the prompts in it."""
         table = self.embed_positions.weight
         places = prompts[0][0].shape[-2] if prompts else 0
         filled: list[KeysValues] = []
@@ -279,10 +279,10 @@ class Decoder(nn.Module):
         prompts: Sequence[Prompt] | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """states_BTD, each of which knows the places up to its own.
+        """states_BTD, each of which sees the places up to its own.
 
-        With a cache (for use without gradients), behind what is written there; the prompts are
-        those it was made with.
+        With a cache (only without gradients), they come after what is written there, and the
+        prompts are those the cache was made with.
         """
         first, steps = cache.written if cache else 0, tokens_BTD.shape[1]
         at = _OFFSET + first
@@ -315,13 +315,13 @@ class Bart(nn.Module):
 
     @property
     def scale(self) -> float:
-        """What a token's row is multiplied with before it is read."""
+        """The factor of a token's row before it is read."""
         return math.sqrt(self.sizes.dim) if self.sizes.scaled else 1.0
 
     def forward(
         self, ids_BP: Tensor, written_BT: Tensor, *, mask_BP: Tensor | None = None
     ) -> Tensor:
-        """states_BTD of the decoder, without prompts. `mask_BP` is true at what is no padding."""
+        """states_BTD of the decoder, without prompts. `mask_BP` is false at padding."""
         read_BPD = self.encoder(self.shared(ids_BP) * self.scale, mask_BP=mask_BP)
         reading = self.decoder.read(read_BPD, mask_BP)
         states_BTD: Tensor = self.decoder(self.shared(written_BT) * self.scale, reading)
@@ -329,7 +329,7 @@ class Bart(nn.Module):
 
 
 def draw(model: Bart, *, spread: float = 0.02) -> None:
-    """Weights as BART's before training: a normal of this standard deviation, biases of zero."""
+    """Draw initial weights as BART does: normal with this standard deviation, zero biases."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=spread)
@@ -342,7 +342,7 @@ def _each(prompts: Sequence[Prompt] | None, layers: nn.ModuleList) -> Sequence[P
 
 
 def _behind(attention: Attention, prompt: Prompt | None, seen: KeysValues) -> KeysValues:
-    """The prompt's keys and values, then these."""
+    """The prompt's keys and values, followed by these."""
     if prompt is None:
         return seen
     before = attention.before(prompt, len(seen[0]))
@@ -351,7 +351,7 @@ def _behind(attention: Attention, prompt: Prompt | None, seen: KeysValues) -> Ke
 
 
 def _added(mask_BP: Tensor | None, like: Tensor, prompts: int) -> Tensor | None:
-    """mask_B11S to add: minus infinity at the padding, nothing at prompts; None: no padding."""
+    """mask_B11S to add: minus infinity at padding, 0 at prompts; None without padding."""
     if mask_BP is None:
         return None
     mask_BS = functional.pad(mask_BP.bool(), (prompts, 0), value=True)
@@ -360,7 +360,7 @@ def _added(mask_BP: Tensor | None, like: Tensor, prompts: int) -> Tensor | None:
 
 
 def _ahead(states_BTD: Tensor, before: int) -> Tensor | None:
-    """mask_TS to add: minus infinity at what lies ahead; `before` places stand before the first."""
+    """mask_TS to add: minus infinity at places ahead; `before` places precede the first."""
     steps = states_BTD.shape[1]
     if steps == 1:
         return None

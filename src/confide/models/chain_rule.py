@@ -1,6 +1,6 @@
 """A CRF's loss, token by token: log P(y) = Σ_t log P(y_t | y_1 … y_t-1), exactly.
 
-A linear chain knows of the tags before only the last one, and what follows comes as a message
+A linear chain depends on only the last of the tags before; what follows comes as a message
 (Lafferty, McCallum & Pereira 2001; Rabiner 1989, section III.B):
 
     suffix_t(j) = emission_t(j) + behind_t(j)
@@ -8,20 +8,20 @@ A linear chain knows of the tags before only the last one, and what follows come
     log P(y_1)         = start(y_1) + suffix_1(y_1) - log Σ_j exp(start(j) + suffix_1(j))
     log P(y_t | y_t-1) = move(y_t-1, y_t) + suffix_t(y_t) - behind_t-1(y_t-1)
 
-So a sentence's loss splits into that of some tokens and that of the others, as Wang et al. 2023,
-Eq. 6 to 9, split it for a model that writes symbol after symbol. The parts depend on the direction
-in which tokens are read; their sum does not, and is `crf.negative_log_likelihood`.
+So a sentence's loss splits into the losses of some tokens and those of the others, as Wang et al.
+2023, Eq. 6 to 9, split it for a model that writes symbol by symbol. The parts depend on the
+direction in which tokens are read; their sum does not: it is `crf.negative_log_likelihood`.
 
-The gradient is analytic. Let weight_t be what the loss of token t is multiplied with, and slope_t
-the gradient by suffix_t, which is that by emission_t. From the first token to the last,
+The gradient is analytic. Let weight_t be the factor of token t's loss, and slope_t the gradient by
+suffix_t, which is also that by emission_t. From the first token to the last,
 
     slope_1(j)   = weight_1 (P(y_1 = j) - [j = y_1])
     upon_t(i)    = slope_t(i) + weight_t+1 [i = y_t]          the gradient by behind_t
     slope_t+1(j) = Σ_i upon_t(i) P(j | i) - weight_t+1 [j = y_t+1]
 
-Both recursions run in float64 and in the probability domain, scaled as in `crf`; there Σ_i is a
-product of matrices. Where something on the way of a sentence's own tags vanishes, they run in
-logarithms instead (slow): no score is so large or small that it is lost.
+Both recursions run in float64 and in the probability domain, scaled as in `crf`, where Σ_i is a
+matrix product. If something on the path of a sentence's own tags vanishes, they run in logarithms
+instead (slow), so no score is too large or too small.
 
 Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before).
 """
@@ -30,12 +30,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from confide.models.autograd import Context
 from confide.models.crf import Scores, posterior
 
 _VANISHED = 1e-280
@@ -46,18 +47,24 @@ def token_losses(
 ) -> Tensor:
     """loss_BL = -log P(tag | tags before), 0 in the padding; differentiable once.
 
-    In the emissions' type. Every sentence has at least one token; what stands in the padding is
-    never looked at.
+    In the emissions' type. Every sentence has at least one token; padding is never read.
     """
     apply = cast(Callable[..., Tensor], _TokenLosses.apply)
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    in_logs: bool
+    kind: torch.dtype
+
+
 class _TokenLosses(torch.autograd.Function):
-    """The backward messages forwards, the recursion of the slopes backwards."""
+    """Forward: the backward messages. Backward: the recursion of the slopes."""
 
     @staticmethod
-    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
@@ -73,7 +80,7 @@ class _TokenLosses(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
         *parts, tags_BL, lengths_B = ctx.saved_tensors
         mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)
@@ -89,7 +96,7 @@ class _TokenLosses(torch.autograd.Function):
 
 
 class _Chain(NamedTuple):
-    """The losses, P(y_1), and what a move's probability is made of, as `crf.Posterior` has it."""
+    """The losses, P(y_1), and the factors of a move's probability, as in `crf.Posterior`."""
 
     losses_BL: Tensor
     first_BY: Tensor
@@ -104,7 +111,7 @@ class _Chain(NamedTuple):
 def _scaled(
     emissions_BLY: Tensor, scores: Scores, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> _Chain | None:
-    """None where a probability on the way of the tags vanishes."""
+    """None if a probability on the path of the tags vanishes."""
     found = posterior(emissions_BLY, scores, lengths_B=lengths_B)
     if found.in_logs:
         return None
@@ -128,7 +135,7 @@ def _scaled(
 def _slopes(
     found: _Chain, weights_BL: Tensor, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """slopes_BLY, and by_moves_YY without what is there."""
+    """slopes_BLY, and by_moves_YY without the counts of the actual moves."""
     length = tags_BL.shape[1]
     goes_on_BL1 = (torch.arange(length) < lengths_B[:, None] - 1)[:, :, None]
     over_BLY = found.behind_BLY.reciprocal().masked_fill_(
@@ -179,7 +186,7 @@ def _logarithmic(
 def _slopes_in_logs(
     found: _Chain, weights_BL: Tensor, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `_slopes`."""
+    """As `_slopes`, in logarithms."""
     batch, length = tags_BL.shape
     rows_B, last_B = torch.arange(batch), lengths_B - 1
     by_moves_YY = torch.zeros_like(found.moves_YY)
@@ -201,7 +208,7 @@ def _slopes_in_logs(
 
 
 def _messages(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """suffix_BLY and behind_BLY; in the padding `behind` is finite and means nothing."""
+    """suffix_BLY and behind_BLY; in the padding, `behind` is finite but meaningless."""
     suffix_BLY, behind_BLY = torch.empty_like(emissions_BLY), torch.empty_like(emissions_BLY)
     length = emissions_BLY.shape[1]
     ends_BY = scores.ends_Y.expand(len(emissions_BLY), -1)

@@ -5,11 +5,11 @@
 
 The forward and the backward recursion run side by side in one loop, in the probability domain and
 scaled at each step (Rabiner 1989, section V.A). They run in float64, whose range holds every path
-that matters while the emissions of a token lie less than some 230 apart. Beyond that the scales
-vanish; this is seen, and the (slow) log-domain recursion answers instead.
+that matters while the emissions of a token differ by less than about 230. Beyond that the scales
+vanish; this is detected, and the (slow) log-domain recursion runs instead.
 
-Moves that a tag scheme forbids get `FORBIDDEN` added, in the loss and in decoding alike; this is
-a choice without a setting.
+Moves that a tag scheme forbids get `FORBIDDEN` added, in the loss and in decoding alike; there is
+no setting for this.
 
 Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before), M moves of a sentence,
 N spans, K tokens of a span. Rows of a batch are padded at their end.
@@ -18,38 +18,40 @@ N spans, K tokens of a span. Rows of a batch are padded at their end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from confide.models.autograd import Context
+
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
 
 
-Rules = tuple[Tensor, Tensor, Tensor]  # moves_YY, starts_Y, ends_Y: true where allowed
+Rules = tuple[Tensor, Tensor, Tensor]  # moves_YY, starts_Y, ends_Y: true if allowed
 
 
 class Scores(NamedTuple):
-    """What the moves of a path score: between neighbours, into the first tag, out of the last."""
+    """The scores of a path's moves: between neighbours, into the first tag, out of the last."""
 
     moves_YY: Tensor
     starts_Y: Tensor
     ends_Y: Tensor
 
     def double(self) -> Scores:
-        """The same in float64, cut from the graph."""
+        """The scores in float64, detached from the graph."""
         return Scores(*(scores.detach().double() for scores in self))
 
 
 class Posterior(NamedTuple):
     """What the two recursions know about a batch, in float64.
 
-    `marginals_BLY` is P(y_t = y) and zero in the padding. `move_counts_BYY` is the expected number
-    of each move in a sentence. `behind_BLY` weighs all that follows a token's tag, `suffix_BLY` the
-    token's own emission and all that follows; as logarithms where `in_logs`, and up to a factor
-    that token t's `behind` has in common with `moves_YY` times token t + 1's `suffix`.
+    `marginals_BLY` is P(y_t = y), zero in the padding. `move_counts_BYY` is the expected number of
+    each move in a sentence. `behind_BLY` weighs all that follows a token's tag, `suffix_BLY` the
+    token's own emission and all that follows; both are logarithms if `in_logs`, up to a factor that
+    token t's `behind` shares with `moves_YY` times token t + 1's `suffix`.
     """
 
     log_partition_B: Tensor
@@ -62,10 +64,10 @@ class Posterior(NamedTuple):
 
 
 class CRF(nn.Module):
-    """All of a tagger that depends on its tag set: features to emissions, and the moves' scores.
+    """The part of a tagger that depends on its tag set: features to emissions, and moves' scores.
 
-    `forward` gives emissions only; the functions of this module turn them and `scores()` into a
-    loss or into tags. Without `rules` every move is possible.
+    `forward` gives only emissions; the functions of this module turn them and `scores()` into a
+    loss or tags. Without `rules` every move is allowed.
     """
 
     def __init__(self, features: int, tags: int, *, rules: Rules | None = None) -> None:
@@ -99,23 +101,28 @@ def negative_log_likelihood(
 ) -> Tensor:
     """loss_B = log Z - score(tags), differentiable once, in the emissions' type.
 
-    Every sentence has at least one token; what stands in the padding is never looked at.
+    Every sentence has at least one token; padding is never read.
     """
     apply = cast(Callable[..., Tensor], _NegativeLogLikelihood.apply)
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
-class CRFLoss(torch.autograd.Function):
-    """A loss whose gradient is the surplus that the model expects of each tag and move.
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
 
-    `forward` takes emissions, the three scores and two tensors more. It saves the surplus of each
-    tag (BLY) and of each move (B, YY) and the place of each last token (B), and `ctx.kind`, the
-    emissions' type.
+    kind: torch.dtype
+
+
+class CRFLoss(torch.autograd.Function):
+    """A loss whose gradient is the surplus of each tag and move: expected minus actual counts.
+
+    `forward` takes emissions, the three scores and two more tensors. It saves the surplus of each
+    tag (BLY) and of each move (B, YY), the place of each last token (B), and the emissions' type.
     """
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient by the emissions and by the three scores."""
         surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
         weight_B = gradient_B.double()
@@ -130,10 +137,10 @@ class CRFLoss(torch.autograd.Function):
 
 
 class _NegativeLogLikelihood(CRFLoss):
-    """The gradient of the loss is what the model expects minus what is there."""
+    """The gradient of the loss is the expected minus the actual counts."""
 
     @staticmethod
-    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         length, tags = emissions_BLY.shape[1:]
@@ -160,14 +167,14 @@ class _NegativeLogLikelihood(CRFLoss):
 
 
 def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:
-    """What the CRF believes about each token and move; cut from the graph."""
+    """What the CRF believes about each token and move, detached from the graph."""
     outside_BL1 = ~_mask(lengths_B, emissions_BLY.shape[1])[:, :, None]
     emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
     return _recursions(emissions, scores.double(), lengths_B)
 
 
 def _recursions(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
-    """The recursions in the form that is exact here."""
+    """The recursions, in whichever form is exact here."""
     fast = _scaled(emissions_BLY, scores, lengths_B)
     return fast or _logarithmic(emissions_BLY, scores, lengths_B)
 
@@ -176,7 +183,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     """Both recursions as one: each is "multiply by the moves, then by the emissions".
 
     The backward one runs on length-reversed sentences and transposed moves. Emissions in the
-    padding are 0. None where a scale vanishes.
+    padding are 0. None if a scale vanishes.
     """
     batch, length, _ = emissions_BLY.shape
     mask_BL1 = _mask(lengths_B, length)[:, :, None]
@@ -202,7 +209,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     scales_BL1 = scales_L2B[:, 0].T[:, :, None].masked_fill(~mask_BL1, 1.0)
     product_BLY = prefix_BLY * behind_BLY
     norm_BL1 = product_BLY.sum(2, keepdim=True).masked_fill_(~mask_BL1, 1.0)
-    if not min(norm_BL1.min(), scales_BL1.min()) > _VANISHED:  # also where one is not a number
+    if not min(norm_BL1.min(), scales_BL1.min()) > _VANISHED:  # also if one is not a number
         return None
     last_B11 = (lengths_B - 1)[:, None, None]
     log_partition_B = (
@@ -226,16 +233,16 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
 
 
 def _rows(values_Y: Tensor, places: Tensor) -> Tensor:
-    """The rows of Y numbers at these places, counted over all leading dimensions."""
+    """The rows of Y numbers at these flat indices over all leading dimensions."""
     tags = values_Y.shape[-1]
     picked: Tensor = values_Y.view(-1, tags).index_select(0, places.flatten())
     return picked.view(*places.shape, tags)
 
 
 def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[Tensor, ...]:
-    """The loop: pushed = state x moves, state = pushed * weights, divided by its sum (the scale).
+    """The loop: pushed = state × moves, state = pushed * weights, divided by its sum (the scale).
 
-    Every second step is scaled; the others have the scale 1.
+    Only every second step is scaled; the others have scale 1.
     """
     length, _, batch, _ = weights_L2BY.shape
     pushed_L2BY, states_L2BY = torch.empty_like(weights_L2BY), torch.empty_like(weights_L2BY)
@@ -254,7 +261,7 @@ def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[T
 
 
 def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
-    """The same quantities by log-sum-exp over every pair of tags: slow, and safe at any scale."""
+    """The same quantities by log-sum-exp over every pair of tags: slow, but safe at any scale."""
     length = emissions_BLY.shape[1]
     moves_YY, starts_Y, ends_Y = scores
     prefix = [starts_Y + emissions_BLY[:, 0]]
@@ -289,8 +296,8 @@ def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Po
 def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
     """tags_BL: the best path of each sentence, 0 in the padding.
 
-    Only the best scores are kept on the way forward; on the way back, the tag before is looked
-    for only where the path goes, for the whole batch at once.
+    The forward pass keeps only the best scores; the backward pass finds the previous tag only along
+    the path, for the whole batch at once.
     """
     length = emissions_BLY.shape[1]
     from_YY1 = scores.moves_YY[:, :, None]
@@ -317,8 +324,8 @@ def span_probabilities(
 ) -> Tensor:
     """chance_N: the exact probability that the tokens of a span have exactly these tags.
 
-    `at_2N` holds the row and the first token of each span, `tags_NK` its tags (padded), `lengths_N`
-    how many. A CRF's posterior is a Markov chain: the first tag's marginal times
+    `at_2N` holds the row and first token of each span, `tags_NK` its tags (padded), `lengths_N`
+    their number. A CRF's posterior is a Markov chain: the first tag's marginal times
     P(y_t+1 = j | y_t = i) = exp(move(i, j)) suffix_t+1(j) / behind_t(i).
     """
     chance_N = found.marginals_BLY[at_2N[0], at_2N[1], tags_NK[:, 0]]
@@ -334,12 +341,12 @@ def span_probabilities(
     if found.in_logs:
         move_NK = (move_NK + suffix_NK - behind_NK).exp()
     else:
-        move_NK = (move_NK * suffix_NK / behind_NK).nan_to_num(0.0)  # 0 / 0: cannot be there
+        move_NK = (move_NK * suffix_NK / behind_NK).nan_to_num(0.0)  # 0 / 0: impossible tags
     return chance_N * move_NK.masked_fill(~inside_NK, 1.0).prod(1)
 
 
 def mirrored(lengths_B: Tensor, length: int) -> Tensor:
-    """places_BL that turn each sentence round and leave its padding where it is."""
+    """places_BL that reverse each sentence and leave its padding in place."""
     steps_L = torch.arange(length)
     turned_BL = lengths_B[:, None] - 1 - steps_L
     return torch.where(turned_BL >= 0, turned_BL, steps_L)

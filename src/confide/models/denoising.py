@@ -1,12 +1,13 @@
-"""The cross-entropy over a large table of pieces, which is most of what denoising costs.
+"""The cross-entropy over a large table of pieces, which is most of the cost of denoising.
 
 A state's logits are its products with every row of the table (Lewis et al. 2020, section 2.1: the
-table of the inputs is that of the outputs). The gradient is computed with the loss, for some states
-at a time: the logits of all are never held, and nothing is computed twice.
+input and output tables are tied). The gradient is computed with the loss, for some states at a
+time: the logits of all are never in memory at once, and nothing is computed twice.
 
-With `Rows`, only some rows of the table take part: those of all targets, and some of the others,
-drawn alike, which stand for the rest: each counts 1 / (its chance to be drawn) times in the sum of
-the softmax, which is then right in expectation (importance sampling; Jean et al. 2015, section 3).
+With `Rows`, only some rows of the table take part: those of all targets, plus a uniform sample that
+stands for the rest. Each sampled row counts 1 / (its probability of being drawn) times in the
+softmax's sum, which is then right in expectation (importance sampling; Jean et al. 2015, section
+3).
 
 Shapes: N states, D numbers of one, V rows of the table, U rows that take part.
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from confide.models.autograd import Context
 
 _AT_ONCE = 1 << 23  # logits, 32 MB
 
@@ -30,14 +33,14 @@ class Rows(NamedTuple):
     added_U: Tensor
 
     def on(self, device: torch.device) -> Rows:
-        """The same on another device."""
+        """The rows on another device."""
         return Rows(self.rows_U.to(device), self.added_U.to(device))
 
 
 def drawn_rows(
     targets_N: Tensor, size: int, *, count: int, generator: torch.Generator
 ) -> Rows | None:
-    """The rows of the targets and `count` others of a table of `size`; None where that is all."""
+    """The rows of the targets and `count` others of a table of `size`; None if that is all."""
     wanted_T = torch.unique(targets_N)
     others = size - len(wanted_T)
     if count >= others:
@@ -76,10 +79,16 @@ def _summed(
     return apply(states_ND, table_UD, (targets_N, added_U))
 
 
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
+
+    slopes: tuple[Tensor | None, Tensor | None]
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states_ND: Tensor, table_UD: Tensor, sought: tuple[Tensor, Tensor | None]
+        ctx: _Kept, states_ND: Tensor, table_UD: Tensor, sought: tuple[Tensor, Tensor | None]
     ) -> Tensor:
         targets_N, added_U = sought
         for_states, for_table = ctx.needs_input_grad[:2]
@@ -107,7 +116,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total.to(states_ND.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: _Kept, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (slope,) = slopes
         slopes_ND, slopes_UD = ctx.slopes
         return (

@@ -1,7 +1,7 @@
-"""What a model loses against a teacher that gives, for each example, a probability of every class.
+"""The loss against a teacher that gives each example a probability of every class.
 
 Sui et al. 2020, FedED, Eq. 4 to 6: the teacher's logits are softened by a temperature τ, and the
-student learns from them by KL(teacher ‖ student), beside its own labels where there are any.
+student learns from them by KL(teacher ‖ student), and from labels if there are any.
 
 Shapes: B examples, R classes.
 """
@@ -25,11 +25,11 @@ def distillation_loss(
     labels_B: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """loss_B: KL(teacher ‖ student), and cross-entropy of the labels, where they are given (Eq. 6).
+    """loss_B: KL(teacher ‖ student), plus the labels' cross-entropy if they are given (Eq. 6).
 
-    `temperature` softens the student in the first part too; its gradient then shrinks with the
-    square of it, which is made good (Hinton, Vinyals & Dean 2015, 2). The paper softens the teacher
-    only: 1.
+    `temperature` softens the student too in the first part, whose gradient then shrinks with its
+    square; this is compensated (Hinton, Vinyals & Dean 2015, 2). The paper softens only the
+    teacher: 1.
     """
     student_BR = torch.log_softmax(logits_BR / temperature, -1)
     divergence_B = functional.kl_div(student_BR, teacher_BR, reduction="none").sum(-1)

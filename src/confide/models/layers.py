@@ -1,7 +1,7 @@
 """The layers of a tagger: an LSTM for each direction, locked dropout, characters to words.
 
-Nothing packs sequences: a packed sequence leaves the fast path of a CPU. The backward direction is
-an ordinary LSTM over length-reversed sentences, so padding is always behind what is read.
+Sequences are not packed: packing leaves a CPU's fast path. The backward direction is an ordinary
+LSTM over length-reversed sentences, so padding always comes last.
 
 Shapes: B sentences, L tokens, U distinct words, C characters, D features in, H features out.
 """
@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from confide.models.autograd import Context
 from confide.models.crf import mirrored
 
 
 class _Mirror(torch.autograd.Function):
-    """Turns sentences round. Twice is the identity, so the gradient takes the same way."""
+    """Reverses sentences. It is its own inverse, so the gradient is the same operation."""
 
     @staticmethod
-    def forward(ctx: Any, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
+    def forward(ctx: Context, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
         batch, length, features = values_BLD.shape
         rows_BL = places_BL + length * torch.arange(batch)[:, None]
         ctx.save_for_backward(rows_BL.flatten())
@@ -30,14 +30,14 @@ class _Mirror(torch.autograd.Function):
         return turned.view(batch, length, features)
 
     @staticmethod
-    def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, gradient_BLD: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
         turned = gradient_BLD.reshape(-1, gradient_BLD.shape[2]).index_select(0, rows)
         return turned.view(gradient_BLD.shape), None
 
 
 def mirror(values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
-    """Each sentence from its last token to its first; padding stays where it is."""
+    """Each sentence from its last token to its first; padding stays in place."""
     places_BL = mirrored(lengths_B, values_BLD.shape[1])
     turned: Tensor = _Mirror.apply(values_BLD, places_BL)  # type: ignore[no-untyped-call]
     return turned
@@ -51,7 +51,7 @@ class LockedDropout(nn.Module):
         self.rate = rate
 
     def forward(self, values_BLD: Tensor) -> Tensor:
-        """The values, some features of each sentence set to zero while training."""
+        """The values, in training with some features of each sentence set to zero."""
         if not self.training or self.rate == 0.0:
             return values_BLD
         keep_B1D = torch.empty(values_BLD.shape[0], 1, values_BLD.shape[2])
@@ -77,7 +77,7 @@ class BiLSTM(nn.Module):
             _start_lstm(name, parameter)
 
     def forward(self, values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
-        """Both directions of the last layer side by side; the padding holds no meaning."""
+        """Both directions of the last layer side by side; values in the padding are meaningless."""
         for layer, (ahead, back) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             if layer:
                 values_BLD = self.between(values_BLD)
@@ -88,7 +88,7 @@ class BiLSTM(nn.Module):
 
 
 def _start_lstm(name: str, parameter: nn.Parameter) -> None:
-    """Glorot for what comes in, orthogonal for what comes back, forget gates open (bias 1)."""
+    """Glorot for input weights, orthogonal for recurrent ones, forget gates open (bias 1)."""
     with torch.no_grad():
         gates = parameter.chunk(4)
         if "weight_ih" in name:
@@ -118,7 +118,7 @@ class CharacterCNN(nn.Module):
         nn.init.zeros_(self.convolution.bias)  # type: ignore[arg-type]
 
     def forward(self, characters_UC: Tensor, lengths_U: Tensor) -> Tensor:
-        """words_UH: the strongest answer of each filter anywhere in a word."""
+        """words_UH: the maximum of each filter over a word."""
         values_UDC = self.dropout(self.embedding(characters_UC)).transpose(1, 2)
         answers_UHC = self.convolution(values_UDC)[:, :, : characters_UC.shape[1]]
         outside_UC = torch.arange(characters_UC.shape[1]) >= lengths_U[:, None]
@@ -146,10 +146,10 @@ class CharacterBiLSTM(nn.Module):
 
 
 class WordCNN(nn.Module):
-    """Convolutions over the words of a sentence, side by side, one for each width (Kim 2014).
+    """Parallel convolutions over the words of a sentence, one for each width (Kim 2014).
 
-    `padding` is zero before and behind every sentence, so that a sentence's values do not depend
-    on the batch that it is in. Widths are odd.
+    Sentences are zero-padded on both sides, so their values do not depend on their batch. Widths
+    are odd.
     """
 
     def __init__(self, features: int, *, filters: int, widths: Sequence[int]) -> None:
@@ -163,7 +163,7 @@ class WordCNN(nn.Module):
             start(parameter)
 
     def forward(self, values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
-        """values_BLH, rectified; those in the padding hold no meaning."""
+        """values_BLH, rectified; those in the padding are meaningless."""
         inside_BL1 = (torch.arange(values_BLD.shape[1]) < lengths_B[:, None])[:, :, None]
         values_BDL = (values_BLD * inside_BL1).transpose(1, 2)
         answers_BHL = torch.cat([convolve(values_BDL) for convolve in self.convolutions], 1)

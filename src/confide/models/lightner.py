@@ -1,4 +1,4 @@
-"""LightNER: a frozen BART that writes entities, with prompts that are trained.
+"""LightNER: a frozen BART that writes entities, steered by trained prompts.
 
 Chen et al., "LightNER: A Lightweight Tuning Paradigm for Low-resource NER via Pluggable Prompting",
 COLING 2022, as used by Wang et al., Findings of ACL 2023, 3.1 and Appendix B:
@@ -10,10 +10,10 @@ One softmax runs over symbols: the types, stop, and the words of the text. With 
 state, a type's score is h · (mean of the token rows of the label's name); that of stop is h · (row
 of the stop token); that of a word is h · (state + token row) / 2 of its first piece, where `state`
 is the encoder's. The last is BARTNER's (Yan et al. 2021) with α = 1/2 and without its MLP, since
-nothing but the prompts is trained. Fed back in, a word is the token row of its first piece, a type
-the vector of its label. An entity's end is its last word.
+only the prompts are trained. As input, a word is the token row of its first piece, and a type the
+vector of its label. An entity's end is its last word.
 
-Symbols are numbered: the types first, then stop, then the words of the text from left to right.
+Symbols are numbered: first the types, then stop, then the words of the text from left to right.
 
 Shapes: B texts, P pieces, L words, T symbols to write, Y types, V = Y + 1 + L symbols, K pieces of
 a label, Q prompts, D numbers of a state.
@@ -35,16 +35,16 @@ Where = Literal["both", "decoder"]
 Tune = Literal["prompts", "all", "lora"]
 
 NOTHING = -1
-"""Stands in `symbols_BT` where nothing is to be written."""
+"""Padding of `symbols_BT`."""
 
-_NEVER = -1e9  # the score of a symbol that is not there
+_NEVER = -1e9  # the score of a symbol that does not exist
 
 
 class LightnerInput(Protocol):
-    """A padded batch; `mask_BP` is None where nothing is padded, `firsts_BL` are places of pieces.
+    """A padded batch; `mask_BP` is None without padding, `firsts_BL` are indices of pieces.
 
-    `states_BPD`: the encoder's, where they are known. `source_BT` is false at the symbols of
-    entities that another model found.
+    `states_BPD` are the encoder's, if known. `source_BT` is false at the symbols of entities that
+    another model found.
     """
 
     @property
@@ -65,10 +65,10 @@ class LightnerInput(Protocol):
 
 @dataclass(frozen=True)
 class LightnerSizes:
-    """`hidden` is the paper's h; `where` prompts are put, and low-rank updates of this `rank`.
+    """`hidden` is the paper's h; `where` says which layers have prompts.
 
-    `tune`: what is trained: the "prompts" alone; with them low-rank updates of every query and
-    value ("lora"); or "all". Without prompts (0) there is no q.
+    `tune` says what is trained: only the "prompts"; also low-rank updates of this `rank` of every
+    query and value ("lora"); or "all". With 0 prompts there is no q.
     """
 
     prompts: int = 10
@@ -80,7 +80,7 @@ class LightnerSizes:
 
 @dataclass(frozen=True)
 class Names:
-    """Tokens: those of each type's label, that which starts the writing, and that which ends it."""
+    """Token ids: those of each type's label, of the start of writing, and of its stop."""
 
     labels: tuple[tuple[int, ...], ...]
     start: int
@@ -96,13 +96,13 @@ class Projection(nn.Module):
         self.outer = nn.Linear(hidden, 2 * dim, bias=False)
 
     def forward(self, q: Tensor) -> Tensor:
-        """Keys and values side by side, one row for each of q's."""
+        """Keys and values side by side, one row for each row of q."""
         made: Tensor = self.outer(torch.tanh(self.inner(q)))
         return made
 
 
 class Prompts(nn.Module):
-    """`q_QD` and what each layer makes of it; those of the encoder may be none."""
+    """`q_QD` and its projection for each layer; the encoder may have none."""
 
     def __init__(self, bart: BartSizes, sizes: LightnerSizes) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Prompts(nn.Module):
         )
 
     def forward(self, layers: nn.ModuleList, q: Tensor | None = None) -> list[Prompt]:
-        """The prompts of these layers; `q`, QD or BQD, takes the place of the module's own."""
+        """The prompts of these layers; `q` (QD or BQD) replaces the module's own."""
         q = self.q_QD if q is None else q
         parts = [layer(q).chunk(2, -1) for layer in layers]
         return [(keys, values) for keys, values in parts]
@@ -123,8 +123,8 @@ class Prompts(nn.Module):
 class Text(NamedTuple):
     """What the model knows of a batch before it writes.
 
-    `given_BVD` is how each symbol is fed in, `sought_BVD` what a state is compared with; `known_BV`
-    is false at words that are padding.
+    `given_BVD` are the symbols' vectors as input, `sought_BVD` those that states are compared with;
+    `known_BV` is false at padding.
     """
 
     reading: Reading
@@ -134,7 +134,7 @@ class Text(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Logarithms of the probabilities of all symbols, and the states that they come from."""
+    """The log probabilities of all symbols, and the states that they come from."""
 
     log_probs_BTV: Tensor
     encoder_layers: list[Tensor]
@@ -142,7 +142,7 @@ class Trace(NamedTuple):
 
 
 class Lightner(nn.Module):
-    """A BART, its prompts, and the symbols that it writes."""
+    """A BART with prompts that writes symbols."""
 
     def __init__(self, bart: Bart, names: Names, sizes: LightnerSizes) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Lightner(nn.Module):
 
     @property
     def stop(self) -> int:
-        """The number of the stop symbol; the text's first word has the next one."""
+        """The number of the stop symbol; the text's words follow it."""
         return self.types
 
     def encoded(self, batch: LightnerInput, *, q: Tensor | None = None) -> list[Tensor]:
@@ -173,12 +173,12 @@ class Lightner(nn.Module):
         return None if self.prompts is None else self.prompts(self.prompts.decoder, q)
 
     def started(self) -> Tensor:
-        """start_D: what is fed in first."""
+        """start_D: the first input."""
         start_D: Tensor = self.bart.shared(self.get_buffer("ends_2")[0])
         return start_D
 
     def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
-        """What is known before writing, from the encoder's states."""
+        """What is known before writing, given the encoder's states."""
         rows_B1 = torch.arange(len(states_BPD))[:, None]
         words_BLD = self.bart.shared(batch.ids_BP[rows_B1, batch.firsts_BL])
         pointed_BLD = (states_BPD[rows_B1, batch.firsts_BL] + words_BLD) / 2
@@ -197,7 +197,7 @@ class Lightner(nn.Module):
     def written(
         self, batch: LightnerInput, text: Text, *, prompts: Sequence[Prompt] | None
     ) -> Tensor:
-        """states_BTD of the decoder, with all symbols but the last one given (teacher forcing)."""
+        """states_BTD of the decoder, given all symbols but the last (teacher forcing)."""
         before_BT = batch.symbols_BT[:, :-1].clamp(min=0)
         given_BTD = text.given_BVD[torch.arange(len(before_BT))[:, None], before_BT]
         first_B1D = self.started().expand(len(before_BT), 1, -1)
@@ -206,9 +206,9 @@ class Lightner(nn.Module):
         return states_BTD
 
     def forward(self, batch: LightnerInput, q: Tensor | None = None) -> Tensor:
-        """logits_BTV of each symbol that is to be written, the ones before it given.
+        """logits_BTV of each symbol to write, given those before it.
 
-        `q`, QD or BQD for each text its own, takes the place of the model's.
+        `q` (QD, or BQD with one for each text) replaces the model's own.
         """
         read_BPD = batch.states_BPD
         text = self.text(batch, self.encoded(batch, q=q)[-1] if read_BPD is None else read_BPD)
@@ -216,15 +216,15 @@ class Lightner(nn.Module):
 
 
 def logits(states_BTD: Tensor, text: Text) -> Tensor:
-    """logits_BTV; those of words that are not there are so low that they have no probability."""
+    """logits_BTV; those of padding are so low that their probability is 0."""
     logits_BTV = states_BTD @ text.sought_BVD.transpose(1, 2)
     return logits_BTV.masked_fill(~text.known_BV[:, None], _NEVER)
 
 
 def trace(model: Lightner, batch: LightnerInput) -> Trace:
-    """One pass with all that an adversary looks at; the encoder reads even if its states are known.
+    """One pass with all that an adversary sees; the encoder runs even if its states are known.
 
-    The graph of gradients is kept, of the states as well.
+    Gradients flow through the states as well.
     """
     layers = model.encoded(batch)
     text = model.text(batch, layers[-1])
@@ -233,7 +233,7 @@ def trace(model: Lightner, batch: LightnerInput) -> Trace:
 
 
 def symbol_losses(log_probs_BTV: Tensor, symbols_BT: Tensor) -> Tensor:
-    """losses_BT: minus the logarithm of each symbol's probability; 0 where there is none."""
+    """losses_BT: each symbol's negative log probability; 0 at padding."""
     losses_BT = -log_probs_BTV.gather(2, symbols_BT.clamp(min=0)[:, :, None])[:, :, 0]
     return losses_BT.masked_fill(symbols_BT == NOTHING, 0.0)
 
@@ -246,16 +246,16 @@ def parted(losses_BT: Tensor, source_BT: Tensor) -> tuple[Tensor, Tensor]:
 def split_loss(
     model: Lightner, batch: LightnerInput, *, q: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """source_B and target_B: each text's loss, of its own entities and of those found by another.
+    """source_B and target_B: each text's loss of its own entities, and of another model's.
 
-    Sums over symbols, as in Eq. 3; stop counts as source.
+    Both are sums over symbols, as in Eq. 3; stop counts as source.
     """
     log_probs_BTV = functional.log_softmax(model(batch, q), 2)
     return parted(symbol_losses(log_probs_BTV, batch.symbols_BT), batch.source_BT)
 
 
 def choose_trained(model: Lightner) -> None:
-    """Gradients for exactly what `sizes.tune` says."""
+    """Require gradients for exactly what `sizes.tune` says."""
     model.requires_grad_(model.sizes.tune == "all")
     if model.prompts is not None:
         model.prompts.requires_grad_(True)
@@ -265,13 +265,13 @@ def choose_trained(model: Lightner) -> None:
 
 
 def share(model: nn.Module) -> float:
-    """η: the part of all parameters that is trained, and travels."""
+    """η: the share of all parameters that is trained and travels."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
 
 
 def _labels(labels: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """labels_YK and shares_YK: the pieces of each label, and how much each counts in the mean."""
+    """labels_YK and shares_YK: the pieces of each label, and the weight of each in the mean."""
     most = max((len(label) for label in labels), default=1)
     pieces = [[*label, *[label[0]] * (most - len(label))] for label in labels]
     counted = [[1 / len(label)] * len(label) + [0.0] * (most - len(label)) for label in labels]

@@ -1,10 +1,10 @@
-"""Low-rank updates of linear layers whose weights stay as they are.
+"""Low-rank updates of linear layers with frozen weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022:
 
     y = x (W + U A)ᵀ + b        A: D → R, drawn;  U: R → H, zero before training
 
-The paper's factor α / R is left out (it is 1): a learning rate does the same.
+The paper's factor α / R is 1 here: the learning rate does the same.
 
 Shapes: D features in, H features out, R the rank.
 """
@@ -21,7 +21,7 @@ from confide.models.products import WideLinear
 
 
 class LowRankLinear(WideLinear):
-    """A linear layer with an update of this rank; `weight` and `bias` are those of before."""
+    """A linear layer with an update of this rank; `weight` and `bias` are the original ones."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__(layer.in_features, layer.out_features, device="meta")
@@ -38,7 +38,7 @@ class LowRankLinear(WideLinear):
 
 
 def add_low_rank(model: nn.Module, rank: int, *, names: tuple[str, ...]) -> None:
-    """Gives the linear layers of these names below `model` an update; draws with torch's seed."""
+    """Give the linear layers of these names below `model` an update; torch's generator draws it."""
     for module in list(model.modules()):
         for name, layer in module.named_children():
             if name in names and isinstance(layer, nn.Linear):
@@ -46,7 +46,7 @@ def add_low_rank(model: nn.Module, rank: int, *, names: tuple[str, ...]) -> None
 
 
 def merged(layer: LowRankLinear) -> nn.Linear:
-    """An ordinary linear layer that gives the same, with weights of its own."""
+    """An ordinary linear layer with the same function."""
     plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
     with torch.no_grad():
         plain.weight.copy_(layer.weight + layer.up_HR @ layer.down_RD)

@@ -1,4 +1,4 @@
-"""What a linear chain believes of single tokens: log P(y_t = y), differentiable.
+"""The log marginals of a linear chain's tokens, log P(y_t = y), differentiable.
 
 The forward and the backward recursion in logarithms (Lafferty, McCallum & Pereira 2001; Rabiner
 1989, section III.B):
@@ -9,8 +9,8 @@ The forward and the backward recursion in logarithms (Lafferty, McCallum & Perei
     behind_t(i) = log Σ_j exp(move(i, j) + emission_t+1(j) + behind_t+1(j))
     log P(y_t = y) = prefix_t(y) + behind_t(y) - log Z
 
-`crf.posterior` gives the same numbers faster, but is cut from the graph; a student that learns what
-others say of each token (`distillation`) needs their gradient, which autograd takes here.
+`crf.posterior` gives the same numbers faster, but without gradient; a student that learns others'
+predictions of each token (`distillation`) needs it, and autograd computes it here.
 
 Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before).
 """
@@ -23,14 +23,14 @@ from torch import Tensor
 from confide.models.crf import Scores
 
 LEAST = -60.0
-"""No logarithm is less, so a tag that a rule forbids has no gradient, and no weight in a sum."""
+"""The least logarithm, so a tag that a rule forbids has no gradient, and no weight in a sum."""
 
 
 def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
     """The logarithm of each token's P(y_t = y), in float64, at least `LEAST`.
 
-    The exponentials of a token's numbers sum to 1. Every sentence has at least one token; what
-    stands in the padding is never looked at, and what comes back there has no meaning.
+    The exponentials of a token's numbers sum to 1. Every sentence has at least one token; padding
+    is never read, and its results are meaningless.
     """
     length = emissions_BLY.shape[1]
     inside_BL1 = (torch.arange(length) < lengths_B[:, None])[:, :, None]

@@ -1,4 +1,4 @@
-"""A piecewise convolutional network: what a sentence says of two entities, as numbers.
+"""A piecewise convolutional network: the features of a sentence about two entities.
 
 Zeng, Liu, Chen & Zhao, "Distant Supervision for Relation Extraction via Piecewise Convolutional
 Neural Networks", EMNLP 2015, 3.1-3.3; Sui et al., "Distantly Supervised Relation Extraction in
@@ -7,14 +7,14 @@ Federated Settings", Findings of EMNLP 2021:
     word ⊕ position to head ⊕ position to tail → convolution, zeros around the sentence
     → the maximum of each of three pieces → tanh (or ReLU)
 
-The pieces are the words up to and including the last one of the entity that ends first, those
-behind it up to and including the last of the other, and the rest. A piece without a word is zeros.
+The pieces are the words up to the end of the entity that ends first, those after it up to the end
+of the other, and the rest. An empty piece is zeros.
 
 Nothing is padded, and the convolution is not computed place by place. It is linear, so what a word
-adds to the filters is a product that is made once for each distinct word of a batch, and a place is
-a sum of rows (3 · width of them, for the word and the two positions). Backwards only the places
-that won a maximum count: 3 per filter and sentence, whatever its length. So both gradients are sums
-of few rows too, and that of the table of words is of the batch's words only.
+adds to the filters is a product, computed once for each distinct word of a batch, and a place is a
+sum of rows (3 · width of them, for the word and the two positions). Backward, only the places that
+won a maximum count: 3 per filter and sentence, whatever its length. So both gradients are sums of
+few rows too, and the word table's has only the batch's words.
 
 Shapes: N words of a batch, U distinct words, S sentences, W width of the window, D numbers of a
 word with its positions, H filters, Q rows of products, T words of a block of sentences, G pieces
@@ -33,16 +33,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from confide.models.autograd import Context
 from confide.models.layers import start_embedding
 
 PIECES = 3
-_BLOCK = 2048  # words that are worked on together
+_BLOCK = 2048  # words of a block
 
 Activation = Literal["tanh", "relu"]
 
 
 class SentenceInput(Protocol):
-    """Sentences one after the other, as `confide.data.batches.sentences.SentenceBatch` has them."""
+    """Concatenated sentences, as in `confide.data.batches.sentences.SentenceBatch`."""
 
     @property
     def distinct_U(self) -> Tensor: ...  # noqa: D102, N802
@@ -55,7 +56,7 @@ class SentenceInput(Protocol):
 
 @dataclass(frozen=True)
 class PcnnSizes:
-    """`farthest` is the largest distance that has a position of its own; `width` is odd."""
+    """`farthest` is the largest distance with its own position; `width` is odd."""
 
     words: int
     word_dim: int = 50
@@ -93,7 +94,7 @@ class Pcnn(nn.Module):
             batch.ids_N3,
             batch.pieces_N,
             len(batch),
-            torch.is_grad_enabled(),  # is off within
+            torch.is_grad_enabled(),  # autocast is off inside
         )
         return torch.tanh(maxima_SF) if self.sizes.activation == "tanh" else maxima_SF.relu()
 
@@ -107,14 +108,20 @@ class _Block:
     pieces_T: Tensor
 
 
-class _Maxima(torch.autograd.Function):
-    """The largest answer of each filter in each piece, plus its bias; 0 in an empty piece.
+class _Kept(Context, Protocol):
+    """What the forward pass keeps."""
 
-    Where several places are largest, the last one counts.
+    blocks: list[_Block]
+
+
+class _Maxima(torch.autograd.Function):
+    """The largest output of each filter in each piece, plus its bias; 0 in an empty piece.
+
+    Of ties, the last place counts.
     """
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
+    def forward(ctx: _Kept, *given: Any) -> Tensor:
         tables, (filters_HWD, bias_H) = given[:3], given[3:5]
         ids_N3, pieces_N, sentences, learns = given[5:]
         rows_QH, from_3 = _products(tables, filters_HWD)
@@ -139,7 +146,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
         *tables, filters_HWD, winners_GH, empty_G1 = ctx.saved_tensors
         hidden = len(filters_HWD)
         slopes_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)
@@ -157,13 +164,13 @@ class _Maxima(torch.autograd.Function):
             for n, (whole, part) in enumerate(zip(of_tables, parts, strict=True)):
                 whole.index_add_(0, flat_X3[:, n].contiguous(), part.contiguous())
         for table in of_tables:
-            table[0] = 0.0  # what is around a sentence is not learnt
+            table[0] = 0.0  # the surroundings of a sentence are not learnt
         nothing = (None,) * 4
         return (*of_tables, of_filters_HK.view_as(filters_HWD), slopes_GH.sum(0), *nothing)
 
 
 def _products(tables: tuple[Tensor, ...], filters_HWD: Tensor) -> tuple[Tensor, Tensor]:
-    """What each row of each table adds to each filter, for each place of the window.
+    """The contribution of each table's rows to each filter, for each place of the window.
 
     Rows `from_3[n] + id * W + w` are of row `id` of table `n` at place `w`.
     """
@@ -180,7 +187,7 @@ def _products(tables: tuple[Tensor, ...], filters_HWD: Tensor) -> tuple[Tensor, 
 
 
 def _blocks(ids_N3: Tensor, pieces_N: Tensor, sentences: int, width: int) -> Iterator[_Block]:
-    """Whole sentences of about `_BLOCK` words, with the ids of every window; 0 is outside."""
+    """Blocks of sentences, of about `_BLOCK` words, with the ids of every window; 0 is outside."""
     total = len(pieces_N)
     sentence_N = pieces_N // PIECES
     firsts = torch.searchsorted(sentence_N, torch.arange(sentences + 1)).tolist()
@@ -201,13 +208,13 @@ def _blocks(ids_N3: Tensor, pieces_N: Tensor, sentences: int, width: int) -> Ite
 
 
 def _largest(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor) -> None:
-    """Writes the largest answer of each piece; minus infinity where there is none."""
+    """Write the largest output of each piece to `out`; minus infinity for an empty piece."""
     best_GH.fill_(-torch.inf)
     best_GH.scatter_reduce_(0, pieces_T[:, None].expand_as(answers_TH), answers_TH, "amax")
 
 
 def _places(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor, won_GH: Tensor) -> None:
-    """Writes which word of the block gave it; 0 where there is none. The answers are gone then."""
+    """Write which word of the block gave it; 0 for an empty piece. Overwrites the outputs."""
     places_T1 = torch.arange(len(answers_TH), dtype=answers_TH.dtype)[:, None]
     told_TH = answers_TH.eq_(best_GH.index_select(0, pieces_T)).mul_(places_T1)
     last_GH = torch.zeros_like(best_GH)
@@ -216,7 +223,7 @@ def _places(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor, won_GH: Tenso
 
 
 def _weighted(rows: Tensor, asked: Tensor, weights: Tensor) -> Tensor:
-    """For each row of `asked`, the sum of these rows, weighted."""
+    """For each row of `asked`, the weighted sum of these rows."""
     return functional.embedding_bag(
         asked.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous()
     )
@@ -225,7 +232,7 @@ def _weighted(rows: Tensor, asked: Tensor, weights: Tensor) -> Tensor:
 def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -> Tensor:
     """gradients_TK: for each word, the sum of the filters that it won for, times their slopes."""
     won_X = won_GH.flatten()
-    small = np.uint16 if words <= 2**16 else np.int64  # of which a stable sort is by digits
+    small = np.uint16 if words <= 2**16 else np.int64  # a type that a stable sort sorts by digits
     order_X = torch.from_numpy(np.argsort(won_X.numpy().astype(small), kind="stable"))
     begins_T = torch.zeros(words, dtype=torch.int64)
     torch.cumsum(torch.bincount(won_X, minlength=words)[:-1], 0, out=begins_T[1:])

@@ -1,15 +1,15 @@
 """Greedy decoding of entities: start, end, type, and so on, until stop (Wang et al. 2023, Eq. 4).
 
-Constrained, a step chooses among the symbols that the grammar allows:
+With constraints, a step chooses among the symbols that the grammar allows:
 
     entities  →  stop  |  start  end  type  entities
 
-with an end not before its start, and a start behind the end of the entity before. So entities come
-in order, do not overlap, and are whole. Unconstrained, as in the paper, any symbol may come at any
-step, and at most three for each word.
+with an end not before its start, and a start after the end of the previous entity. So entities come
+in order, complete and without overlaps. Without constraints, as in the paper, any symbol may come
+at any step, at most three for each word.
 
-All texts of a batch write at the same pace. Those that have stopped leave the batch as soon as they
-are a quarter of it: to leave, all keys and values have to be copied.
+All texts of a batch advance together. Those that have stopped leave the batch once they are a
+quarter of it, since leaving copies all keys and values.
 
 Shapes: B texts, V symbols, T steps, L words; see `models.lightner`.
 """
@@ -25,13 +25,13 @@ from torch.nn import functional
 
 from confide.models.lightner import NOTHING, Lightner, LightnerInput, Text, logits
 
-_LEAVE = 0.75  # rows go on as they are while more than this share of them writes
+_LEAVE = 0.75  # no row leaves while more than this share of them still writes
 
 
 class Written(NamedTuple):
-    """symbols_BT, `NOTHING` behind stop, and the logarithm of each one's probability.
+    """symbols_BT, `NOTHING` after stop, and the log probability of each.
 
-    The probability is that among all symbols, whatever the grammar allows.
+    Probabilities are among all symbols, whatever the grammar allows.
     """
 
     symbols_BT: Tensor
@@ -39,13 +39,13 @@ class Written(NamedTuple):
 
 
 Step = Callable[[Tensor], Tensor]
-"""The vectors given last, BD, to the decoder's states of the next place, BD."""
+"""Maps the last input vectors (BD) to the decoder's states of the next place (BD)."""
 
 
 def write(model: Lightner, batch: LightnerInput, *, constrained: bool = True) -> Written:
-    """What the model writes of each text. Call it without gradients, in evaluation mode.
+    """What the model writes for each text. Call it without gradients, in evaluation mode.
 
-    A text that fills all places that the decoder has ends without a stop.
+    A text that fills all of the decoder's places ends without a stop.
     """
     read_BPD = batch.states_BPD
     text = model.text(batch, model.encoded(batch)[-1] if read_BPD is None else read_BPD)
@@ -94,12 +94,12 @@ class _Writing:
         self.types = types
         self.lengths_B = lengths_B
         self.finished_B = torch.zeros(rows, dtype=torch.bool)
-        self.least_B = torch.full((rows,), types + 1)  # the first word that may come, as a symbol
+        self.least_B = torch.full((rows,), types + 1)  # the first allowed word, as a symbol
         self.symbols: list[Tensor] = []
         self.log_probs: list[Tensor] = []
 
     def allowed(self, step: int, symbols: int) -> Tensor:
-        """allowed_BV, for the texts that are still there."""
+        """allowed_BV, for the remaining texts."""
         numbers_V = torch.arange(symbols)
         place = step % 3
         if place == 2:
@@ -108,7 +108,7 @@ class _Writing:
         return words_BV if place else words_BV | (numbers_V == self.types)
 
     def add(self, rows_B: Tensor, chosen_B: Tensor, *, log_probs_BV: Tensor) -> None:
-        """A step is done: a start or an end bounds the next word from the left."""
+        """Record a step: a start or an end bounds the next word from the left."""
         step = len(self.symbols)
         if step % 3 == 0:
             self.least_B = chosen_B
@@ -125,9 +125,9 @@ class _Writing:
         self.finished_B |= step + 1 > 3 * self.lengths_B
 
     def keep(self, rows_K: Tensor) -> None:
-        """Only these texts are still there."""
+        """Keep only these texts."""
         self.least_B = self.least_B[rows_K]
 
     def result(self) -> Written:
-        """Step after step."""
+        """All that was written."""
         return Written(torch.stack(self.symbols, 1), torch.stack(self.log_probs, 1))

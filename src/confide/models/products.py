@@ -1,9 +1,9 @@
-"""Linear layers whose products go through oneDNN, on processors where PyTorch's own choice is slow.
+"""Linear layers that multiply with oneDNN on processors where PyTorch's own choice is slow.
 
-PyTorch's wheels multiply matrices of float32 with MKL, which on a processor of another maker than
-its own leaves half of each AVX-512 register empty. oneDNN, which lies in the same wheels, fills it:
-the same product, summed in another order (1e-6), more than twice as fast. PyTorch gives no setting
-for that, so a layer asks for the operator by name, and goes the usual way where it is not there.
+PyTorch's wheels multiply float32 matrices with MKL, which leaves half of each AVX-512 register
+empty on processors that Intel did not make. oneDNN, in the same wheels, fills it: the same product,
+summed in a different order (1e-6), more than twice as fast. PyTorch has no setting or public
+function for this, so a layer calls the private operator by name, and falls back without it.
 
 Shapes: N rows (whatever lies before the last axis), D features in, H features out.
 """
@@ -11,32 +11,33 @@ Shapes: N rows (whatever lies before the last axis), D features in, H features o
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from confide.models.autograd import Context
+
 _REGISTERS = "AVX512"
-_LEAST = 2**16  # numbers of a weight; calling the operator costs more than a smaller one saves
+_LEAST = 2**16  # least numbers of a weight: for smaller ones the call costs more than it saves
 
 
 @cache
 def has_wide_products() -> bool:
-    """Whether this processor and this PyTorch have them, and they are right on an example."""
+    """Whether this processor and this PyTorch have wide products that are right on an example."""
     if not torch.backends.cpu.get_cpu_capability().startswith(_REGISTERS):
         return False
     left_ND, right_HD = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)
     try:
         return torch.equal(_product(left_ND, right_HD), left_ND @ right_HD.t())
-    except (AttributeError, RuntimeError):  # not in this build
+    except (AttributeError, RuntimeError):  # missing in this build
         return False
 
 
 def _product(left_ND: Tensor, right_HD: Tensor, *, bias_H: Tensor | None = None) -> Tensor:
-    """Left · rightᵀ + bias; any of the two may be a transposed view."""
-    operator: Any = torch.ops.mkldnn._linear_pointwise
+    """`left · rightᵀ + bias`; either factor may be a transposed view."""
+    operator = torch.ops.mkldnn._linear_pointwise
     found: Tensor = operator(left_ND, right_HD, bias_H, "none", [], "")
     return found
 
@@ -45,13 +46,15 @@ class _WideLinear(torch.autograd.Function):
     """y = x Wᵀ + b, and for a gradient g of y: g W of x, gᵀ x of W, the sum of g of b."""
 
     @staticmethod
-    def forward(ctx: Any, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Context, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(values_ND, weight_HD)
         return _product(values_ND, weight_HD, bias_H=bias_H)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
         values_ND, weight_HD = ctx.saved_tensors
         wanted_values, wanted_weight, wanted_bias = ctx.needs_input_grad
         gradient_NH = gradient_NH.contiguous()
@@ -76,7 +79,7 @@ class WideLinear(nn.Linear):
 
 
 def widen(model: nn.Module) -> None:
-    """Makes the linear layers below `model` that are large `WideLinear`, of the same parameters."""
+    """Replace the large linear layers below `model` by `WideLinear`, with the same parameters."""
     for module in list(model.modules()):
         for name, layer in module.named_children():
             if type(layer) is nn.Linear and layer.weight.numel() >= _LEAST:

@@ -1,13 +1,13 @@
-"""A relation classifier: an encoder of text, what it says of two marked entities, one linear layer.
+"""A relation classifier: an encoder of text, its states of two marked entities, a linear layer.
 
 Sui, Chen, Zhao, Jia, Xie & Sun, "FedED: Federated Learning via Ensemble Distillation for Medical
 Relation Extraction", EMNLP 2020, 3.1:
 
     h = [CLS] ⊕ Σ states of the head's pieces ⊕ Σ states of the tail's pieces  →  dropout → linear
 
-With `pool = "start"` the state of the piece that opens each entity stands for it instead (Baldini
-Soares et al. 2019, "entity start"), with `pool = "max"` the maximum over its pieces ("mention
-pooling").
+With `pool = "start"` the state of the piece that opens an entity stands for it instead (Baldini
+Soares et al. 2019, "entity start"); with `pool = "max"` it is the maximum over the entity's pieces
+("mention pooling").
 
 Shapes: B examples, P pieces, D numbers of a state, R relations.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +69,8 @@ class RelationClassifier(nn.Module):
         return logits_BR
 
     def features(self, batch: RelationInput) -> Tensor:
-        """features_BF, F = 3 · dim: h, which the last layer reads."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        """features_BF, F = 3 · dim: h, the last layer's input."""
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
         entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
         return torch.cat((states_BPD[:, :1], entities_B2D), 1).flatten(1)
@@ -90,12 +90,12 @@ class MentionReader(nn.Module):
 
     def forward(self, batch: RelationInput) -> Tensor:
         """features_BF."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         return _entities(found.last_hidden_state, batch, self.pool).flatten(1)
 
 
 def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
-    """entities_B2D; zeros for an entity without a piece, where it is not its opening mark."""
+    """entities_B2D; zeros for an entity without pieces, unless its opening mark stands for it."""
     if pool == "start":
         rows_B1 = torch.arange(len(states_BPD))[:, None]
         return states_BPD[rows_B1, batch.openings_B2]
@@ -115,7 +115,7 @@ def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:
 def loss_among(
     known_R: Sequence[bool],
 ) -> Callable[[RelationClassifier, RelationInput], Tensor]:
-    """A loss like `loss` over some of the classes: the others are neither learnt nor unlearnt."""
+    """A loss like `loss` over some classes only: the others are neither learnt nor unlearnt."""
     unknown_R = ~torch.tensor(list(known_R))
 
     def loss_of(model: RelationClassifier, batch: RelationInput) -> Tensor:

@@ -6,10 +6,9 @@
 Contextual features and the word CNN are those of Ge et al. 2020, 3.1 (FedNER); without them it is
 Ma & Hovy's tagger, and characters, word CNN and BiLSTM can each be left out.
 
-The parts are attributes with fixed names (`PARTS`), so that a method can say which of them it
-shares: `crf` is the linear layer and the moves, all that depends on the tag set. Contextual
-features have no parameters. Loss, decoding and posterior stand beside the model and call the same
-`forward`.
+The parts are attributes with fixed names (`PARTS`), so a method can name those that it shares;
+`crf` is the linear layer and the moves: all that depends on the tag set. Contextual features have
+no parameters. Loss, decoding and posterior are functions beside the model, on the same `forward`.
 
 Shapes: B sentences, L tokens, U distinct words of the batch, D features, X contextual features, Y
 tags, R rows with an entity.
@@ -54,16 +53,16 @@ class TaggerInput(Protocol):
 
 
 PARTS = ("word", "character", "cnn", "bilstm", "crf")
-"""The parts of a tagger that have parameters, from the bottom to the top."""
+"""The parts of a tagger that have parameters, from bottom to top."""
 
 
 @dataclass(frozen=True)
 class TaggerSizes:
-    """All that a tagger's shape depends on, and its dropout rate.
+    """A tagger's sizes, and its dropout rate.
 
-    `words`, `characters` and `tags` count ids, those of padding and of the unknown included.
-    `context_dim = 0`: no contextual features; `cnn_filters = 0`: no word CNN (else so many for each
-    of `cnn_widths`); `bilstm_layers = 0`: no BiLSTM.
+    `words`, `characters` and `tags` count ids, including those of padding and the unknown.
+    `context_dim = 0` means no contextual features; `cnn_filters` is per width of `cnn_widths`, 0
+    means no word CNN; `bilstm_layers = 0` means no BiLSTM.
     """
 
     words: int
@@ -84,9 +83,9 @@ class TaggerSizes:
 
 
 class Tagger(nn.Module):
-    """The model of one tag set; a part that it does not have is None.
+    """The model of one tag set; a part that it lacks is None.
 
-    Without `rules` every move between tags is possible.
+    Without `rules` every move between tags is allowed.
     """
 
     def __init__(self, sizes: TaggerSizes, rules: Rules | None = None) -> None:
@@ -110,7 +109,7 @@ class Tagger(nn.Module):
         self.dropout = LockedDropout(sizes.dropout)
 
     def forward(self, batch: TaggerInput) -> Tensor:
-        """emissions_BLY; those in the padding hold no meaning."""
+        """emissions_BLY; those in the padding are meaningless."""
         features = [self.word(batch.words_BL)]
         if self.character is not None:
             spelled_UD = self.character(batch.characters_UC, batch.character_lengths_U)
@@ -161,9 +160,9 @@ def decode(model: Tagger, batch: TaggerInput) -> Tensor:
 def decode_with_posterior(
     model: Tagger, batch: TaggerInput
 ) -> tuple[Tensor, Tensor, Posterior | None]:
-    """The best paths, the rows that have an entity, and the posterior of just these rows.
+    """The best paths, the rows that have an entity, and the posterior of only these rows.
 
-    The posterior is None where no row has one: what nobody asks for is not computed.
+    The posterior is None if no row has an entity.
     """
     emissions_BLY, scores = model(batch), model.crf.scores()
     tags_BL = viterbi(emissions_BLY, scores, lengths_B=batch.lengths_B)

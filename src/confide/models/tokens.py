@@ -5,9 +5,9 @@ is classified by itself,
 
     P(y_t = j) = softmax_j(linear(dropout(state_t)))
 
-so the loss of a sentence is the sum over its words, and splits by word into any two parts. Which
-tags may follow each other is known to decoding alone: the path is the best among those that the
-rules of the scheme allow (Viterbi), with no learned scores of moves.
+so the loss of a sentence is the sum over its words, and splits by word into any two parts. Only
+decoding knows which tags may follow each other: it finds the best path that the scheme's rules
+allow (Viterbi), without learned scores of moves.
 
 Shapes: B sentences (windows), P pieces, L words, D numbers of a state, Y tags, N spans, K words of
 a span.
@@ -16,7 +16,7 @@ a span.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from confide.models.crf import FORBIDDEN, Rules, Scores, viterbi
 
 
 class TokenInput(Protocol):
-    """A padded batch. `firsts_BL` says which piece is the first of each word; 0 in the padding."""
+    """A padded batch. `firsts_BL` is the index of each word's first piece; 0 in the padding."""
 
     @property
     def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
@@ -39,7 +39,7 @@ class TokenInput(Protocol):
 
 
 class Tagged(Protocol):
-    """What stands at the words of a batch; `source_BL` is true at words of the source loss."""
+    """The tags of a batch's words; `source_BL` is true at words of the source loss."""
 
     @property
     def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
@@ -69,8 +69,8 @@ class TokenClassifier(nn.Module):
         self.tag = nn.Linear(sizes.dim, sizes.tags)
 
     def forward(self, batch: TokenInput) -> Tensor:
-        """logits_BLY; those in the padding hold no meaning."""
-        found: Any = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        """logits_BLY; those in the padding are meaningless."""
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
         rows_B1 = torch.arange(len(states_BPD))[:, None]
         logits_BLY: Tensor = self.tag(self.dropout(states_BPD[rows_B1, batch.firsts_BL]))
@@ -93,7 +93,7 @@ def parted(losses_BL: Tensor, source_BL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def path_scores(rules: Rules) -> Scores:
-    """What decoding adds to the words' own scores: nothing where a move is allowed."""
+    """What decoding adds to the words' own scores: nothing if a move is allowed."""
     return Scores(*(torch.zeros(part.shape).masked_fill(~part, FORBIDDEN) for part in rules))
 
 
@@ -107,8 +107,8 @@ def path_probabilities(
 ) -> Tensor:
     """chance_N: the product of the probabilities of a span's tags.
 
-    `at_2N` holds the row and the first word of each span, `tags_NK` its tags (padded), `lengths_N`
-    how many.
+    `at_2N` holds the row and first word of each span, `tags_NK` its tags (padded), `lengths_N`
+    their number.
     """
     steps_K = torch.arange(tags_NK.shape[1])
     inside_NK = steps_K < lengths_N[:, None]

@@ -115,7 +115,7 @@ def test_an_encoder_reads_without_words(tmp_path: Path) -> None:
     engine.change = lambda step, site, turn, given: (
         replace(given, encoder="f" * 64) if (step, site) == ("count_bags", "site-2") else given
     )
-    with pytest.raises(FederationError, match=r"not have the server's encoder: site-2 has another"):
+    with pytest.raises(FederationError, match=r"not have the server's encoder: site-2 differs"):
         method.start(federation)
 
 

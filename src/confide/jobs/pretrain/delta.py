@@ -181,7 +181,7 @@ def _check_base(base: Path, told: Tree, *, where: str) -> None:
         )
 
 
-def _difference(made: Arrays, trained: Arrays, *, where: str) -> Arrays:
+def _difference(made: Mapping[str, NDArray[np.float32]], trained: Arrays, *, where: str) -> Arrays:
     changed: Arrays = {}
     for name, value in made.items():
         if name not in trained or trained[name].shape != value.shape:

@@ -26,7 +26,7 @@ CHECKPOINT, CURVE, PLOT, FACTS = (
 )  # fmt: skip
 _SCHEMA = 1
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[np.float32]]
 
 
 @dataclass

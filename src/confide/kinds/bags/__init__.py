@@ -23,7 +23,7 @@ from confide.text.document import Document
 
 
 class BagKind:
-    """The kind: its triples are keyed, and so are its words where a PCNN reads."""
+    """The bag ranker. Its triples are keyed, and so are its words if a PCNN reads them."""
 
     name: ClassVar[str] = "bags"
     task: ClassVar[TaskName] = "bags"
@@ -37,21 +37,21 @@ class BagKind:
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
 
     def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that all sites start from, where a PCNN reads."""
+        """The file of word vectors that all sites start from; None if an encoder reads."""
         return run.pcnn.vectors
 
     def check(self, run: RunSettings) -> None:
-        """Every setting can be trained with."""
+        """Nothing to refuse: every setting works."""
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on words or encoder, on relations and pairs. Raises FederationError."""
+        """Agree on words or encoder, relations and pairs. Raises FederationError."""
         form, sites = agree_on_bags(run, federation, denoise=run.bags.denoise)
         return Agreed(form, sites)
 
     def check_scored(self, ask: object, reply: BagsScored) -> None:
-        """Raise GuardError where counts contradict themselves."""
+        """Raise GuardError if counts contradict themselves."""
         check_bags_scored(ask, reply)
 
     def counts(self, reply: BagsScored) -> BagCounts:
@@ -59,9 +59,9 @@ class BagKind:
         return bag_counts_of(reply)
 
     def release(self, form: BagForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the model, with the words of these sites in the clear where it reads words."""
+        """Write the model; if it reads words, with these sites' words in the clear."""
         write_release(out / self.released_as, in_clear(form, weights, holders))
 
     def released(self, file: Path) -> BagExtractor:
-        """The bag model of such a file. Raises MessageError."""
+        """Read a released bag model. Raises MessageError."""
         return released(file)

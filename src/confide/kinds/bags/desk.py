@@ -1,4 +1,4 @@
-"""A bag model at a site: its bags of numbered sentences, made once, and one model in a process.
+"""A bag model at a site: bags of encoded sentences, made once, and one model per process.
 
 Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W winners.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ Rows = NDArray[np.int64]
 
 @dataclass
 class _Bench:
-    """What the sites of one process share: the model of one form, and what makes it."""
+    """What the sites of a process share: the modeller of one form, and its one model."""
 
     modeller: BagModeller
     words_V16: NDArray[np.uint8]
@@ -67,17 +66,17 @@ class _Bench:
         return self.modeller.initial(0)
 
     def knows(self, form: BagForm) -> bool:
-        """Whether these are the common words."""
+        """Whether this bench was made for the form's words."""
         ours, theirs = self.words_V16, form.word_digests_V16
         return ours is theirs or np.array_equal(ours, theirs)
 
 
 @dataclass(frozen=True)
 class Looked:
-    """A part of a site's text as bags of numbered sentences.
+    """A part of a site's text as bags of encoded sentences.
 
-    Training bags have a class each, `relations_G`, and the digest of their triple,
-    `digests_G16`; held-out bags have `facts`.
+    Training bags have a class each (`relations_G`) and the digest of their triple (`digests_G16`);
+    held-out bags have `facts`.
     """
 
     encoded: EncodedBags
@@ -90,8 +89,8 @@ class Looked:
 class BagDesk:
     """A bag model at a site.
 
-    Besides what every desk does, it says how likely the model finds each relation in every training
-    sentence (`likely`), and trains on some of them alone (`fit`, `only_W`).
+    Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
+    can train on chosen sentences only (`fit` with `only_W`).
     """
 
     def __init__(self, site: Site, form: BagForm) -> None:
@@ -101,16 +100,16 @@ class BagDesk:
 
     @property
     def size(self) -> int:
-        """Training sentences, each of two entities."""
+        """The number of training sentences; each names two entities."""
         return len(self.looked("train").encoded)
 
     def check(self) -> None:
-        """Raise Refusal where the training text has a relation that the form does not have."""
+        """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
     @property
     def key(self) -> bytes:
-        """The site's key. Raises Refusal where it is not the one that the sites agreed on."""
+        """The site's key. Raises Refusal if it is not the key that the sites agreed on."""
         key = self.site.key()
         if key_check(key, self.form.nonce) != self.form.check:
             raise Refusal("other-key")
@@ -118,13 +117,13 @@ class BagDesk:
 
     @property
     def bench(self) -> _Bench:
-        """That of the site's process. Raises Refusal: key or encoder is not the common one."""
+        """The process's bench. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = encoder_of(self.site, form.encoder)
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
-        benches: dict[Any, _Bench] = self.site.scratch.setdefault("bag benches", {})
+        benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
         place = (bag_form_of(form), form.check)
         if place not in benches or not benches[place].knows(form):
             modeller = BagModeller(bag_form_of(form), encoder or words_of(form, key))
@@ -134,8 +133,8 @@ class BagDesk:
     def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
         """The process's model with these weights.
 
-        `vectors`: rows of the site's own file stand at their words. `lent`: it computes with these
-        very arrays, so it must not be trained.
+        With `vectors`, the word table is filled from the site's own vector file. With `lent`, the
+        model uses these very arrays without a copy, so it must not be trained.
         """
         model, found = self.bench.model, self.file if vectors else None
         load(model, weights, lent=lent and found is None)
@@ -145,7 +144,7 @@ class BagDesk:
 
     @property
     def file(self) -> VectorFile | None:
-        """Rows of the site's own file of vectors for the common words, read once in a process."""
+        """The site's own vectors of the common words, read once; None without a file."""
         place, form = self.site.vectors, self.form
         if place is None or form.reader != PCNN:
             return None
@@ -162,11 +161,11 @@ class BagDesk:
         return read[place]
 
     def vectors(self) -> str:
-        """A keyed check value of the file; empty without one."""
+        """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
     def rows_seen(self) -> Arrays:
-        """Of a PCNN's table of words: 1 where the training text has the word, else 0."""
+        """For each row of a PCNN's word table: 1 if the training text has the word, else 0."""
         encoded = self.looked("train").encoded
         if not isinstance(encoded, EncodedSentences):
             return {}
@@ -178,8 +177,8 @@ class BagDesk:
     def looked(self, part: str) -> Looked:
         """The bags of a part of the site's text, made once.
 
-        Raises Refusal where a relation of training text is outside the agreed set, or where
-        training sentences are fewer than the site's own guard asks for.
+        Raises Refusal if the training text has a relation outside the agreed set, or fewer
+        sentences than the site's own guard demands.
         """
         if part not in self._looked:
             self._looked[part] = self._training() if part == "train" else self._held_out(part)
@@ -214,32 +213,33 @@ class BagDesk:
         )
 
     def likely(self, weights: Arrays, *, vectors: bool) -> NDArray[np.float32]:
-        """likely_SR: of every training sentence, how likely the model finds each relation in it."""
+        """likely_SR: for each training sentence, the probability of every relation."""
         model = self.model(weights, vectors=vectors, lent=True)
         return sentence_probabilities(model, self.looked("train").encoded)
 
     def fit(self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None) -> Fitted:
-        """Train on the site's own bags; `only_W`: on these of its sentences, each by itself."""
+        """Train on the site's own bags or, with `only_W`, on these single sentences."""
         looked = self.looked("train")
         encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=how.vectors)
-        own: dict[str, Any] = {
-            "epochs": how.epochs,
-            "batch_size": how.batch_size,
-            "optimiser": how.steps,
-            "seed": seed,
-        }
+        fit = fit_sentences
         if only_W is None:
-            denoise: Any = self.form.denoise
-            report = fit_bags(model, encoded, looked.groups, denoise=denoise, **own)
-        else:
-            report = fit_sentences(model, encoded, **own)
+            denoise = self.form.denoise
+            fit = partial(fit_bags, groups=looked.groups, denoise=denoise)  # type: ignore[arg-type]
+        report = fit(
+            model,
+            encoded,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+        )
         return Fitted(arrays(model), report.loss, report.sentences)
 
     def scored(self, weights: Arrays, part: str) -> BagsScored:
-        """How highly the model ranks what holds between the pairs of held-out text, in counts."""
+        """Counts of how the model ranks the facts of the held-out text."""
         looked = self.looked(part)
         model, denoise = self.model(weights, lent=True), self.form.denoise
         scores_GR = bag_scores(

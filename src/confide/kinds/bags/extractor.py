@@ -1,4 +1,4 @@
-"""What a trained bag model is for who has it: documents in, facts with the sentences that say so.
+"""A trained bag model in use: documents in, facts out, each with its supporting sentences.
 
 Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
 """
@@ -39,9 +39,9 @@ from confide.text.document import Document, Relation
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A sentence of a bag: the document (its place among those given), and the pair's ids there.
+    """A sentence of a bag: the index of its document, and the ids of the pair there.
 
-    `score` is how likely the model finds the fact's relation in this sentence alone.
+    `score` is the probability of the fact's relation in this sentence alone.
     """
 
     document: int
@@ -51,10 +51,10 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a model says holds between two entities, by all sentences that name them both.
+    """A relation that the model finds between two entities, from all sentences that name both.
 
-    `head` and `tail` are identities (a concept, or letters), `names` how the two are written in the
-    best sentence; `confidence` is the bag's, `sentences` are all of the bag, best first.
+    `head` and `tail` are identities (a concept, or letters); `names` is how the best sentence
+    spells the two. `confidence` is that of the bag; `sentences` are all of the bag, best first.
     """
 
     head: str
@@ -67,7 +67,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class _Read:
-    """Documents as bags, and what the model says of each."""
+    """Documents as bags, with the model's scores."""
 
     examples: list[RelationExample]
     bags: Bags
@@ -77,7 +77,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class BagExtractor:
-    """A trained bag model, which pairs it looks at, and what makes two mentions one entity."""
+    """A trained bag model, the pairs it considers, and what makes two mentions one entity."""
 
     finds: ClassVar[Literal["facts"]] = "facts"
 
@@ -90,13 +90,13 @@ class BagExtractor:
 
     @cached_property
     def relations(self) -> tuple[str, ...]:
-        """Its classes, `NO_RELATION` first."""
+        """The classes, `NO_RELATION` first."""
         return tuple(self.modeller.form.relations)
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with the likeliest relation of each bag on all its pairs of mentions.
+        """The documents, with the likeliest relation of each bag on all its pairs of mentions.
 
-        A relation's confidence is the bag's score. Relations that were there are replaced.
+        A relation's confidence is the bag's score. Existing relations are replaced.
         """
         read = self._read(documents)
         found: dict[int, list[Relation]] = {}
@@ -112,10 +112,10 @@ class BagExtractor:
         return [replace(one, relations=tuple(found.get(n, ()))) for n, one in enumerate(documents)]
 
     def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
-        """What holds between the pairs of the documents, the likeliest first.
+        """The facts of the documents, the likeliest first.
 
-        Of each pair its likeliest relation, unless that is none; with `least`, every relation whose
-        confidence is at least that.
+        Gives each pair's likeliest relation unless that is `NO_RELATION`; with `least`, every
+        relation with at least that confidence.
         """
         read = self._read(documents)
         found = []
@@ -131,19 +131,19 @@ class BagExtractor:
         return sorted(found, key=lambda fact: -fact.confidence)
 
     def scores(self, documents: Sequence[Document]) -> tuple[Bags, NDArray[np.float32]]:
-        """The bags of the documents with their facts, and scores_GR: of each, all relations."""
+        """The bags of the documents with their facts, and scores_GR of all relations."""
         examples = candidates(documents, self.rules).examples
         bags = held_out_bags(examples, documents, same=self.same)
         encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
 
     def counts(self, documents: Sequence[Document]) -> BagCounts:
-        """What it gets right of the bags of annotated documents."""
+        """Counts of what the model gets right on the bags of annotated documents."""
         bags, scores_GR = self.scores(documents)
         return count_bags(scores_GR, self.relations, bags.facts)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What it gets right and wrong on annotated documents."""
+        """What the model gets right and wrong on annotated documents."""
         return bag_report(self, documents)
 
     def _read(self, documents: Sequence[Document]) -> _Read:
@@ -189,10 +189,10 @@ def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
 def extractor_of(
     memory: BagForm, weights: Arrays, *, key: bytes | None, encoder: str | None = None
 ) -> BagExtractor:
-    """What a trained bag model is for who holds the key, or, if an encoder reads, its files.
+    """The extractor of a trained bag model; it needs the key or, if an encoder reads, its files.
 
-    `encoder` is where these lie, if not as the settings of the run say. Raises KeyFileError;
-    FederationError where these are other files; and what `find_encoder` raises.
+    `encoder` is where the files are, if not where the run's settings say. Raises KeyFileError,
+    FederationError if the files are not those of the training, and what `find_encoder` raises.
     """
     if memory.reader == PCNN:
         return extractor_with(memory, weights, words_of(memory, key))
@@ -209,7 +209,7 @@ def extractor_of(
 def extractor_with(
     memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
 ) -> BagExtractor:
-    """The same with these words, row i of the word table being word i, or this encoder."""
+    """The extractor with these words (word i is row i of the word table) or this encoder."""
     modeller = BagModeller(bag_form_of(memory), source)
     model = modeller.initial(0)
     load(model, weights)

@@ -1,12 +1,11 @@
 """The form of a bag model, and how the sites agree on it and on the words that it reads.
 
 What leaves a site: that it holds the common key; keyed digests of its words with their counts
-(`reader = "pcnn"`), or which public encoder it has; the names of its relations and entity types,
-and between which types its relations are; how many sentences and bags it trains on.
+(`reader = "pcnn"`), or a digest of its public encoder; the names of its relations and entity types,
+and which types its relations link; how many sentences and bags it trains on.
 
-A *triple* is (head, tail, relation): the name of a bag. It travels as a keyed digest, and so does
-one whose relation is none. The number of the run goes into the digest, so that the triples of two
-runs cannot be joined.
+A *triple* (head, tail, relation) names a bag. It travels as a keyed digest, also if the relation is
+none. The run's number goes into the digest, so that nobody can link the triples of two runs.
 """
 
 from __future__ import annotations
@@ -60,73 +59,73 @@ if TYPE_CHECKING:
 
 PCNN = "pcnn"
 WORD_ROWS = "reader.word.weight"
-"""A PCNN's table of words."""
+"""The name of a PCNN's word table."""
 _SIZES = ("word_dim", "position_dim", "filters", "width", "farthest")
 
 
 @dataclass(frozen=True)
 class CountBags:
-    """Count the words of the training text, or find the encoder, and say what is annotated."""
+    """Count the words of the training text or find the encoder, and describe the annotation."""
 
     reader: str = carries("what reads a sentence: pcnn or encoder")
-    how: str = carries("how a word is normalised before it is counted")
+    how: str = carries("how words are normalised before counting")
     encoder: str = carries("the encoder's name in the settings of the run; empty without one")
 
 
 @dataclass(frozen=True)
 class BagsCounted:
-    """What the common model must know. W words."""
+    """What the common model must know of a site. W words."""
 
     word_digests_W16: NDArray[np.uint8] = carries(
-        "keyed digests of the site's words, sorted; none where an encoder reads", most=MOST_WORDS
+        "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
     )
     word_counts_W: NDArray[np.int64] = carries(
-        "how often each occurs in the training text", most=MOST_WORDS
+        "how often each word occurs in the training text", most=MOST_WORDS
     )
-    encoder: str = carries("digest of the encoder's files, the same at all who have it; or empty")
-    dim: int = carries("numbers of its state of a piece; 0 without an encoder")
+    encoder: str = carries("digest of the encoder's public files; empty without one")
+    dim: int = carries("width of the encoder's states; 0 without one")
     relations: list[str] = carries("names of the relations of the training text (not text)")
-    pairs: list[tuple[str, str]] = carries("types of the entities that they are between")
+    pairs: list[tuple[str, str]] = carries("pairs of entity types that the relations link")
     types: list[str] = carries("names of the entity types (not text)")
 
 
 @dataclass(frozen=True)
 class BagForm(PairForm):
-    """What a site keeps: the form of the model, and the common words, whose key it needs."""
+    """The form of a bag model: its shape, and the keyed digests of the common words."""
 
-    pool: str = carries("what stands for an entity where an encoder reads: max")
-    longest: int = carries("words or word pieces that are read of an example")
+    pool: str = carries("what stands for an entity if an encoder reads: max")
+    longest: int = carries("longest example, in words or word pieces")
     reader: str = carries("what reads a sentence: pcnn or encoder")
-    denoise: str = carries("how the sentences of a bag become one")
+    denoise: str = carries("how the sentences of a bag are combined")
     same: str = carries("what makes two mentions one entity: concept or letters")
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the PCNN")
-    activation: str = carries("of the PCNN: tanh or relu")
-    nonce: str = carries("the number of this run that sites compared their keys by")
-    check: str = carries("what the common key makes of it: tells whether a key is the common one")
+    activation: str = carries("the PCNN's activation: tanh or relu")
+    nonce: str = carries("this run's nonce, by which the sites compared keys")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key")
     word_digests_V16: NDArray[np.uint8] = carries(
-        "digests of the common words, in order of ids", most=MOST_COMMON
+        "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
 
     def first(self, seed: int) -> Arrays:
-        """All of a bag model is trained."""
+        """The weights of the whole model: all of it is trained."""
         return arrays(modeller_without_key(self).initial(seed))
 
     def tables(self) -> Sequence[str]:
-        """That of words, where a PCNN reads."""
+        """The word table, if a PCNN reads."""
         return (WORD_ROWS,) if self.reader == PCNN else ()
 
     def at(self, site: Site) -> BagDesk:
         """The desk of this form at a site."""
-        from confide.kinds.bags.desk import BagDesk  # it needs this form
+        from confide.kinds.bags.desk import BagDesk  # which imports this module
 
         return desk_at(site, self, BagDesk)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> BagExtractor:
-        """What a trained bag model is for who holds the key. Raises what `extractor_of` raises."""
-        from confide.kinds.bags.extractor import extractor_of  # it needs this form
+        """The extractor of a trained bag model. Raises what `extractor_of` raises."""
+        from confide.kinds.bags.extractor import extractor_of  # which imports this module
 
         return extractor_of(self, weights, key=key, encoder=encoder)
 
@@ -134,7 +133,7 @@ class BagForm(PairForm):
 def count_bags(
     site: Site, memory: object, ask: CountBags, turn: Turn
 ) -> tuple[BagsCounted, object]:
-    """Count words, relations and types of the training text; a site without text has none."""
+    """Count the words, relations and types of the training text; without text there are none."""
     if ask.reader == PCNN:
         counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
         digests, times = digested(site.key(), "word", counts, floor=site.guards.min_token_count)
@@ -164,16 +163,16 @@ def _tokens(site: Site) -> Iterable[str]:
 
 
 def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
-    """Raise GuardError where no site can be like that."""
+    """Raise GuardError if a reply is malformed or impossible."""
     check_digests("word", reply.word_digests_W16)
     counts = reply.word_counts_W
     if counts.shape != (len(reply.word_digests_W16),) or counts.dtype != np.int64:
-        raise GuardError("the counts of words have another shape")
+        raise GuardError("word_counts_W is not one int64 for each digest")
     if (counts < 1).any() or (ask.reader != PCNN and len(counts)):
-        raise GuardError("the counts of words are not counts")
+        raise GuardError("word_counts_W must be at least 1, and empty if an encoder reads")
     least = 0 if ask.reader == PCNN else 1
     if not least <= reply.dim <= WIDEST * least:
-        raise GuardError("the description of the encoder cannot be")
+        raise GuardError("dim is out of range")
     check_annotation(reply)
 
 
@@ -185,7 +184,7 @@ def agree_on_bags(
 ) -> tuple[BagForm, list[str]]:
     """The form that all sites can use, and the sites that hold the common key.
 
-    Raises FederationError: keys or encoders differ, or nobody has a relation; QuorumError.
+    Raises FederationError if keys or encoders differ or no site has a relation, and QuorumError.
     """
     nonce, check, holders = compare_keys(federation)
     reads_words = run.bags.reader == PCNN
@@ -200,52 +199,57 @@ def agree_on_bags(
         replies = {site: replies[site] for site in same}
     relations = {name for reply in replies.values() for name in reply.relations}
     check_relations_known(relations)
-    form = _form(run, replies, relations)
+    pairs = _pair_form(run, replies, relations, encoder=name, digest=encoder)
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
     words_V16 = number(words, min_count=run.vocabulary.min_count, min_sites=sites)
-    memory = BagForm(
-        **form,
+    form = BagForm(
+        **vars(pairs),
         reader=run.bags.reader,
         denoise=denoise,
         same=run.bags.same,
         how=run.vocabulary.how,
-        encoder=name,
-        digest=encoder,
         nonce=nonce,
         check=check,
         word_digests_V16=words_V16,
         sizes={name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
         activation=run.pcnn.activation if reads_words else "",
     )
-    return memory, sorted(replies)
+    return form, sorted(replies)
 
 
-def _form(
-    run: RunSettings, replies: Mapping[str, BagsCounted], relations: set[str]
-) -> dict[str, Any]:
-    """What the form has in common with that of a relation classifier, but for its encoder."""
-    pairs = {tuple(pair) for reply in replies.values() for pair in reply.pairs}
+def _pair_form(
+    run: RunSettings,
+    replies: Mapping[str, BagsCounted],
+    relations: set[str],
+    *,
+    encoder: str,
+    digest: str,
+) -> PairForm:
+    """The fields shared with the form of a relation classifier."""
+    pairs = {(head, tail) for reply in replies.values() for head, tail in reply.pairs}
     types = sorted({name for reply in replies.values() for name in reply.types})
-    own = run.pcnn if run.bags.reader == PCNN else run.classifier
-    typed = run.bags.reader != PCNN and run.classifier.typed
-    return {
-        "relations": [NO_RELATION, *sorted(relations)],
-        "types": types if typed else [],
-        "known_types": types,
-        "pairs": sorted(tuple(pair) for pair in run.pairs.types or pairs),
-        "direction": run.pairs.direction,
-        "max_sentences": limit_of(run.pairs.max_sentences),
-        "max_tokens": limit_of(run.pairs.max_tokens),
-        "blind": run.bags.reader != PCNN and run.classifier.blind,
-        "pool": "max",
-        "dropout": own.dropout,
-        "longest": own.longest,
-    }
+    reads_words = run.bags.reader == PCNN
+    own = run.pcnn if reads_words else run.classifier
+    return PairForm(
+        relations=[NO_RELATION, *sorted(relations)],
+        types=types if not reads_words and run.classifier.typed else [],
+        known_types=types,
+        pairs=sorted(run.pairs.types or pairs),
+        direction=run.pairs.direction,
+        max_sentences=limit_of(run.pairs.max_sentences),
+        max_tokens=limit_of(run.pairs.max_tokens),
+        encoder=encoder,
+        digest=digest,
+        blind=not reads_words and run.classifier.blind,
+        pool="max",
+        dropout=own.dropout,
+        longest=own.longest,
+    )
 
 
 def bag_form_of(memory: BagForm) -> Made:
-    """What a bag model of this form is, but for its words or its encoder, and its weights."""
+    """The form as `learning.bags` knows it: without words, encoder and weights."""
     reader: PcnnForm | EncoderForm
     if memory.reader == PCNN:
         sizes: dict[str, Any] = {**memory.sizes, "how": memory.how, "activation": memory.activation}
@@ -261,7 +265,7 @@ def bag_form_of(memory: BagForm) -> Made:
 
 
 def modeller_without_key(memory: BagForm) -> BagModeller:
-    """The same for who makes models and reads nothing: the server.
+    """A modeller for the server, which draws models and reads no text, so it needs no key.
 
     Raises what `find_encoder` raises.
     """
@@ -272,14 +276,14 @@ def modeller_without_key(memory: BagForm) -> BagModeller:
 
 
 def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:
-    """The common words, for who holds the key.
+    """The common words, for a holder of the key.
 
-    Raises KeyFileError where there is no key, or not the one that the sites shared.
+    Raises KeyFileError if there is no key, or if it is not the key that the sites share.
     """
     key = common_key(key, nonce=memory.nonce, check=memory.check)
     return KeyedVocabulary(memory.word_digests_V16, "word", key)
 
 
 def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
-    """16 bytes that stand for (head, tail, relation) in this run, for who holds the key."""
+    """The 16-byte digest of (head, tail, relation) in this run under the sites' key."""
     return digest(key, "triple", json.dumps([memory.nonce, *triple]))

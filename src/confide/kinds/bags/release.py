@@ -1,4 +1,4 @@
-"""A bag model that needs no key: where a PCNN reads, its words are in the clear."""
+"""A released bag model: it needs no key; if a PCNN reads, its words are in the clear."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from confide.text.segment import tokens_of
 
 @dataclass(frozen=True)
 class ReleasedBags(BagForm):
-    """A bag model that needs no key; where an encoder reads, it needs that encoder's files."""
+    """A bag model that needs no key; if an encoder reads, it needs that encoder's files."""
 
-    words: list[str] = carries("the words, in order of ids; none where an encoder reads")
+    words: list[str] = carries("the words, in order of ids; none if an encoder reads")
     weights: Arrays = carries("weights of the bag model")
 
 
 def in_clear(form: BagForm, weights: Arrays, holders: Holders) -> ReleasedBags:
-    """The bag model with the words of these sites in clear; of an encoder's pieces, as it is."""
+    """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
     shape = shape_of(form, BagForm)
     weights, words = dict(weights), list[str]()
     if form.reader == PCNN:
@@ -39,7 +39,7 @@ def in_clear(form: BagForm, weights: Arrays, holders: Holders) -> ReleasedBags:
 
 
 def released(file: Path) -> BagExtractor:
-    """The extractor of a release."""
+    """The extractor of a released model. Raises MessageError."""
     bags = decode_file(ReleasedBags, file.read_bytes())
     if bags.reader != PCNN:
         return bags.extractor(bags.weights, key=None)

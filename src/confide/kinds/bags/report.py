@@ -1,4 +1,4 @@
-"""What a site can see of a bag model: bags whose likeliest relation is wrong, with their sentences.
+"""The report of a bag model at a site: bags with a wrong likeliest relation, and their sentences.
 
 Shapes: G bags, R relations (class 0 is no relation).
 """
@@ -6,7 +6,7 @@ Shapes: G bags, R relations (class 0 is no relation).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confide.data.batches.bags import Bags
 from confide.data.batches.relations import NO_RELATION
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from confide.kinds.bags.extractor import BagExtractor
 
 SHOWN = 5
-"""Sentences of a bag that stand in the list of errors."""
+"""Sentences shown for each bag in the list of errors."""
 Case = tuple[int, str, float]
-"""A bag, the relation that the model said, and how sure it was."""
+"""The index of a bag, the relation that the model predicted, and its confidence."""
 
 
 def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
@@ -47,7 +47,7 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
 
 
 def _worst(wrong: Sequence[Case]) -> list[Case]:
-    """Wrong relations that the model is surest of, and bags where it sees none."""
+    """The most confident wrong relations, and bags in which the model missed one."""
     said = sorted((case for case in wrong if case[1] != NO_RELATION), key=lambda case: -case[2])
     silent = sorted((case for case in wrong if case[1] == NO_RELATION), key=lambda case: -case[2])
     return as_many_of_both(said, silent)
@@ -55,8 +55,8 @@ def _worst(wrong: Sequence[Case]) -> list[Case]:
 
 def _wrong_bag(
     extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: Case
-) -> dict[str, Any]:
-    """A bag, and the sentences that spoke most for what the model said, or should have said."""
+) -> dict[str, object]:
+    """A bag, with the sentences that support the predicted (or missed) relation most."""
     bag, label, confidence = case
     examples = [bags.examples[row] for row in bags.groups[bag]]
     relation = label if label != NO_RELATION else min(bags.facts[bag])

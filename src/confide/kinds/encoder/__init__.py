@@ -1,4 +1,4 @@
-"""An encoder that tags: a public encoder with a linear layer over the pieces of each word.
+"""A public encoder that tags words, by a linear layer over the first piece of each.
 
 What leaves a site at the start: names of the entity types that it annotates, its number of training
 sentences, and a digest of its public encoder. The form holds no word, so there is no key.
@@ -61,19 +61,19 @@ class EncoderForm(ReadsPieces):
     encoder: str = carries("the encoder's name in the settings of the run")
     digest: str = carries("digest of the encoder's files")
     dropout: float = carries("share of features dropped in training")
-    longest: int = carries("word pieces that are read at once")
+    longest: int = carries("longest window, in word pieces")
 
     def first(self, seed: int) -> Arrays:
-        """Encoder and a new linear layer: all of it is trained."""
+        """The weights of the encoder and a new linear layer: all are trained."""
         return trained(TokenModeller(find_encoder(self.encoder), self.made()).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model: all of it is trained."""
+        """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
     @property
     def classes(self) -> int:
-        """Tags; the one outside of entities is the first."""
+        """The number of tags; the one outside entities is the first."""
         return len(tags_of(self))
 
     def at(self, site: Site) -> SentenceDesk[EncoderForm]:
@@ -81,12 +81,12 @@ class EncoderForm(ReadsPieces):
         return desk_at(site, self, SentenceDesk[EncoderForm])
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """What trains it as `how` says."""
+        """The modeller that trains as `how` says."""
         assert isinstance(modeller, TokenModeller)
         return replace(modeller, open=how.outside == "open")
 
     def bench(self, site: Site) -> Bench:
-        """That of the site's process. Raises Refusal where its encoder is another."""
+        """The process's bench. Raises Refusal if the site's encoder is not that of the form."""
         encoder = encoder_of(site, self.encoder)
         if encoder.digest != self.digest:
             raise Refusal("other-encoder")
@@ -97,14 +97,14 @@ class EncoderForm(ReadsPieces):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """What a trained one is. Raises FederationError, and what `find_encoder` raises."""
+        """The extractor of a trained one. Raises FederationError; and as `find_encoder`."""
         found = find_encoder(encoder or self.encoder)
         if found.digest != self.digest:
             raise other_files(encoder or self.encoder)
         return extractor_with(TokenModeller(found, self.made()), weights)
 
     def made(self) -> TokenForm:
-        """The same as models are made of."""
+        """The form as `learning` makes models of it."""
         return TokenForm(
             types=tuple(self.types),
             tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
@@ -115,17 +115,17 @@ class EncoderForm(ReadsPieces):
 
 @dataclass(frozen=True)
 class ReleasedTokens(EncoderForm):
-    """An encoder that tags words; it needs no key, and its files for what it is made of."""
+    """A released encoder that tags words; it needs the public encoder's files, and no key."""
 
     weights: Arrays = carries("weights of encoder and linear layer")
-    # before format 3, only pseudo-complete trained such models
-    apart: int = carries("number of its sites that annotated some of the types only", before=1)
+    # before format 3, only pseudo-complete trained these models
+    apart: int = carries("number of its sites that annotated only some types", before=1)
 
 
 def describe_types_and_encoder(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
-    """Look the encoder up, if one is named, and what is annotated in the training text."""
+    """Find the encoder, if one is named, and describe the annotation of the training text."""
     return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
 
 
@@ -133,7 +133,7 @@ DESCRIBE = describing(describe_types_and_encoder)
 
 
 class EncoderKind(EntityKind):
-    """The kind: `model.kind = "encoder"`."""
+    """The kind `model.kind = "encoder"`."""
 
     name: ClassVar[str] = "encoder"
     Form: ClassVar[type] = EncoderForm
@@ -147,7 +147,7 @@ class EncoderKind(EntityKind):
     def public(
         self, form: EncoderForm, documents: Sequence[Document]
     ) -> tuple[PublicSentences, list[str]]:
-        """The sentences of a public set, and their tags. Raises SettingsError: there is none."""
+        """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, tags_of(form))
 
     def student(self) -> SentenceStudent[EncoderForm]:
@@ -157,7 +157,7 @@ class EncoderKind(EntityKind):
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on the types, with the encoder that the server has. Raises FederationError."""
+        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
         own = run.classifier
         digest = find_encoder(own.encoder).digest
         types, replies = agree_on_types(

@@ -3,8 +3,8 @@
 What leaves a site at the start: names of the entity types that it annotates, its number of training
 sentences, and a digest of its public BART. The form holds no word, so there is no key.
 
-With an adversary (Wang et al. 2023, App. A) the model learns besides not to tell the sites apart:
-the form names those it is to tell apart, and each trains as the one that it is.
+With an adversary (Wang et al. 2023, App. A) the model also learns states that do not tell the sites
+apart. The form then names these sites, and each trains under its own number.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class LightnerForm(ReadsPieces):
     word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "prompts.q_QD"
 
-    types: list[str] = carries("names of all entity types, by which they are written")
+    types: list[str] = carries("names of all entity types, by which the model writes them")
     bart: str = carries("the BART's name in the settings of the run")
-    digest: str = carries("digest of its files")
+    digest: str = carries("digest of the BART's files")
     prompts: int = carries("number of prompts, N_q")
     hidden: int = carries("width of the projections of the prompts, h")
     where: str = carries("which self-attention has prompts: both or decoder")
     tune: str = carries("what is trained: prompts, all or lora")
-    rank: int = carries("of the updates of lora")
-    constrained: bool = carries("whether only well-formed entities are written")
+    rank: int = carries("rank of the updates of lora")
+    constrained: bool = carries("whether decoding allows only well-formed entities")
     dropout: float = carries("share of features dropped in training")
-    longest: int = carries("word pieces that are read at once")
-    adversary: str = carries("what it is trained against: none, dann, fada or fade")
+    longest: int = carries("longest window, in word pieces")
+    adversary: str = carries("the adversary: none, dann, fada or fade")
     reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
-    rises: int = carries("rounds over which that grows; 0 without an adversary")
+    rises: int = carries("rounds over which that share grows; 0 without an adversary")
     told_apart: list[str] = carries("names of the sites that the adversary tells apart")
 
     def first(self, seed: int) -> Arrays:
-        """Of what is trained: the prompts, all, or updates of low rank."""
+        """The weights that are trained: the prompts, with low-rank updates or not, or all."""
         return trained(self.modeller(find_bart(self.bart)).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model, those included that are not trained."""
+        """The number of parameters of the whole model, frozen ones included."""
         model = self.modeller(find_bart(self.bart)).initial(0)
         return sum(p.numel() for p in model.parameters())
 
@@ -88,7 +88,7 @@ class LightnerForm(ReadsPieces):
         return desk_at(site, self, LightnerDesk)
 
     def bench(self, site: Site) -> Bench:
-        """That of the site's process. Raises Refusal where its BART is another."""
+        """The process's bench. Raises Refusal if the site's BART is not that of the form."""
         bart = bart_of(site, self.bart)
         if bart.digest != self.digest:
             raise Refusal("other-encoder")
@@ -98,14 +98,14 @@ class LightnerForm(ReadsPieces):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """What a trained one is; `encoder` is where its BART lies. Raises FederationError."""
+        """The extractor of a trained one; `encoder` is its BART. Raises FederationError."""
         bart = find_bart(encoder or self.bart)
         if bart.digest != self.digest:
             raise other_files(encoder or self.bart)
         return extractor_with(self.modeller(bart), weights)
 
     def made(self) -> Made:
-        """The same as models are made of."""
+        """The form as `learning` makes models of it."""
         return Made(
             types=tuple(self.types),
             prompts=self.prompts,
@@ -119,7 +119,7 @@ class LightnerForm(ReadsPieces):
         )
 
     def modeller(self, bart: PretrainedBart) -> Modeller:
-        """What makes models of this form, with their adversary, if they have one."""
+        """The modeller of this form, with its adversary if there is one."""
         made = LightnerModeller(bart, self.made())
         if self.adversary == NONE:
             return made
@@ -129,18 +129,18 @@ class LightnerForm(ReadsPieces):
 
 @dataclass(frozen=True)
 class ReleasedBart(LightnerForm):
-    """A LightNER; it needs the BART that it was made of."""
+    """A released LightNER; it needs the BART that it was made of."""
 
-    weights: Arrays = carries("weights of what is trained")
-    # before format 3, only pseudo-complete trained such models
-    apart: int = carries("number of its sites that annotated some of the types only", before=1)
+    weights: Arrays = carries("the trained weights")
+    # before format 3, only pseudo-complete trained these models
+    apart: int = carries("number of its sites that annotated only some types", before=1)
 
 
 class LightnerDesk(EntityDesk[LightnerForm]):
-    """The same at a site: an adversary is told which site it is."""
+    """A LightNER at a site: an adversary needs the site's number."""
 
     def trained_by(self, how: How) -> Modeller:
-        """What trains the model as `how` says."""
+        """The modeller that trains as `how` says."""
         modeller, form = self.modeller, self.form
         if not isinstance(modeller, AdversarialModeller):
             return modeller
@@ -152,20 +152,20 @@ class LightnerDesk(EntityDesk[LightnerForm]):
 
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
-    """The site's BART. Raises Refusal where it cannot be used."""
+    """The site's BART. Raises Refusal if it is unusable."""
     return found_at(site, name, shelf="barts", find=find_bart)
 
 
 def find_bart(place: str) -> PretrainedBart:
     """The BART of this name or folder, which may begin with `$CONFIDE_DATA`.
 
-    Raises SettingsError where none is named, and what `load_bart` raises.
+    Raises SettingsError if none is named, and what `load_bart` raises.
     """
     if not place:
         raise SettingsError(
             "LightNER needs a BART, and the settings name none",
             expected="lightner.bart: a folder, or a name on the hub",
-            fix="`confide pretrain` makes a small one where there is no hub",
+            fix="`confide pretrain` makes a small one without the hub",
         )
     return load_bart(str(locate(place)) if place.startswith("$") else place)
 
@@ -173,7 +173,7 @@ def find_bart(place: str) -> PretrainedBart:
 def describe_types_and_bart(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
-    """Look the BART up, and what is annotated in the training text."""
+    """Find the BART, and describe the annotation of the training text."""
     return described(site, bart_of(site, ask.encoder).digest), memory
 
 
@@ -181,7 +181,7 @@ DESCRIBE = describing(describe_types_and_bart)
 
 
 class LightnerKind(EntityKind):
-    """The kind: `model.kind = "lightner"`."""
+    """The kind `model.kind = "lightner"`."""
 
     name: ClassVar[str] = "lightner"
     Form: ClassVar[type] = LightnerForm
@@ -191,20 +191,19 @@ class LightnerKind(EntityKind):
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     def check(self, run: RunSettings) -> None:
-        """Every setting can be trained with."""
+        """Nothing to refuse: every setting works."""
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on the types, with the BART that the server has. Raises FederationError."""
-        own: dict[str, Any] = run.lightner.model_dump()
+        """Agree on the types; all sites need the server's BART. Raises FederationError."""
         digest = find_bart(run.lightner.bart).digest
         types, replies = agree_on_types(
             run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
         )
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
         form = LightnerForm(
-            **own,
+            **run.lightner.model_dump(),
             types=types,
             digest=digest,
             rises=run.rounds if told_apart else 0,

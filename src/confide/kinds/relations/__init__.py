@@ -27,7 +27,7 @@ from confide.text.document import Document
 
 
 class RelationKind:
-    """The kind: it reads the pieces of a public encoder, so there is no key."""
+    """The relation classifier; it reads the pieces of a public encoder, so it needs no key."""
 
     name: ClassVar[str] = "relations"
     task: ClassVar[TaskName] = "re"
@@ -48,29 +48,29 @@ class RelationKind:
     def public(
         self, form: RelationForm, documents: Sequence[Document]
     ) -> tuple[PublicExamples, list[str]]:
-        """The examples of a public set, and their labels. Raises SettingsError: there is none."""
+        """The examples of a public set, and their labels. Raises SettingsError if none."""
         return public_of(form, documents)
 
     def student(self) -> RelationStudent:
-        """The server's own classifier, that learns from the sites' predictions."""
+        """A fresh student: the server's own classifier."""
         return RelationStudent()
 
     def vectors(self, run: RunSettings) -> str | None:
-        """There is no table of words."""
+        """None: this kind has no word table."""
         return None
 
     def check(self, run: RunSettings) -> None:
-        """Every setting can be trained with."""
+        """Nothing to refuse: every setting works."""
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on encoder, relations and pairs. Raises FederationError."""
+        """Agree on the encoder, the relations and the pairs. Raises FederationError."""
         form, relations = agree_on_relations(run, federation, public=public)
         return Agreed(form, sorted(relations), types=relations)
 
     def check_scored(self, ask: object, reply: RelationsScored) -> None:
-        """Raise GuardError where counts contradict themselves."""
+        """Raise GuardError if counts contradict themselves."""
         check_relations_scored(ask, reply)
 
     def counts(self, reply: RelationsScored) -> RelationCounts:
@@ -82,5 +82,5 @@ class RelationKind:
         write_release(out / self.released_as, copied(form, weights))
 
     def released(self, file: Path) -> RelationExtractor:
-        """The classifier of such a file. Raises MessageError."""
+        """Read a released classifier. Raises MessageError."""
         return released(file)

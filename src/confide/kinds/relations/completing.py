@@ -1,11 +1,11 @@
-"""Pseudo-complete annotation of pairs: a site's own relations, and a model's that the site lacks.
+"""Pseudo-complete annotation of pairs: a site's own relations, plus a model's that it lacks.
 
 Wang et al. 2023, 3.2, Eq. 5; see `confide.kinds.completing`.
 
-A pair has one label. Where the site says that a relation holds, that is it. Where it says that none
-of its own does, the model's likeliest label is taken, if it is a relation that the site lacks. What
-then still has none is learnt to have none of the site's own relations, and no more: were it learnt
-to have no relation at all, a common model that finds little at first would soon find nothing.
+A pair has one label. If the site annotates a relation, that is the label. If not, the label is the
+model's likeliest one, provided that the site lacks this relation. A pair that still has no label is
+learnt to have none of the site's own relations, and no more: learning that it has no relation at
+all would soon make a common model that finds little find nothing.
 
 Shapes: S pairs, R classes.
 """
@@ -25,16 +25,17 @@ from confide.learning.relations import Choices
 from confide.text.document import Document
 
 Logits = Callable[[EncodedRelations], NDArray[np.float32]]
-"""logits_SR of pairs."""
+"""Gives logits_SR of pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledPairs:
-    """Training pairs as numbers, with a label each.
+    """Encoded training pairs, each with a label.
 
-    `source_S` marks those whose label is the site's own, no relation among them; the others' is a
-    model's. Of a pair without a relation nobody said that it has none of those that the site lacks:
-    `open_S` marks the pairs that are chosen among all classes, `own_R` are those of the rest.
+    `source_S` marks the pairs whose label is the site's own (`NO_RELATION` is one); the others have
+    a model's label. `open_S` marks the pairs whose label is chosen among all classes; for the rest
+    the choice is among the classes `own_R`, since nobody looked for the relations that the site
+    lacks.
     """
 
     encoded: EncodedRelations
@@ -43,7 +44,7 @@ class LabelledPairs:
     own_R: NDArray[np.bool_]
 
     def choices(self, each_S: NDArray[np.float32] | None = None) -> Choices:
-        """How a model learns them; `each_S`: how much those count whose label is the site's own."""
+        """How a model learns these pairs; `each_S` weighs those whose label is the site's own."""
         weights_S = None
         if each_S is not None:
             weights_S = np.where(self.source_S, each_S, np.float32(1)).astype(np.float32)
@@ -51,7 +52,7 @@ class LabelledPairs:
 
 
 def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPairs:
-    """Pairs with the site's own labels alone, all chosen among the site's own classes."""
+    """Pairs with only the site's own labels, all chosen among the site's own classes."""
     every_S = np.ones(len(encoded), bool)
     return LabelledPairs(encoded, source_S=every_S, open_S=~every_S, own_R=own_R)
 
@@ -63,12 +64,11 @@ def completed(
     nothing: int,
     logits: Logits,
     confidence: float = 0.0,
-) -> CompleteText:
-    """The pairs with the site's own relations, and those that it lacks and a model finds.
+) -> CompleteText[LabelledPairs]:
+    """The pairs with the site's own relations, plus those that it lacks and a model finds.
 
-    `own_R` marks the classes that the site annotates, the one of no relation, `nothing`, among
-    them. `logits` is asked of the pairs without a relation; a relation that it is less sure of than
-    `confidence` is not taken.
+    `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`
+    scores the pairs without a relation; a relation below this confidence is not taken.
     """
     labels_S = encoded.relations_S.copy()
     bare_S = np.flatnonzero(labels_S == nothing)
@@ -93,9 +93,9 @@ def completed(
 def among(
     predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
 ) -> list[Document]:
-    """The documents with relations of those types alone that somebody looked for in their text.
+    """The documents with only relations that somebody looked for in their text.
 
-    Those are what is `annotated` there, and what occurs in the gold documents.
+    These are the `annotated` relations, and those that occur in the gold documents.
     """
     types = {*annotated, *relations_in(gold)}
     return [

@@ -1,4 +1,4 @@
-"""A relation classifier at a site: examples as numbers, made once, and one model in a process."""
+"""A relation classifier at a site: examples, encoded once, and one model per process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from confide.tasks import TASKS
 
 @dataclass
 class _Bench:
-    """What the sites of one process share: the classifier of one form, and what makes it."""
+    """What the sites of a process share: the modeller of one form, and its one classifier."""
 
     modeller: RelationModeller
 
@@ -62,7 +62,7 @@ class _Bench:
 
 @dataclass(frozen=True)
 class Looked:
-    """A part of a site's text: the examples that it gives, and those as numbers."""
+    """The examples of a part of a site's text, and the same encoded."""
 
     found: Candidates
     encoded: EncodedRelations
@@ -71,9 +71,9 @@ class Looked:
 class RelationDesk:
     """A relation classifier at a site.
 
-    Besides what every desk does, it predicts examples of others (`predicted`), labels
-    the site's own pairs with what a model of other weights finds there (`completed`), and says what
-    single pairs pull at (`slopes`).
+    Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
+    pairs with what a model finds there (`completed`), and gives the gradients of single pairs
+    (`slopes`).
     """
 
     def __init__(self, site: Site, form: RelationForm) -> None:
@@ -83,24 +83,24 @@ class RelationDesk:
 
     @property
     def size(self) -> int:
-        """Training examples: pairs of entities."""
+        """The number of training examples: pairs of entities."""
         return len(self.looked("train").encoded)
 
     def check(self) -> None:
-        """Raise Refusal where the training text has a relation that the form does not have."""
+        """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
     def vectors(self) -> str:
-        """There are none."""
+        """None: this kind has no word table."""
         return ""
 
     def rows_seen(self) -> Arrays:
-        """There are no tables."""
+        """Empty: this kind has no word table."""
         return {}
 
     @property
     def bench(self) -> _Bench:
-        """That of the site's process. Raises Refusal where the encoder is not the common one."""
+        """The process's bench. Raises Refusal if the site's encoder is not the common one."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
@@ -108,7 +108,7 @@ class RelationDesk:
         return self.site.once("relations", modeller.form, make=lambda: _Bench(modeller))
 
     def model(self, weights: Arrays, *, lent: bool = False) -> RelationClassifier:
-        """The process's model with these weights; `lent`: these very arrays, not to be trained."""
+        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
         model = self.bench.model
         load(model, weights, lent=lent)
         return model
@@ -116,8 +116,8 @@ class RelationDesk:
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.
 
-        Raises Refusal where a relation of training text is outside the agreed set or what the site
-        says that it knows, or where training examples are fewer than the site's own guard asks for.
+        Raises Refusal if the training text has a relation outside the agreed set or outside what
+        the site says it knows, or fewer examples than the site's own guard demands.
         """
         if part not in self._looked:
             site = self.site
@@ -133,20 +133,22 @@ class RelationDesk:
 
     @property
     def known(self) -> list[bool]:
-        """For each class whether the site annotates it; no relation is one that all do."""
+        """For each class, whether the site annotates it; every site annotates `NO_RELATION`."""
         own = {NO_RELATION, *self.site.knows}
         return [not self.site.knows or name in own for name in self.form.relations]
 
     @cached_property
     def annotated(self) -> frozenset[str]:
-        """The relations that the site annotates: what it says so, or what its training text has."""
+        """The relations that the site says it annotates; by default, those of its training text."""
         return frozenset(self.site.knows or relations_in(self.site.train))
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
-        """The training pairs with the site's own relations, and what such a model finds besides.
+    def completed(
+        self, weights: Arrays | None, *, confidence: float = 0.0
+    ) -> CompleteText[LabelledPairs]:
+        """The training pairs with the site's own relations and, given weights, a model's as well.
 
-        Of that the relations that the site lacks, where it says that none of its own holds, with at
-        least this confidence.
+        Only relations that the site lacks are added, with at least this confidence, where it says
+        that none of its own holds.
         """
         encoded, relations = self.looked("train").encoded, self.form.relations
         nothing, own = relations.index(NO_RELATION), {NO_RELATION, *self.annotated}
@@ -181,8 +183,8 @@ class RelationDesk:
     ) -> Fitted:
         """Train on the site's own examples, or on those that `completed` gave.
 
-        A site that annotates some of the relations only learns to choose among these. `each_S`: how
-        much each pair counts whose label is the site's own.
+        A site that annotates only some relations learns to choose among these. `each_S` weighs the
+        pairs whose label is the site's own. Raises Refusal if there are no examples.
         """
         text = self.looked("train").encoded if encoded is None else encoded.encoded
         if not len(text):
@@ -203,7 +205,7 @@ class RelationDesk:
         return None if all(self.known) else loss_among(self.known)
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch that the seed draws, its gradient by parameter, and its size."""
+        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
@@ -215,21 +217,21 @@ class RelationDesk:
         return loss, slope, len(rows_B)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """There is no file of vectors."""
+        """Empty: this kind has no vector file."""
         return {}
 
     def worth(self, counted: RelationsScored, by: str) -> float | None:
-        """By how much a model is better than another; None where nothing was scored."""
+        """The score by which models are compared; None if nothing was scored."""
         counts = relation_counts_of(counted)
         task = TASKS["re"]
         return task.value(task.scores(counts), by) if counts.confusion else None
 
     def known_classes(self) -> list[bool]:
-        """For each class whether the site annotates it."""
+        """For each class, whether the site annotates it."""
         return self.known
 
     def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
-        """logits_SR of public examples, which are encoded once in a process."""
+        """logits_SR of public examples, which are encoded once per process."""
         made = self.bench.modeller
         encoded = self.site.once(
             "public pairs", public.name, made.form, make=lambda: made.encoded(public.examples())
@@ -237,11 +239,11 @@ class RelationDesk:
         return relation_logits(self.model(weights, lent=True), encoded)
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
-        """Counts on held-out text.
+        """Counts on a part of the held-out text.
 
-        A relation that the site does not annotate is not found there: that would be no fault. If
-        `apart`, one is where it is annotated in that text all the same, and a pair whose likeliest
-        relation nobody looked for there has none.
+        Relations that the site does not annotate are not predicted: finding one would be no
+        mistake. With `apart`, one is predicted if it occurs in that text all the same, and a pair
+        whose likeliest relation nobody looked for gets none.
         """
         looked = self.looked(part)
         logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)

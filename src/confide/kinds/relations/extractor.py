@@ -1,10 +1,10 @@
-"""What a trained relation classifier is for who has it: documents in, documents out."""
+"""A trained relation classifier in use: documents in, documents out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from confide.text.document import Document
 
 @dataclass(frozen=True)
 class RelationExtractor:
-    """A trained relation classifier, and which pairs it looks at."""
+    """A trained relation classifier, and the pairs it considers."""
 
     finds: ClassVar[Literal["relations"]] = "relations"
 
@@ -42,19 +42,19 @@ class RelationExtractor:
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """Its classes, `NO_RELATION` among them."""
+        """The classes, `NO_RELATION` among them."""
         return self.modeller.form.relations
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the relations that the model finds between their entities.
 
-        A relation's confidence is its probability. Relations that were there are replaced.
+        A relation's confidence is its probability. Existing relations are replaced.
         """
         found = candidates([replace(one, relations=()) for one in documents], self.rules)
         return with_relations(documents, found.examples, self.probabilities(found.examples))
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What it gets right and wrong; nothing of relations that nobody looked for."""
+        """What the model gets right and wrong, without relations that nobody looked for."""
         predicted = self(documents)
         if looked_for is not None:
             predicted = among(predicted, documents, looked_for)
@@ -62,17 +62,18 @@ class RelationExtractor:
 
     def weighted(
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
-    ) -> dict[str, list[dict[str, Any]]]:
-        """How much each of the `pairs` counts in training, those that help the others first."""
+    ) -> dict[str, list[dict[str, object]]]:
+        """The training `pairs` with their instance weights, the heaviest first."""
         found = candidates(documents, self.rules).examples
-        pairs = [
-            weighted_pair(documents[one.document].id, one, weight)
-            for one, weight in zip(found, weights_S.tolist(), strict=True)
-        ]
-        return {"pairs": sorted(pairs, key=lambda pair: -pair["weight"])}
+        pairs = sorted(zip(found, weights_S.tolist(), strict=True), key=lambda pair: -pair[1])
+        return {
+            "pairs": [
+                weighted_pair(documents[one.document].id, one, weight) for one, weight in pairs
+            ]
+        }
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
-        """Of each example, the probability of every class."""
+        """For each example, the probability of every class."""
         plain = with_labels(examples, set())
         logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
         rows = probabilities(logits_SR).tolist()
@@ -82,9 +83,10 @@ class RelationExtractor:
 def extractor_of(
     memory: RelationForm, weights: Arrays, *, encoder: str | None = None
 ) -> RelationExtractor:
-    """What a trained classifier is; `encoder` is where its files lie, if not as the settings say.
+    """The extractor of a trained classifier; `encoder` overrides the settings' encoder folder.
 
-    Raises FederationError where these are other files; and what `find_encoder` raises.
+    Raises FederationError if the files are not those of the training, and what `find_encoder`
+    raises.
     """
     found = find_encoder(encoder or memory.encoder)
     if found.digest != memory.digest:

@@ -1,14 +1,14 @@
 """The form of a relation classifier, and how the sites agree on it.
 
 What leaves a site: which public encoder it has (a digest of that encoder's files, the same at all
-sites), the names of its relations and entity types, and between which types its relations are.
+sites), the names of its relations and entity types, and which types its relations link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from confide.data.batches.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
@@ -31,47 +31,48 @@ if TYPE_CHECKING:
     from confide.kinds.relations.extractor import RelationExtractor
 
 ANY = -1
-"""How a message says of a limit that there is none."""
+"""Stands in messages for no limit."""
 
 
 @dataclass(frozen=True)
 class DescribeRelations:
-    """Find the encoder, and say which relations you annotate."""
+    """Find the encoder, and describe your annotation of relations."""
 
     encoder: str = carries("the encoder's name in the settings of the run")
 
 
 @dataclass(frozen=True)
 class RelationsDescribed:
-    """What the common classifier must know."""
+    """What the common classifier must know of a site."""
 
-    encoder: str = carries("digest of the encoder's files, the same at all who have it")
-    dim: int = carries("numbers of its state of a piece")
+    encoder: str = carries("digest of the encoder's public files")
+    dim: int = carries("width of the encoder's states")
     relations: list[str] = carries("names of the relations of the training text (not text)")
-    pairs: list[tuple[str, str]] = carries("types of the entities that they are between")
+    pairs: list[tuple[str, str]] = carries("pairs of entity types that the relations link")
     types: list[str] = carries("names of the entity types (not text)")
 
 
 @dataclass(frozen=True)
 class PairForm:
-    """What finds relations between pairs of entities, and which pairs are looked at.
+    """The form of a model that finds relations between pairs of entities.
 
-    `relations` are the classes: the first one is `NO_RELATION`, wherever there are such pairs.
+    `relations` are the classes, `NO_RELATION` first. The other fields say which pairs are
+    candidates and how the model reads them.
     """
 
-    relations: list[str] = carries("names of the classes")
-    types: list[str] = carries("entity types that have marks of their own; none: all have the same")
+    relations: list[str] = carries("names of the relations; the first stands for none")
+    types: list[str] = carries("entity types with marks of their own; empty: all share one")
     known_types: list[str] = carries("entity types of the training text")
-    pairs: list[tuple[str, str]] = carries("types of entities between which relations are sought")
+    pairs: list[tuple[str, str]] = carries("pairs of entity types that may be related")
     direction: str = carries("directed or undirected")
-    max_sentences: int = carries("ends of sentences between the two; -1: any")
-    max_tokens: int = carries("tokens between the two; -1: any")
+    max_sentences: int = carries("most sentence ends between the two entities; -1: any")
+    max_tokens: int = carries("most tokens between the two entities; -1: any")
     encoder: str = carries("the encoder's name in the settings of the run")
     digest: str = carries("digest of the encoder's files")
     blind: bool = carries("whether entities are replaced by their types")
-    pool: str = carries("what stands for an entity: sum or start")
+    pool: str = carries("what stands for an entity: sum, start or max")
     dropout: float = carries("share of features dropped in training")
-    longest: int = carries("word pieces that are read of an example")
+    longest: int = carries("longest example, in word pieces")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class RelationForm(PairForm):
     slope: ClassVar[str] = "relation.weight"
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own classifier; `types`: with the relations of its text only."""
+        """The form of the site's own classifier; with `types`, of its own relations only."""
         if not types:
             return self
         found = {relation.type for document in site.train for relation in document.relations}
@@ -92,32 +93,32 @@ class RelationForm(PairForm):
 
     @property
     def classes(self) -> int:
-        """Relations; none is the first."""
+        """The number of classes; the first is no relation."""
         return len(self.relations)
 
     def first(self, seed: int) -> Arrays:
-        """Encoder, rows for the marks and a linear layer: all of it is trained."""
+        """The weights of the encoder, rows for the marks and a linear layer: all are trained."""
         return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole classifier: all of it is trained."""
+        """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
-        """None: pieces are not a common vocabulary of the sites."""
+        """None: word pieces are public, not a vocabulary that the sites agreed on."""
         return ()
 
     def at(self, site: Site) -> RelationDesk:
         """The desk of this form at a site."""
-        from confide.kinds.relations.desk import RelationDesk  # it needs this form
+        from confide.kinds.relations.desk import RelationDesk  # which imports this module
 
         return desk_at(site, self, RelationDesk)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> RelationExtractor:
-        """What a trained classifier is. Raises FederationError, and what `find_encoder` raises."""
-        from confide.kinds.relations.extractor import extractor_of  # it needs this form
+        """The extractor of a trained classifier. Raises FederationError; and as `find_encoder`."""
+        from confide.kinds.relations.extractor import extractor_of  # which imports this module
 
         return extractor_of(self, weights, encoder=encoder)
 
@@ -125,7 +126,7 @@ class RelationForm(PairForm):
 def describe_relations(
     site: Site, memory: object, ask: DescribeRelations, turn: Turn
 ) -> tuple[RelationsDescribed, object]:
-    """Look the encoder up, and what is annotated in the training text."""
+    """Find the encoder, and describe the annotation of the training text."""
     encoder = encoder_of(site, ask.encoder)
     found = {relation.type for document in site.train for relation in document.relations}
     types = {entity.type for document in site.train for entity in document.entities}
@@ -140,14 +141,27 @@ def describe_relations(
 
 
 def check_relations(ask: object, reply: RelationsDescribed) -> None:
-    """Raise GuardError where no site can be like that."""
+    """Raise GuardError if the reply is malformed or impossible."""
     if not 1 <= reply.dim <= WIDEST:
-        raise GuardError("the description of the encoder cannot be")
+        raise GuardError("dim is out of range")
     check_annotation(reply)
 
 
-def check_annotation(reply: Any) -> None:
-    """Raise GuardError where encoder, relations, types or pairs are not marks and names."""
+class Described(Protocol):
+    """A site's reply that describes its annotation of relations."""
+
+    @property
+    def encoder(self) -> str: ...  # noqa: D102
+    @property
+    def relations(self) -> list[str]: ...  # noqa: D102
+    @property
+    def types(self) -> list[str]: ...  # noqa: D102
+    @property
+    def pairs(self) -> list[tuple[str, str]]: ...  # noqa: D102
+
+
+def check_annotation(reply: Described) -> None:
+    """Raise GuardError if the encoder's digest, or a name of a relation or type, is malformed."""
     check_mark("encoder", reply.encoder)
     check_names("relations", reply.relations)
     check_names("types", reply.types)
@@ -160,9 +174,10 @@ DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
 def agree_on_relations(
     run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
 ) -> tuple[RelationForm, dict[str, list[str]]]:
-    """The form that all sites can use, with what the public set knows besides; by site what it has.
+    """The form that all sites can use, and the relations of each site.
 
-    Raises FederationError: sites have different encoders, or nobody annotates a relation.
+    A public set adds its own relations, types and pairs. Raises FederationError if too few sites
+    have the server's encoder, or if no site annotates a relation.
     """
     server = find_encoder(run.classifier.encoder)
     replies = federation.ask(DESCRIBE_RELATIONS, DescribeRelations(run.classifier.encoder), round=0)
@@ -182,23 +197,28 @@ def agree_on_relations(
 
 
 def check_relations_known(relations: Collection[str]) -> None:
-    """Raise FederationError where nobody has a relation."""
+    """Raise FederationError if no site has a relation."""
     if not relations:
         raise FederationError(
-            "no site has a single relation in its training text",
+            "no site has a relation in its training text",
             fix="look at the files with `confide data check`, and at the names in `relations`",
         )
 
 
 def _form(
-    run: RunSettings, relations: set[str], *, pairs: Any, types: set[str], digest: str
+    run: RunSettings,
+    relations: set[str],
+    *,
+    pairs: Collection[Sequence[str]],
+    types: set[str],
+    digest: str,
 ) -> RelationForm:
     own, rules = run.classifier, run.pairs
     return RelationForm(
         relations=[NO_RELATION, *sorted(relations)],
         types=sorted(types) if own.typed else [],
         known_types=sorted(types),
-        pairs=sorted(tuple(pair) for pair in pairs),
+        pairs=sorted((head, tail) for head, tail in pairs),
         direction=rules.direction,
         max_sentences=limit_of(rules.max_sentences),
         max_tokens=limit_of(rules.max_tokens),
@@ -212,12 +232,12 @@ def _form(
 
 
 def limit_of(number: float) -> int:
-    """A limit of the settings as a message says it."""
+    """A limit of the settings as messages encode it: `ANY` for infinity."""
     return ANY if number == float("inf") else int(number)
 
 
 def rules_of(memory: PairForm) -> Rules:
-    """Which pairs of entities are looked at."""
+    """Which pairs of entities are candidates."""
     return Rules(
         types=frozenset(memory.pairs),
         direction=memory.direction,  # type: ignore[arg-type]
@@ -227,7 +247,7 @@ def rules_of(memory: PairForm) -> Rules:
 
 
 def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModeller:
-    """What makes classifiers of this form."""
+    """The modeller of this form."""
     form = Made(
         relations=tuple(memory.relations),
         types=tuple(memory.types),

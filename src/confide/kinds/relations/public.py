@@ -1,7 +1,7 @@
 """A public set of relation examples: text that the server and all sites may read.
 
-A site predicts it with the model that it has (`RelationDesk.predicted`); the server's own model,
-the student, learns from what the sites predict.
+A site predicts it with its own model (`RelationDesk.predicted`); the server's own model, the
+student, learns from these predictions.
 
 Shapes: S public examples, R classes.
 """
@@ -37,29 +37,29 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class PublicExamples:
-    """The public examples without their relations. `name` is a number from their content."""
+    """The public examples without their relations. `name` is a hash of their content."""
 
     texts: list[str] = carries("text of each public example", most=8 * MIB)
-    heads: list[Spans] = carries("where the head is in it", most=2 * MIB)
-    tails: list[Spans] = carries("where the tail is in it", most=2 * MIB)
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB)
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB)
     head_types: list[str] = carries("entity type of the head", most=2 * MIB)
     tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
-    name: int = carries("a number from the content of the public examples", was="public")
+    name: int = carries("a hash of the public examples", was="public")
 
     @property
     def rows(self) -> int:
-        """Examples: each is predicted."""
+        """The number of examples: each is predicted."""
         return len(self.texts)
 
     def check(self) -> None:
-        """Raise Refusal where a field is not about all examples, or the name not theirs."""
+        """Raise Refusal if the fields differ in length, or the name is not the content's hash."""
         others = (self.heads, self.tails, self.head_types, self.tail_types)
         if not self.texts or any(len(each) != len(self.texts) for each in others):
             raise Refusal("bad-ask")
         check_named(self)
 
     def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
-        """The same as examples; `labels` are the server's, where it has some."""
+        """The set as examples; `labels` are the server's, if it has any."""
         every = labels or [NO_RELATION] * len(self.texts)
         return [
             RelationExample(
@@ -78,14 +78,14 @@ class PublicExamples:
 def public_of(
     form: RelationForm, documents: Sequence[Document]
 ) -> tuple[PublicExamples, list[str]]:
-    """The pairs of these documents as the sites get them, and the labels, which they do not get.
+    """The pairs of these documents as the sites get them, and the labels, which sites never get.
 
-    Raises SettingsError where there is none.
+    Raises SettingsError if there are no pairs.
     """
     examples = candidates(documents, rules_of(form)).examples
     if not examples:
         raise no_public_set("text with pairs of entities")
-    content: dict[str, list[Any]] = {
+    content: dict[str, Any] = {
         "texts": [one.text for one in examples],
         "heads": [[tuple(span) for span in one.head] for one in examples],
         "tails": [[tuple(span) for span in one.tail] for one in examples],
@@ -96,11 +96,11 @@ def public_of(
 
 
 class RelationStudent:
-    """The server's own classifier, made once, that learns from the sites' predictions."""
+    """The server's own classifier, made once, which learns from the sites' predictions."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # federations of one run may go on side by side
-        self._made: tuple[Any, RelationClassifier, EncodedRelations] | None = None
+        self._lock = threading.Lock()  # federations of one run may work in parallel
+        self._made: tuple[object, RelationClassifier, EncodedRelations] | None = None
 
     def learn(
         self,
@@ -114,9 +114,9 @@ class RelationStudent:
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
-        """The weights after the distillation (Sui et al. 2020, Eq. 6), and the mean loss.
+        """Distil (Sui et al. 2020, Eq. 6); gives the new weights and the mean loss.
 
-        `temperature` softens what the student says. Without `labels` the first part of Eq. 6 is
+        `temperature` softens the student's predictions. Without `labels` the first part of Eq. 6 is
         left out.
         """
         with self._lock:
@@ -146,7 +146,7 @@ class RelationStudent:
     def _ready(
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
     ) -> tuple[RelationClassifier, EncodedRelations]:
-        """The classifier and the public examples as numbers, made once for a set and a form."""
+        """The classifier and the encoded public examples, made once for a set and a form."""
         key = public.name, tuple(form.relations), tuple(form.types)
         if self._made is None or self._made[0] != key:
             modeller = modeller_of(form, find_encoder(form.encoder))

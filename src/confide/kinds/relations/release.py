@@ -1,4 +1,4 @@
-"""A relation classifier by itself: it needs the files of its encoder, and no key."""
+"""A released relation classifier: it needs its encoder's files, and no key."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from confide.kinds.releases import shape_of
 
 @dataclass(frozen=True)
 class ReleasedRelations(RelationForm):
-    """A relation classifier: it reads the pieces of a public encoder, so it needs no key."""
+    """A released classifier: it reads the pieces of a public encoder, so it needs no key."""
 
-    weights: Arrays = carries("weights of the classifier, those of its encoder included")
+    weights: Arrays = carries("weights of the classifier, including its encoder")
 
 
 def copied(form: RelationForm, weights: Arrays) -> ReleasedRelations:
-    """The classifier with its weights."""
+    """The message of a release."""
     return ReleasedRelations(**shape_of(form, RelationForm), weights=dict(weights))
 
 
 def released(file: Path) -> RelationExtractor:
-    """The extractor of a release."""
+    """The extractor of a released classifier. Raises MessageError."""
     made = decode_file(ReleasedRelations, file.read_bytes())
     return made.extractor(made.weights, key=None)

@@ -1,9 +1,8 @@
-"""What a site can see of a relation classifier: what it gets wrong, by document."""
+"""The report of a relation classifier at a site: what it gets wrong, by document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from confide.data.batches.relations import (
     NO_RELATION,
@@ -16,17 +15,20 @@ from confide.kinds.trained import Report, as_many_of_both, fingerprint
 from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
 from confide.text.document import Document
 
+_Case = tuple[RelationExample, str, float | None]
+"""A pair, the label that the model predicted, and its confidence."""
+
 
 def relation_report(
     gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
 ) -> Report:
-    """Confusion, the worst pairs, and the counts of each document.
+    """The confusion, the worst pairs, and the counts of each document.
 
-    `rules` say which pairs the extractor looks at. What is counted by itself is a document: pairs
-    of one text are not independent of each other.
+    `rules` say which pairs the extractor considers. Counts are kept per document, since pairs of
+    one text are not independent.
     """
     counts: list[RelationCounts] = []
-    wrong: list[dict[str, Any]] = []
+    wrong: list[_Case] = []
     for document, found in zip(gold, predicted, strict=True):
         pairs = candidates([document], rules)
         labels = predicted_labels(pairs, [found])
@@ -34,7 +36,7 @@ def relation_report(
         counts.append(count_relations(right, labels, missed=pairs.missed))
         sure = {(one.head, one.tail): one.confidence for one in found.relations}
         wrong += [
-            _wrong_pair(example, label, sure.get(example.pair))
+            (example, label, sure.get(example.pair))
             for example, label in zip(pairs.examples, labels, strict=True)
             if label != example.relation
         ]
@@ -44,7 +46,7 @@ def relation_report(
         rows.setdefault(relation, {})[""] = count
     return Report(
         counts=whole,
-        errors={"confusion": rows, "worst": _worst(wrong)},
+        errors={"confusion": rows, "worst": [_wrong_pair(*case) for case in _worst(wrong)]},
         sentences={
             "fingerprint": fingerprint(gold, relations=True),
             "micro": [micro(one.relations) for one in counts],
@@ -52,8 +54,8 @@ def relation_report(
     )
 
 
-def place_of(example: RelationExample) -> dict[str, Any]:
-    """A pair of entities in its text."""
+def place_of(example: RelationExample) -> dict[str, object]:
+    """A pair of entities and its text, for a list of errors."""
     return {
         "where": example.id,
         "text": example.text,
@@ -64,7 +66,9 @@ def place_of(example: RelationExample) -> dict[str, Any]:
     }
 
 
-def _wrong_pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, Any]:
+def _wrong_pair(
+    example: RelationExample, label: str, confidence: float | None
+) -> dict[str, object]:
     return {
         **place_of(example),
         "gold": example.relation,
@@ -73,16 +77,16 @@ def _wrong_pair(example: RelationExample, label: str, confidence: float | None) 
     }
 
 
-def _worst(wrong: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The wrong relations of which the model is surest, and relations that it did not find."""
-    found = [case for case in wrong if case["predicted"] != NO_RELATION]
-    found.sort(key=lambda case: -(case["confidence"] or 0.0))
-    unseen = [case for case in wrong if case["predicted"] == NO_RELATION]
+def _worst(wrong: Sequence[_Case]) -> list[_Case]:
+    """The most confident wrong relations, and relations that the model missed."""
+    found = [case for case in wrong if case[1] != NO_RELATION]
+    found.sort(key=lambda case: -(case[2] or 0.0))
+    unseen = [case for case in wrong if case[1] == NO_RELATION]
     return as_many_of_both(found, unseen)
 
 
-def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, Any]:
-    """A training pair of a document, and how much it counts."""
+def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, object]:
+    """A training pair of a document, and its instance weight."""
     return {
         "where": where,
         "text": example.text,

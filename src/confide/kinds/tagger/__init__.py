@@ -22,7 +22,7 @@ from confide.text.document import Document
 
 
 class TaggerKind(EntityKind):
-    """The kind: its words are keyed, so who has no key of the sites cannot use the model."""
+    """The tagger. Its words are keyed, so only holders of the sites' key can use the model."""
 
     name: ClassVar[str] = "tagger"
     keyed: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class TaggerKind(EntityKind):
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on types, words, characters and the frozen encoder. Raises FederationError."""
+        """Agree on the types, words, characters and the frozen encoder. Raises FederationError."""
         types, _ = agree_on_types(run, federation)
         agreed = agree(
             federation,
@@ -53,9 +53,9 @@ class TaggerKind(EntityKind):
         return Agreed(form, sorted(agreed.sentences), agreed.sentences, agreed.types_by_site)
 
     def release(self, form: TaggerForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the tagger with the words of these sites in the clear. Raises KeyFileError."""
+        """Write the tagger with these sites' words in the clear. Raises KeyFileError."""
         write_release(out / self.released_as, in_clear(form, weights, holders))
 
     def released(self, file: Path) -> EntityExtractor:
-        """The tagger of such a file. Raises MessageError."""
+        """Read a released tagger. Raises MessageError."""
         return released(file)

@@ -2,16 +2,16 @@
 
 What leaves a site at the start: names of the entity types that it annotates, that it holds the
 common key, keyed digests of its words and characters with counts, how many training sentences it
-has, and a keyed check value of its frozen encoder, where the tagger reads one's states.
+has, and a keyed check value of its frozen encoder, if the tagger reads one's states.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from torch import nn
 from confide.data.batches.encoding import Encoded, TagSet
 from confide.data.batches.examples import Example
 from confide.data.batches.vectors import VectorFile, read_vectors
-from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary
+from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary, Vocabulary
 from confide.errors import ConfideError, KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
@@ -31,58 +31,58 @@ from confide.kinds.how import How
 from confide.kinds.protocol import desk_at
 from confide.kinds.types import types_in_text
 from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import CrfModeller, EncodedSplit
 from confide.learning.weights import initial, set_words, trained
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
 
 CHARACTER_ROWS = ("character.embedding.weight",)
-"""The parameters that have a row per character, as `WORD_ROWS` has one per word."""
+"""The parameters with a row for each character, as `WORD_ROWS` have one for each word."""
 WORD_ROWS = "word.weight"
 
 
 @dataclass(frozen=True)
 class TaggerShape:
-    """What the shape of a tagger depends on, and how it reads text."""
+    """What a tagger's shape depends on, and how the tagger reads text."""
 
     types: list[str] = carries("names of the entity types")
-    tag_scheme: str = carries("scheme of the tags that it learns: iobes or iob2")
+    tag_scheme: str = carries("tag scheme that the tagger learns: iobes or iob2")
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the tagger")
-    character: str = carries("which character part the tagger has")
-    context: str = carries("name of the frozen encoder; none without one")
+    character: str = carries("the tagger's character part")
+    context: str = carries("name of the frozen encoder; empty without one")
     cnn_widths: list[int] = carries("widths of the word CNN")
     dropout: float = carries("share of features dropped in training")
 
 
 @dataclass(frozen=True)
 class TaggerForm(TaggerShape):
-    """The same with the common vocabulary: at a site it needs the key."""
+    """The form of a tagger: its shape, and the keyed digests of the common vocabulary."""
 
     private: ClassVar[Sequence[str]] = ("bilstm", "crf")
     head: ClassVar[str] = "crf"
     word_table: ClassVar[str] = "word.weight"
     slope: ClassVar[str] = "crf.linear.weight"
 
-    nonce: str = carries("the number of this run that sites compared their keys by")
-    check: str = carries("what the common key makes of it: tells whether a key is the common one")
+    nonce: str = carries("this run's nonce, by which the sites compared keys")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key")
     word_digests_V16: NDArray[np.uint8] = carries(
-        "digests of the common words, in order of ids", most=MOST_COMMON
+        "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
     character_digests_V16: NDArray[np.uint8] = carries(
-        "the same for characters", legend="C16", most=MOST_COMMON
+        "keyed digests of the common characters, in order of ids", legend="C16", most=MOST_COMMON
     )
 
     def first(self, seed: int) -> Arrays:
-        """All of a tagger is trained."""
+        """The weights of the whole tagger: all of it is trained."""
         return trained(initial(tagger_sizes(self), seed))
 
     def parameters(self, first: Arrays) -> int:
-        """Numbers of the whole model: all of it is trained."""
+        """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
-        """Those of words, and of characters if it reads them."""
+        """The tables of words and, if the tagger reads them, of characters."""
         return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
 
     def at(self, site: Site) -> TaggerDesk:
@@ -92,8 +92,8 @@ class TaggerForm(TaggerShape):
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own tagger, with its own tag scheme.
 
-        `types`: with those of its text only. Raises Refusal where the CRF is shared, and the site
-        has another tag scheme.
+        With `types`, it has only the types of the site's text. Raises Refusal if the CRF is shared
+        and the site's tag scheme differs.
         """
         scheme = site.tag_scheme or self.tag_scheme
         if scheme != self.tag_scheme and self.head not in private:
@@ -103,7 +103,7 @@ class TaggerForm(TaggerShape):
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
     def bench(self, site: Site) -> Bench:
-        """That of the site's process. Raises Refusal where the key is not the common one."""
+        """The process's bench. Raises Refusal if the site's key is not the common one."""
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
 
         def make() -> Bench:
@@ -113,16 +113,16 @@ class TaggerForm(TaggerShape):
 
     @cached_property
     def _words(self) -> str:
-        """Tells common vocabularies apart: sites by themselves have one each, of the same key."""
+        """Tells vocabularies of one key apart: sites that train alone have one each."""
         digests = (self.word_digests_V16, self.character_digests_V16)
         return hashlib.sha256(b"|".join(array.tobytes() for array in digests)).hexdigest()
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """What a trained tagger is for who holds the key; `encoder` is where its frozen one lies.
+        """The extractor of a trained tagger; `encoder` is the folder of its frozen encoder.
 
-        Raises KeyFileError; and what `find_encoder` raises.
+        Raises KeyFileError, and what `find_encoder` raises.
         """
         frozen = None if self.context == NONE else find_encoder(encoder or self.context)
         return extractor_with(modeller_of(self, vocabulary_for(self, key)), weights, encoder=frozen)
@@ -131,9 +131,9 @@ class TaggerForm(TaggerShape):
 def shape_for(
     run: RunSettings, types: Sequence[str], *, words: int, characters: int, dim: int
 ) -> TaggerShape:
-    """The shape of the settings' tagger; `words` and `characters` count ids with the specials.
+    """The shape of the settings' tagger; `words` and `characters` count ids with the special ones.
 
-    `dim`: numbers of its frozen encoder's states; 0 without one.
+    `dim` is the width of its frozen encoder's states; 0 without one.
     """
     model = run.model
     sizes = {
@@ -155,7 +155,7 @@ def shape_for(
 
 
 def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int) -> TaggerForm:
-    """The same with the common vocabulary."""
+    """The form of this shape with the common vocabulary."""
     shape = shape_for(
         run,
         types,
@@ -164,7 +164,7 @@ def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int)
         dim=dim,
     )
     return TaggerForm(
-        **shape_of(shape),
+        **vars(shape),
         nonce=agreed.nonce,
         check=agreed.check,
         word_digests_V16=agreed.word_digests_V16,
@@ -176,11 +176,6 @@ _SIZES = (
     "word_dim", "character_dim", "character_filters", "character_width", "character_hidden",
     "cnn_filters", "bilstm_hidden", "bilstm_layers",
 )  # fmt: skip
-
-
-def shape_of(form: TaggerShape) -> dict[str, Any]:
-    """The fields of a form but for its vocabulary."""
-    return {field.name: getattr(form, field.name) for field in fields(TaggerShape)}
 
 
 def tagger_sizes(form: TaggerShape) -> TaggerSizes:
@@ -198,37 +193,45 @@ def tag_set(form: TaggerShape) -> TagSet:
     return TagSet(tuple(form.types), form.tag_scheme)  # type: ignore[arg-type]
 
 
-def modeller_of(form: TaggerShape, vocabulary: dict[str, Any]) -> CrfModeller:
-    """What makes taggers of this form, with the words that `vocabulary_for` gives."""
+class Vocabularies(NamedTuple):
+    """What turns words and characters into ids; a tagger may read no characters."""
+
+    words: Vocabulary
+    characters: Vocabulary | None
+
+
+def modeller_of(form: TaggerShape, vocabulary: Vocabularies) -> CrfModeller:
+    """The modeller of this form, with the words that `vocabulary_for` gives."""
     return CrfModeller(
         sizes=tagger_sizes(form),
         tags=tag_set(form),
         how=form.how,  # type: ignore[arg-type]
-        **vocabulary,
+        words=vocabulary.words,
+        characters=vocabulary.characters,
     )
 
 
 def taught(modeller: Modeller, how: How) -> CrfModeller:
-    """What trains a tagger as `how` says."""
+    """The modeller that trains a tagger as `how` says."""
     assert isinstance(modeller, CrfModeller)
     return replace(modeller, word_dropout=how.word_dropout, open=how.outside == "open")
 
 
-def vocabulary_for(form: TaggerForm, key: bytes | None) -> dict[str, Any]:
-    """What turns words and characters into the model's numbers, for who holds the key.
+def vocabulary_for(form: TaggerForm, key: bytes | None) -> Vocabularies:
+    """The vocabularies that turn words and characters into ids, for a holder of the key.
 
-    Raises KeyFileError where this is not the key that the sites shared: no word would be known.
+    Raises KeyFileError if this is not the key that the sites share: no word would be known.
     """
     key = common_key(key, nonce=form.nonce, check=form.check)
     characters = KeyedVocabulary(form.character_digests_V16, "character", key)
-    return {
-        "words": KeyedVocabulary(form.word_digests_V16, "word", key),
-        "characters": None if form.character == NONE else characters,
-    }
+    return Vocabularies(
+        KeyedVocabulary(form.word_digests_V16, "word", key),
+        None if form.character == NONE else characters,
+    )
 
 
-def vocabulary_at(site: Site, form: TaggerForm) -> dict[str, Any]:
-    """The same at a site, which must still have the key that it had at the start."""
+def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
+    """The vocabularies at a site. Raises Refusal if its key has changed since the start."""
     try:
         return vocabulary_for(form, site.key())
     except KeyFileError as error:
@@ -236,7 +239,7 @@ def vocabulary_at(site: Site, form: TaggerForm) -> dict[str, Any]:
 
 
 def vectors_of(site: Site, form: TaggerForm) -> VectorFile | None:
-    """Rows of the site's own file of vectors for the common words that it knows."""
+    """The rows of the site's own vector file for common words; None without a file."""
     if site.vectors is None:
         return None
     words = KeyedVocabulary(form.word_digests_V16, "word", site.key())
@@ -254,36 +257,38 @@ class TaggerDesk(EntityDesk[TaggerForm]):
 
     @cached_property
     def file(self) -> VectorFile | None:
-        """Rows of the site's own file of vectors, read once."""
+        """The rows of the site's own vector file, read once; None without a file."""
         return vectors_of(self.site, self.form)
 
     def vectors(self) -> str:
-        """A keyed check value of the file; empty without one."""
+        """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
     def trained_by(self, how: How) -> CrfModeller:
-        """What trains it as `how` says."""
+        """The modeller that trains as `how` says."""
         return taught(self.modeller, how)
 
-    def featured(self, text: Any, examples: Sequence[Example]) -> Any:
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
+        assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
     def fill(self, model: nn.Module, how: How) -> None:
-        """Put the rows of the file into the word table, if it is asked to."""
+        """Fill the vector file's rows into the word table, if `how` says so."""
         if how.vectors and self.file:
             assert isinstance(model, Tagger)
             set_words(model, self.file)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The rows of the file, of the word table."""
+        """The vector file's rows: ids and rows of the word table."""
         if self.file is None:
             return {}
         return {WORD_ROWS: (self.file.ids_K.astype(np.int64), self.file.rows_KD)}
 
     def rows_seen(self) -> Arrays:
-        """Of the tables of words and characters: 1 where the training text has it, else 0."""
-        encoded: Encoded = self.own.encoded
+        """For each row of the word and character tables: 1 if the training text has it, else 0."""
+        assert isinstance(self.own, EncodedSplit)
+        encoded = self.own.encoded
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0

@@ -1,20 +1,18 @@
-"""The BiLSTM-CNNs-CRF tagger as it is where all sites have a public set: it knows public words.
+"""The BiLSTM-CNNs-CRF tagger for methods that give all sites a public set: it knows public words.
 
-Where weights travel, the sites number the words of their own text by keyed digests
-(`kinds.vocabulary`). A server whose own model learns from a public set has no key, and could not
-read a word of it. If the sites told it the ids of the public words, it would know of each of these
-which site has it and how often, since it has their counts by digest, which is by id: the key would
-hide nothing but words that are not in the public set. So nothing is counted at the sites. The
-vocabulary is that of the public set, which everybody may read: it travels in the clear, and there
-is no key.
+Where weights travel, sites number their words by keyed digests (`kinds.vocabulary`). A server whose
+own model learns from a public set has no key, so it could not read a word of it. If the sites told
+it the ids of the public words, it could look up in their counts which site has each word and how
+often; the key would hide only words outside the public set. So the sites count nothing. The
+vocabulary is that of the public set, which everyone may read: it travels in the clear, without a
+key.
 
-What a site loses: words of its own that the public set lacks are read as the unknown one. Their
-characters are read as ever, but for those that no public word has, and so are the states of a
-frozen encoder.
+What a site loses: words that the public set lacks are read as the unknown word. Their characters
+are still read, except those that no public word has, and so are the states of a frozen encoder.
 
 What leaves a site at the start: names of the entity types that it annotates, its number of training
-sentences, and a digest of its public encoder, if the tagger reads one's states. Word vectors of a
-site's own file are not used: no weights leave, so they would never reach the common model.
+sentences, and a digest of its public encoder, if the tagger reads one's states. A site's own word
+vectors are not used: no weights leave, so they would never reach the common model.
 """
 
 from __future__ import annotations
@@ -57,9 +55,9 @@ from confide.kinds.tagger.form import (
     CHARACTER_ROWS,
     WORD_ROWS,
     TaggerShape,
+    Vocabularies,
     modeller_of,
     shape_for,
-    shape_of,
     tag_set,
     tagger_sizes,
     taught,
@@ -76,20 +74,20 @@ from confide.text.document import Document
 class PublicTaggerForm(TaggerShape):
     """The form of a tagger of public words."""
 
-    words: list[str] = carries("words of the public set, in order of ids", most=8 * MIB)
-    characters: list[str] = carries("its characters, in order of ids", most=MIB)
+    words: list[str] = carries("the public set's words, in order of ids", most=8 * MIB)
+    characters: list[str] = carries("the public set's characters, in order of ids", most=MIB)
 
     @property
     def classes(self) -> int:
-        """Tags; the one outside of entities is the first."""
+        """The number of tags; the one outside entities is the first."""
         return len(tag_set(self))
 
     def first(self, seed: int) -> Arrays:
-        """All of a tagger is trained."""
+        """The weights of the whole tagger: all of it is trained."""
         return trained(initial(tagger_sizes(self), seed))
 
     def tables(self) -> Sequence[str]:
-        """Those of words, and of characters if it reads them."""
+        """The tables of words and, if the tagger reads them, of characters."""
         return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
 
     def at(self, site: Site) -> PublicTaggerDesk:
@@ -97,18 +95,18 @@ class PublicTaggerForm(TaggerShape):
         return desk_at(site, self, PublicTaggerDesk)
 
     def bench(self, site: Site) -> Bench:
-        """That of the site's process."""
+        """The process's bench."""
         place = (tagger_sizes(self), tag_set(self), self._words)
         return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """What trains it as `how` says."""
+        """The modeller that trains as `how` says."""
         return taught(modeller, how)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """What a trained tagger is; `encoder` is where its frozen one lies.
+        """The extractor of a trained tagger; `encoder` is the folder of its frozen encoder.
 
         Raises what `find_encoder` raises.
         """
@@ -117,11 +115,10 @@ class PublicTaggerForm(TaggerShape):
 
     def _modeller(self) -> CrfModeller:
         characters = ClearVocabulary(tuple(self.characters), "character")
-        vocabulary = {
-            "words": ClearVocabulary(tuple(self.words)),
-            "characters": None if self.character == NONE else characters,
-        }
-        return modeller_of(self, vocabulary)
+        words = ClearVocabulary(tuple(self.words))
+        return modeller_of(
+            self, Vocabularies(words, None if self.character == NONE else characters)
+        )
 
     @cached_property
     def _words(self) -> str:
@@ -132,12 +129,13 @@ class PublicTaggerForm(TaggerShape):
 class PublicTaggerDesk(SentenceDesk[PublicTaggerForm]):
     """A tagger of public words at a site, with the states of its frozen encoder."""
 
-    def featured(self, text: Encoded, examples: Sequence[Example]) -> Encoded:
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
+        assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
     def rows_seen(self) -> Arrays:
-        """Nobody takes a mean of rows: no weights leave."""
+        """Empty: no weights leave, so nobody takes a mean of rows."""
         return {}
 
 
@@ -154,27 +152,27 @@ class PublicTaggerKind(EntityKind):
     release_tells: ClassVar[str] = "names, weights and the words of the public set; it needs no key"
 
     def released(self, file: Path) -> EntityExtractor:
-        """The tagger of such a file. Raises MessageError."""
+        """Read a released tagger. Raises MessageError."""
         return released(file)
 
     def public(
         self, form: PublicTaggerForm, documents: Sequence[Document]
     ) -> tuple[PublicSentences, list[str]]:
-        """The sentences of a public set, and their tags. Raises SettingsError: there is none."""
+        """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, tag_set(form))
 
     def student(self) -> SentenceStudent[PublicTaggerForm]:
-        """The server's own tagger, that learns from the sites' predictions."""
+        """A fresh student: the server's own tagger."""
         return SentenceStudent()
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError where a site has word vectors; and as other kinds do."""
+        """Raise SettingsError if a site has word vectors, and as the tagger does."""
         super().check(run)
         named = ["[model]"] if run.model.vectors else []
         named += [site.name for site in run.site if site.vectors]
         if named:
             raise SettingsError(
-                "a file of word vectors is of no use here: no weights leave a site, so the common"
+                "word vectors are useless here: no weights leave a site, so the common"
                 " model would never have them",
                 expected="no `vectors`",
                 got=f"vectors of {', '.join(named)}",
@@ -184,9 +182,9 @@ class PublicTaggerKind(EntityKind):
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Agree on types and the frozen encoder; the words are those of the public set.
+        """Agree on the types and the frozen encoder; the words are those of the public set.
 
-        Raises FederationError and DataError; SettingsError where the public set has no word.
+        Raises FederationError, DataError, and SettingsError if the public set has no word.
         """
         name, dim, digest = "", 0, ""
         if run.model.context != NONE:
@@ -214,7 +212,7 @@ class PublicTaggerKind(EntityKind):
             characters=len(characters) + SPECIALS,
             dim=dim,
         )
-        form = PublicTaggerForm(**shape_of(shape), words=list(words), characters=list(characters))
+        form = PublicTaggerForm(**vars(shape), words=list(words), characters=list(characters))
         return Agreed(
             form,
             sorted(replies),

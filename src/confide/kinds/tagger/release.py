@@ -1,10 +1,9 @@
-"""A tagger that needs no key: its words are in the clear."""
+"""A released tagger: its words are in the clear, so it needs no key."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from confide.data.batches.examples import examples_from
 from confide.data.batches.vocabulary import (
@@ -16,16 +15,16 @@ from confide.data.batches.vocabulary import (
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.kinds.context import NONE, find_encoder
 from confide.kinds.entities import EntityExtractor, extractor_with
-from confide.kinds.releases import Holders, named
+from confide.kinds.releases import Holders, named, shape_of
 from confide.kinds.tagger.form import (
     CHARACTER_ROWS,
     WORD_ROWS,
     TaggerForm,
     TaggerShape,
+    Vocabularies,
     modeller_of,
-    shape_of,
-    vocabulary_for,
 )
+from confide.kinds.vocabulary import common_key
 
 RELEASED_AS = "model.safetensors"
 
@@ -37,17 +36,16 @@ class Released(TaggerShape):
     words: list[str] = carries("the words, in order of ids")
     characters: list[str] = carries("the characters, in order of ids")
     weights: Arrays = carries("weights of the tagger")
-    apart: int = carries("number of its sites that annotated some of the types only")
+    apart: int = carries("number of its sites that annotated only some types")
 
 
 def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
-    """The tagger with the words of these sites, which hold the key, in clear."""
+    """The tagger with these sites' words in the clear. Raises KeyFileError."""
     examples, _ = examples_from(holders.train)
-    known = holders.secret()
+    known = common_key(holders.secret(), nonce=form.nonce, check=form.check)
     tokens = [token for example in examples for token in example.tokens]
-    keyed = vocabulary_for(form, known)
     words, word_ids = named(
-        keyed["words"],
+        KeyedVocabulary(form.word_digests_V16, "word", known),
         sorted(count_words(tokens, form.how)),  # type: ignore[arg-type]
     )
     characters, character_ids = named(
@@ -59,7 +57,7 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
     for name in CHARACTER_ROWS:
         if name in weights:
             weights[name] = weights[name][character_ids]
-    shape = shape_of(form)
+    shape = shape_of(form, TaggerShape)
     shape["sizes"] = {**form.sizes, "words": len(word_ids), "characters": len(character_ids)}
     return Released(
         **shape, words=words, characters=characters, weights=weights, apart=holders.apart
@@ -67,13 +65,13 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
 
 
 def released(file: Path) -> EntityExtractor:
-    """The extractor of a release; a tagger with a frozen encoder needs that encoder here, too."""
+    """The extractor of a released tagger; with contextual features, it needs their encoder too."""
     model = decode_file(Released, file.read_bytes())
     characters = ClearVocabulary(tuple(model.characters), "character")
-    vocabulary: dict[str, Any] = {
-        "words": ClearVocabulary(tuple(model.words), "word"),
-        "characters": None if model.character == NONE else characters,
-    }
+    vocabulary = Vocabularies(
+        ClearVocabulary(tuple(model.words), "word"),
+        None if model.character == NONE else characters,
+    )
     encoder = None if model.context == NONE else find_encoder(model.context)
     extract = extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
     return replace(extract, apart=bool(model.apart))

@@ -1,4 +1,4 @@
-"""The BART that learns to write noised text again, as a kind: `task = "text"`."""
+"""The BART that learns to restore noised text, as a kind: `task = "text"`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from confide.text.document import Document
 
 
 class TextKind:
-    """The kind: text only, no annotation; it reads the pieces of a public encoder."""
+    """The kind: it needs text only, no annotation, and reads the pieces of a public encoder."""
 
     name: ClassVar[str] = "text"
     task: ClassVar[TaskName] = "text"
@@ -38,14 +38,14 @@ class TextKind:
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_text"}
 
     def vectors(self, run: RunSettings) -> str | None:
-        """There is no table of words."""
+        """None: this kind has no word table."""
         return None
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError where another optimiser is asked for."""
+        """Raise SettingsError unless the optimiser is AdamW."""
         if run.training.optimiser != "adamw":
             raise SettingsError(
-                "a BART is trained by AdamW alone",
+                "a BART is trained with AdamW only",
                 expected='training.optimiser = "adamw"',
                 got=repr(run.training.optimiser),
             )
@@ -53,7 +53,7 @@ class TextKind:
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
-        """Make sure that all sites have the server's encoder. Raises FederationError."""
+        """Check that all sites have the server's encoder. Raises FederationError."""
         own = run.denoising
         _, digest = find_base(own.encoder)
         replies = federation.ask(DESCRIBE_BASE, DescribeBase(own.encoder), round=0)
@@ -62,7 +62,7 @@ class TextKind:
         return Agreed(TextForm(digest=digest, **own.model_dump()), same)
 
     def check_scored(self, ask: object, reply: TextScored) -> None:
-        """Raise GuardError where counts contradict themselves."""
+        """Raise GuardError if counts contradict themselves."""
         check_text_scored(ask, reply)
 
     def counts(self, reply: TextScored) -> TextCounts:
@@ -70,11 +70,11 @@ class TextKind:
         return text_counts_of(reply)
 
     def release(self, form: TextForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the BART as transformers reads it. Raises DataError where the disk takes none."""
+        """Write the BART as transformers reads it. Raises DataError if it cannot be written."""
         form.extractor(weights, key=None).write(out)
 
     def released(self, file: Path) -> TextModel:
-        """Not by this way: who has the folder reads it as any BART. Raises RunError."""
+        """Always raises RunError: the released folder is used like any other BART."""
         raise RunError(
             "a BART annotates nothing by itself",
             where=str(file.parent),

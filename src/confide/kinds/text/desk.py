@@ -1,4 +1,4 @@
-"""A BART at a site: passages, cut once, and the one model of the process."""
+"""A BART at a site: its passages, cut once, and the one model of the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from confide.seeds import derive_seed
 from confide.text.document import Document
 
 _MEASURE = derive_seed(1, "measure")
-"""Of the noise in text that is measured on: the same in every round and every run."""
+"""Seeds the noise of measures: the same in every round and every run."""
 
 
 class TextDesk:
@@ -39,26 +39,26 @@ class TextDesk:
 
     @property
     def size(self) -> int:
-        """Training sentences."""
+        """The number of training sentences."""
         return int(self.passages("train").sentences_N.sum())
 
     def check(self) -> None:
-        """Raise Refusal where the training text has fewer sentences than the site's guard asks."""
+        """Raise Refusal if the training text has fewer sentences than the site's guard demands."""
         self.passages("train")
 
     def vectors(self) -> str:
-        """There are none."""
+        """None: this kind has no word table."""
         return ""
 
     def rows_seen(self) -> Arrays:
-        """There are no tables."""
+        """Empty: this kind has no word table."""
         return {}
 
     def passages(self, part: str) -> Passages:
         """The passages of a part of the site's text, cut once.
 
-        Training text has no sentence of the site's held-out text. Raises Refusal where it has fewer
-        sentences than the site's own guard asks for.
+        Sentences of the site's held-out text are removed from its training text. Raises Refusal if
+        that leaves fewer sentences than the site's own guard demands.
         """
         if part not in self._passages:
             site = self.site
@@ -71,7 +71,7 @@ class TextDesk:
         return self._passages[part]
 
     def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
-        """Train on the site's own text; a batch has as many pieces as its full passages would."""
+        """Train on the site's own text; batches have the pieces of `batch_size` full passages."""
         found, form = self.passages("train"), self.form
         if not len(found):
             raise Refusal("no-training-text")
@@ -94,7 +94,7 @@ class TextDesk:
         return Fitted(denoiser.trained(), report.loss, self.size * how.epochs)
 
     def scored(self, weights: Arrays, part: str) -> TextScored:
-        """Which pieces of the held-out text the BART writes again, in counts."""
+        """Counts of the pieces of the held-out text that the BART restores."""
         made = self.form.bart(self.site)
         load(made.model, weights, lent=True)
         denoiser = Denoiser(made.model, Denoising(train=self.form.part))
@@ -108,17 +108,17 @@ class TextDesk:
 
 @dataclass(frozen=True)
 class TextScored:
-    """Counts of one site on one part of its held-out text."""
+    """Piece counts of one part of a site's held-out text."""
 
-    pieces: int = carries("word pieces to be written")
-    right: int = carries("how many of them the model finds likeliest")
-    hidden: int = carries("how many of them are not in the noised text")
-    hidden_right: int = carries("how many of these the model finds likeliest")
-    loss: float = carries("sum of the negative log probabilities")
+    pieces: int = carries("word pieces to write")
+    right: int = carries("how many of them the model ranks first")
+    hidden: int = carries("how many of them the noised text lacks")
+    hidden_right: int = carries("how many of these the model ranks first")
+    loss: float = carries("sum of the pieces' negative log probabilities")
 
 
 def check_text_scored(ask: object, reply: TextScored) -> None:
-    """Raise GuardError where counts contradict themselves."""
+    """Raise GuardError if counts contradict themselves."""
     hidden = min(reply.hidden, reply.right)
     if not 0 <= reply.right <= reply.pieces or not 0 <= reply.hidden <= reply.pieces:
         raise GuardError("right or hidden is out of range")
@@ -139,22 +139,22 @@ def text_counts_of(reply: TextScored) -> TextCounts:
 
 @dataclass(frozen=True)
 class TextModel:
-    """A trained BART: what can be measured of it, and the folder that it is written as."""
+    """A trained BART: it can be measured, and written as a folder."""
 
     made: MadeBart
     form: TextForm
 
     def counts(self, documents: Sequence[Document]) -> TextCounts:
-        """What it writes again of these documents."""
+        """Counts of the pieces of these documents that it restores."""
         denoiser = Denoiser(self.made.model, Denoising(train=self.form.part))
         return denoiser.counted(batches_of(self.form, self.made, documents))
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What it writes again; there is no list of what it does not."""
+        """The counts alone: there is no list of mistakes."""
         return Report(self.counts(documents))
 
     def write(self, folder: Path) -> None:
-        """A BART's folder as transformers reads it. Raises DataError where the disk takes none."""
+        """Write a folder that transformers reads as a BART. Raises DataError if that fails."""
         arrays = Denoiser(self.made.model, Denoising()).arrays()
         write_bart(folder, arrays, config=self.made.config, tokenizer=self.made.base)
 
@@ -168,7 +168,7 @@ def reading_of(form: TextForm, made: MadeBart) -> Reading:
 def cut(
     reading: Reading, documents: Sequence[Document], *, without: Sequence[Document] = ()
 ) -> Passages:
-    """The passages of documents, without the sentences of some others."""
+    """The passages of documents, without the sentences of some other documents."""
     cutter = reading.cutter()
     cutter.leave_out(without)
     return passages(cutter.cut(documents))
@@ -177,6 +177,6 @@ def cut(
 def batches_of(
     form: TextForm, made: MadeBart, documents: Sequence[Document]
 ) -> list[DenoisingBatch]:
-    """Documents at hand with the same noise each time."""
+    """Batches of these documents, with the same noise each time."""
     reading = reading_of(form, made)
     return reading.measured(cut(reading, documents), seed=_MEASURE, most=form.measured)

@@ -1,4 +1,4 @@
-"""The form of a BART that learns to write noised text again, made of a public encoder.
+"""The form of a BART that is made from a public encoder and learns to restore noised text.
 
 What leaves a site at the start: which public encoder it has (a digest of that encoder's files, the
 same at all sites), and how many training sentences it has.
@@ -32,43 +32,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextForm:
-    """What the BART is made of, and how text is noised."""
+    """What the BART is made from, how it is trained, and how text is noised."""
 
     encoder: str = carries("the encoder's name in the settings of the run")
     digest: str = carries("digest of the encoder's files")
-    decoder_layers: int = carries("of the BART that is made of it")
+    decoder_layers: int = carries("number of the BART's decoder layers")
     train: str = carries("what is trained: decoder or all")
-    longest: int = carries("word pieces of a passage")
-    sampled: int = carries("rows of the table that stand for all others in a step's loss; 0: all")
-    measured: int = carries("pieces of held-out text that are looked at; 0: all")
+    longest: int = carries("longest passage, in word pieces")
+    sampled: int = carries("rows of the table sampled for a step's loss; 0: all")
+    measured: int = carries("most pieces of held-out text that are measured; 0: all")
     masked: float = carries("share of words that are masked")
-    mean_span: float = carries("words of a masked span, in the mean")
-    permuted: float = carries("share of passages whose sentences come in any order")
+    mean_span: float = carries("mean length of a masked span, in words")
+    permuted: float = carries("share of passages whose sentences are shuffled")
     dropout: float = carries("share of features dropped in training")
 
     @property
     def part(self) -> Literal["decoder", "all"]:
-        """What is trained."""
+        """The part that is trained."""
         return "all" if self.train == "all" else "decoder"
 
     def first(self, seed: int) -> Arrays:
-        """Of the BART that everybody makes of the same encoder: nothing is drawn."""
+        """The trained weights of the BART made from the encoder, the same everywhere."""
         folder, _ = find_base(self.encoder)
         made = made_bart(folder, decoder_layers=self.decoder_layers)
         return Denoiser(made.model, Denoising(train=self.part)).trained()
 
     def tables(self) -> Sequence[str]:
-        """None: pieces are not a common vocabulary of the sites."""
+        """None: word pieces are public, not a vocabulary that the sites agreed on."""
         return ()
 
     def at(self, site: Site) -> TextDesk:
         """The desk of this form at a site."""
-        from confide.kinds.text.desk import TextDesk  # it needs this form
+        from confide.kinds.text.desk import TextDesk  # which imports this module
 
         return desk_at(site, self, TextDesk)
 
     def bart(self, site: Site) -> MadeBart:
-        """The one BART of this form in the site's process. Raises Refusal: its encoder differs."""
+        """The process's one BART of this form. Raises Refusal if the site's encoder differs."""
         folder, digest = base_of(site, self.encoder)
         if digest != self.digest:
             raise Refusal("other-encoder")
@@ -84,16 +84,16 @@ class TextForm:
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> TextModel:
-        """The trained BART; it annotates nothing. `encoder` is where its encoder lies.
+        """The trained BART, which annotates nothing; `encoder` is the folder of its encoder.
 
-        Raises FederationError where these are other files; and what `find_base` raises.
+        Raises FederationError if the files differ, and what `find_base` raises.
         """
-        from confide.kinds.text.desk import TextModel  # it needs this form
+        from confide.kinds.text.desk import TextModel  # which imports this module
 
         folder, digest = find_base(encoder or self.encoder)
         if digest != self.digest:
             raise FederationError(
-                "this is not the encoder that the BART was made of",
+                "this is not the encoder that the BART was made from",
                 where=str(folder),
                 fix="name the folder of the same files",
             )
@@ -104,7 +104,7 @@ class TextForm:
 
 @dataclass(frozen=True)
 class DescribeBase:
-    """Find the encoder that the BART is made of."""
+    """Find the encoder that the BART is made from."""
 
     encoder: str = carries("the encoder's name in the settings of the run")
 
@@ -113,18 +113,18 @@ class DescribeBase:
 class BaseDescribed:
     """Equal at sites that have the same encoder."""
 
-    digest: str = carries("digest of the encoder's files, the same at all who have it")
+    digest: str = carries("digest of the encoder's public files")
 
 
 def describe_base(
     site: Site, memory: object, ask: DescribeBase, turn: Turn
 ) -> tuple[BaseDescribed, object]:
-    """Look the encoder up where this site has it."""
+    """Find the site's own copy of the encoder."""
     return BaseDescribed(base_of(site, ask.encoder)[1]), memory
 
 
 def check_base(ask: object, reply: BaseDescribed) -> None:
-    """Raise GuardError where this is no digest."""
+    """Raise GuardError if the digest is malformed."""
     check_mark("digest", reply.digest)
 
 
@@ -141,5 +141,5 @@ def find_base(place: str) -> tuple[Path, str]:
 
 
 def base_of(site: Site, name: str) -> tuple[Path, str]:
-    """The site's own. Raises Refusal where it cannot be used."""
+    """The site's own encoder, found once. Raises Refusal if it is unusable."""
     return found_at(site, name, shelf="bases", find=find_base)

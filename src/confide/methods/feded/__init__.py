@@ -1,46 +1,46 @@
-"""FedED: sites send what they predict of public examples, and never a weight.
+"""FedED: sites send their predictions of public examples, and never a weight.
 
 Sui, Chen, Zhao, Jia, Xie & Sun, "FedED: Federated Learning via Ensemble Distillation for Medical
 Relation Extraction", EMNLP 2020.
 
 In every round some sites get the central model, train it on their own examples, and predict a small
-public set. The server averages the predictions, softens them, and trains the central model to say
-the same of the public set, and what its labels say (Algorithm 1, Eq. 4 to 6).
+public set. The server averages the predictions, softens them, and trains the central model to match
+them, and the public set's labels (Algorithm 1, Eq. 4 to 6).
 
-A kind says what is predicted there, the rows of the set: of relations each pair of entities, as in
-the paper; of entities each token, whose classes are the tags.
+A kind decides what the rows of the set are, each of which is predicted: for relations the pairs of
+entities, as in the paper; for entities the tokens, whose classes are the tags.
 
-What leaves a site: at the start which public encoder it has, names of relations and entity types,
-and of entities how many training sentences it has; in a round its predictions of the public set, of
-which the server keeps only the sum, a loss and numbers of examples; counts of right answers.
-What never does: text, examples, words, weights, gradients, predictions of its own text.
-What predictions may still tell: they are a function of a model that was trained on the text, a few
-numbers for each public row. docs/methods/feded.md says more.
+What leaves a site: at the start, which public encoder it has, names of relations and entity types,
+and for entities how many training sentences it has; in a round, its predictions of the public set,
+of which the server keeps only the sum, a loss and numbers of examples; counts of right answers.
+What never leaves: text, examples, words, weights, gradients, predictions of its own text.
+What predictions may still reveal: they are a function of a model that was trained on the text, a
+few numbers for each public row. See docs/methods/feded.md.
 
 Where we differ from the paper or decide what it leaves open:
-- logits are averaged (`upload = "probabilities"`: these), since Eq. 5 calls p the logit;
-- of R classes R - 1 columns travel, against the first class: a softmax does not see the difference;
-- float16 by default; int8 has one step for all sites, so that sums are sums;
-- τ softens the teacher only, as Eq. 4 has it (`temper_student`: both);
-- the public set is sent once, without its labels, and named by a number from its content;
-- the optimiser of the distillation starts anew each round, as those of the sites do;
-- `download = "difference"`: every site keeps the central model, and gets after each round how it
-  changed, in int8; what the server goes on with is what the sites then have; the model that is
-  tested at the end is sent whole;
-- an unlabelled public set (`public.labelled = false`): the first part of Eq. 6 is left out;
-- sites with other relation sets (`knows` of a site): `average = "known"` takes the mean of a
-  class over the sites that annotate it. One that no site asked knows is learnt from the public
-  set's labels alone;
-- entities: Eq. 4 to 6 for each token, summed over a sentence. What a CRF says of a token are its
+- logits are averaged, since Eq. 5 calls p the logit (`upload = "probabilities"` averages those);
+- of R classes, R - 1 columns travel, relative to the first class: the softmax is the same;
+- float16 by default; int8 uses one step size for all sites, so that sums are exact;
+- τ softens only the teacher, as in Eq. 4 (`temper_student`: both);
+- the public set is sent once, without its labels, and named by a hash of its content;
+- the optimiser of the distillation starts afresh each round, as the sites' do;
+- `download = "difference"`: every site keeps the central model and gets its change after each
+  round, in int8; the server continues with the model that the sites then have; the final test sends
+  the whole model;
+- for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
+- for sites with different relation sets (a site's `knows`), `average = "known"` averages a class
+  over the sites that annotate it. A class that none of them knows is learnt from the public set's
+  labels alone;
+- for entities, Eq. 4 to 6 apply to each token, summed over a sentence. A CRF predicts a token's
   marginals; their logarithms are the logits;
-- the words of a tagger are those of the public set (`kinds.tagger.public`), so there is no key.
+- a tagger's words are those of the public set (`kinds.tagger.public`), so there is no key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 import torch
@@ -52,9 +52,9 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import F, P, State, scores_from, settle
-from confide.kinds.public import PublicKind
-from confide.methods.fedavg import FedAvg
+from confide.kinds.protocol import F, P, PublicSet, State, scores_from, settle
+from confide.kinds.public import PublicForm, PublicKind
+from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.steps import (
     SCORE_MODEL,
     TAKE_MODEL,
@@ -92,19 +92,23 @@ class FedEDSettings(Table):
 
 @dataclass(frozen=True)
 class FedEDState(State[F], Generic[F, P]):
-    """What the server carries from round to round; `weights` are the central model.
+    """What the server carries from round to round; `weights` are the central model's.
 
-    `behind` are the sites that did not take the last difference, and need the model whole.
+    `behind` are the sites that missed the last difference and need the whole model.
     """
 
     public: P = carries("the public set")
-    labels: list[str] = carries("class of each of its rows; empty without labels")
-    version: int = carries("which central model this is")
-    behind: list[str] = carries("sites that do not keep it")
+    labels: list[str] = carries("label of each row of the public set; empty without labels")
+    version: int = carries("version of the central model")
+    behind: list[str] = carries("sites that lack this version")
+
+
+Central = FedEDState[PublicForm, PublicSet]
+"""The state of whichever kind."""
 
 
 class FedED(FedAvg):
-    """The method: `start` gives the sites the public set, `round` is one turn of Algorithm 1."""
+    """The method: `start` hands out the public set, `round` is one turn of Algorithm 1."""
 
     method: ClassVar[str] = "feded"
     own_steps: ClassVar[tuple[Step, ...]] = (
@@ -114,8 +118,8 @@ class FedED(FedAvg):
         SCORE_MODEL,
     )
     Settings: ClassVar[type] = FedEDSettings
-    State: ClassVar[Any] = FedEDState
-    Memory: ClassVar[Any] = PublicKept
+    State: ClassVar[type] = FedEDState
+    Memory: ClassVar[type] = PublicKept
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
@@ -124,11 +128,11 @@ class FedED(FedAvg):
         self._public = public
         self._student = self.kind.student()
 
-    def start(self, federation: Federation) -> FedEDState[Any, Any]:
-        """Agree on the model, give the public set out, and draw the first weights."""
+    def start(self, federation: Federation) -> Central:
+        """Agree on the model, hand out the public set, and draw the first weights."""
         labels: list[str] = []
 
-        def with_public(form: Any) -> TakePublic[Any, Any]:
+        def with_public(form: PublicForm) -> TakePublic[PublicForm, PublicSet]:
             public, found = self.kind.public(form, self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)
@@ -152,9 +156,7 @@ class FedED(FedAvg):
         )
         return self._given_out(state, {}, federation, round=0)
 
-    def round(
-        self, state: FedEDState[Any, Any], federation: Federation, n: int
-    ) -> tuple[FedEDState[Any, Any], dict[str, Any]]:
+    def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = [site for site in drawn if site not in state.idle]
@@ -171,7 +173,7 @@ class FedED(FedAvg):
             wire_dtype=own.wire_dtype,
             most=own.most if own.upload == "logits" else 1.0,
         )
-        facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
         if not sites:
             return state, {**facts, "sentences": 0}
         total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
@@ -199,12 +201,12 @@ class FedED(FedAvg):
         return self._moved(state, weights, federation, round=n), facts
 
     def score(
-        self, state: FedEDState[Any, Any], federation: Federation, *, part: str, round: int
+        self, state: Central, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text.
 
-        What is tested at the end is the model of the round that was selected, which the sites need
-        not have kept: it is sent whole.
+        The final test is of the selected round's model, which the sites may no longer have, so it
+        is sent whole.
         """
         weights = state.weights if part == "test" else self._sent(state)
         ask = ScoreModel(weights, state.version, part)
@@ -212,14 +214,14 @@ class FedED(FedAvg):
             federation, self.kind, step=self._step(SCORE_MODEL), ask=ask, round=round
         )
 
-    def _sent(self, state: FedEDState[Any, Any]) -> Arrays:
-        """The central model as it goes into an ask: not at all, where the sites keep it."""
+    def _sent(self, state: Central) -> Arrays:
+        """The central model for an ask: empty if the sites keep it."""
         return state.weights if self._own.download == "whole" else {}
 
     def _moved(
-        self, state: FedEDState[Any, Any], weights: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState[Any, Any]:
-        """The state with these weights, or with those nearby that the sites will have."""
+        self, state: Central, weights: Arrays, federation: Federation, *, round: int
+    ) -> Central:
+        """The state with these weights or, with differences, the rounded ones that sites get."""
         change: Arrays = {}
         if self._own.download == "difference":
             change = difference(weights, state.weights)
@@ -228,9 +230,9 @@ class FedED(FedAvg):
         return self._given_out(state, change, federation, round=round)
 
     def _given_out(
-        self, state: FedEDState[Any, Any], change: Arrays, federation: Federation, *, round: int
-    ) -> FedEDState[Any, Any]:
-        """Let every site keep the central model, where only differences are sent."""
+        self, state: Central, change: Arrays, federation: Federation, *, round: int
+    ) -> Central:
+        """Bring every site's central model up to date, if only differences are sent."""
         if self._own.download == "whole":
             return state
         whole = TakeModel(state.version, state.weights, {})
@@ -245,7 +247,7 @@ def teacher_of(
 ) -> NDArray[np.float32]:
     """Softened probabilities teacher_SR from the sum of the sites' predictions (Eq. 4 and 5).
 
-    A class that no site asked knows has probability 0.
+    A class that none of the asked sites knows has probability 0.
     """
     sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
     sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
@@ -261,6 +263,6 @@ def teacher_of(
 
 
 def saturated(total: Predicted, ask: TrainAndPredict) -> float:
-    """The share of predictions of which all sites sent the largest that can be sent, or nearly."""
+    """The share of predictions for which all sites sent (nearly) the largest possible value."""
     mean_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most) / total.sites  # type: ignore[arg-type]
     return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0

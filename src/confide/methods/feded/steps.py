@@ -1,6 +1,6 @@
-"""What a site is asked under FedED, and what it answers.
+"""FedED at a site: the messages, and how a site answers.
 
-Shapes: S rows of the public set (examples, or tokens of sentences: the kind knows), R classes,
+Shapes: S rows of the public set (pairs of entities, or tokens, as the kind decides), R classes,
 Q = R - 1 columns of predictions.
 """
 
@@ -26,7 +26,7 @@ from confide.kinds.public import PublicForm
 from confide.learning.relations import probabilities
 
 NONE_YET = 0
-"""The version of a central model that a site does not keep."""
+"""The version of a site without a central model."""
 
 
 @dataclass(frozen=True)
@@ -39,64 +39,64 @@ class TakePublic(Generic[F, P]):
 
 @dataclass(frozen=True)
 class PublicKept(Kept[F], Generic[F, P]):
-    """What a site keeps: the same, and the central model, where only differences are sent."""
+    """A site's memory: the form and the public set; with differences, also the central model."""
 
     public: P = carries("the public set")
-    version: int = carries("which central model this is")
-    weights: Arrays = carries("the central model; empty where it is sent whole")
+    version: int = carries("version of the central model")
+    weights: Arrays = carries("the central model; empty if it is always sent whole")
 
 
 @dataclass(frozen=True)
 class PublicTaken(Taken):
-    """A site has the form and the public set."""
+    """The site has the form and the public set."""
 
-    public: int = carries("a number from the content of the public set")
+    public: int = carries("a hash of the public set")
 
 
 @dataclass(frozen=True)
 class TakeModel:
     """Keep this central model."""
 
-    version: int = carries("which central model this is")
-    weights: Arrays = carries("the whole model; empty where a difference will do")
-    change: Arrays = carries("how it differs from the version before: int8, scales, rows")
+    version: int = carries("version of the central model")
+    weights: Arrays = carries("the whole model; empty if a difference is enough")
+    change: Arrays = carries("difference from the previous version: int8, scales, rows")
 
 
 @dataclass(frozen=True)
 class ModelTaken:
-    """A site has the central model."""
+    """The site has the central model."""
 
     version: int = carries("the version that it keeps")
 
 
 @dataclass(frozen=True)
 class TrainAndPredict:
-    """Train from the central model on your own examples, and predict the public set."""
+    """Train the central model on your own examples, and predict the public set."""
 
-    weights: Arrays = carries("the central model; empty: the one that the site keeps")
+    weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     how: How = carries("how a site trains")
-    version: int = carries("which central model this is")
-    public: int = carries("a number from the content of the public set")
-    examples: int = carries("how many rows it has, of which each is predicted")
-    classes: int = carries("how many classes the model has")
-    upload: str = carries("what is predicted: logits or probabilities")
-    average: str = carries("whose predictions of a class enter the mean: all or known")
-    wire_dtype: str = carries("the type of number of the predictions")
-    most: float = carries("the largest prediction; what is larger is sent as this")
+    version: int = carries("version of the central model")
+    public: int = carries("a hash of the public set")
+    examples: int = carries("number of its rows, each to be predicted")
+    classes: int = carries("number of classes")
+    upload: str = carries("what to send: logits or probabilities")
+    average: str = carries("whose predictions of a class are averaged: all or known")
+    wire_dtype: str = carries("number type of the predictions")
+    most: float = carries("the largest prediction; larger ones are clipped to it")
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the trained model says of the public set, and of nothing else."""
+    """What the trained model predicts of the public set, and of nothing else."""
 
     said_SQ: NDArray[np.int8 | np.float16 | np.float32] = carries(
-        "of each public row, logits of all classes but the first against it, or probabilities"
+        "for each public row, logits relative to the first class, or probabilities"
     )
     knows: dict[str, NDArray[np.float32]] = carries(
-        "for each class whether the site annotates it; average = known only", legend="R"
+        "for each class, whether the site annotates it; only if average = known", legend="R"
     )
-    public: int = carries("a number from the content of the public set")
-    sites: int = carries("1, so that the sum says how many sites these are")
+    public: int = carries("a hash of the public set")
+    sites: int = carries("1, so that the sum counts the sites")
     loss: float = carries("mean training loss per example")
     sentences: int = carries("examples trained on, over all epochs")
 
@@ -105,8 +105,8 @@ class Predicted:
 class ScoreModel:
     """Score a part of your held-out text with the central model."""
 
-    weights: Arrays = carries("the central model; empty: the one that the site keeps")
-    version: int = carries("which central model this is")
+    weights: Arrays = carries("the central model; empty: use the one that the site keeps")
+    version: int = carries("version of the central model")
     part: str = carries("dev or test")
 
 
@@ -116,7 +116,7 @@ class ScoreModel:
 def take_public_set(
     site: Site, memory: object, ask: TakePublic[F, P], turn: Turn
 ) -> tuple[PublicTaken, PublicKept[F, P]]:
-    """Keep the form of the model and the public set, if it is one."""
+    """Keep the form of the model and the public set. Raises Refusal if the set is malformed."""
     ask.public.check()
     own = taken(site, ask.form)
     kept = PublicKept(ask.form, ask.public, NONE_YET, {})
@@ -124,16 +124,16 @@ def take_public_set(
 
 
 def check_public(ask: TakePublic[F, P], reply: PublicTaken) -> None:
-    """Raise GuardError where the site has another public set."""
+    """Raise GuardError if the site has a different public set."""
     check_taken(ask, reply)
     if reply.public != ask.public.name:
-        raise GuardError("public is the number of another public set")
+        raise GuardError("public is not the hash of the public set that was sent")
 
 
 def take_model(
     site: Site, memory: PublicKept[F, P] | None, ask: TakeModel, turn: Turn
 ) -> tuple[ModelTaken, PublicKept[F, P]]:
-    """Keep the central model: a whole one, or the one that is here and what it has more."""
+    """Keep the central model: sent whole, or as a difference from the one kept here."""
     memory = known(memory)
     weights = ask.weights
     if not weights:
@@ -144,13 +144,13 @@ def take_model(
 
 
 def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
-    """Raise GuardError where the site has another model."""
+    """Raise GuardError if the site has a different version."""
     if reply.version != ask.version:
         raise GuardError("version is not the one that was sent")
 
 
 def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arrays:
-    """The central model: as it was sent, or as the site keeps it. Raises Refusal."""
+    """The central model as sent or, if empty, as the site keeps it. Raises Refusal."""
     if ask.weights:
         return ask.weights
     if not memory.weights or memory.version != ask.version:
@@ -164,7 +164,7 @@ def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arr
 def train_and_predict(
     site: Site, memory: PublicKept[F, P] | None, ask: TrainAndPredict, turn: Turn
 ) -> tuple[Predicted, PublicKept[F, P]]:
-    """Train on the site's own examples; the predictions of the public set (Algorithm 1)."""
+    """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
     public, form = memory.public, cast(PublicForm, memory.form)
     if (ask.public, ask.examples, ask.classes) != (public.name, public.rows, form.classes):
@@ -188,10 +188,10 @@ def train_and_predict(
 def columns(
     logits_SR: NDArray[np.float32], knows_R: NDArray[np.bool_], *, upload: str
 ) -> NDArray[np.float64]:
-    """What is sent of logits: nothing is lost, since a softmax does not see what all have more.
+    """What is sent: logits relative to the first class, or probabilities, without the first.
 
-    Logits: of each class but the first, how much more it has than that one. Probabilities: those of
-    each class but the first. Classes that the site does not know are left at 0.
+    Nothing is lost: the softmax ignores what all logits share, and probabilities sum to 1. Classes
+    that the site does not know are 0.
     """
     found_SR = logits_SR.astype(np.float64)
     if upload == "logits":
@@ -202,44 +202,44 @@ def columns(
 
 
 def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
-    """Raise GuardError where these are no predictions of the public set that was asked about."""
+    """Raise GuardError if the reply is not a prediction of the public set that was asked about."""
     if reply.public != ask.public:
-        raise GuardError("public is the number of another public set")
+        raise GuardError("public is not the hash of the public set that was sent")
     found = reply.said_SQ
     if found.shape != (ask.examples, ask.classes - 1) or found.dtype.name != ask.wire_dtype:
         raise GuardError(
-            "said_SQ has another form",
+            "said_SQ has the wrong type or shape",
             expected=f"{ask.wire_dtype} ({ask.examples}, {ask.classes - 1})",
             got=f"{found.dtype.name} {found.shape}",
         )
     most = LEVELS if ask.wire_dtype == "int8" else ask.most * 1.001
     if found.size and float(np.abs(found.astype(np.float32)).max()) > most:
-        raise GuardError("said_SQ holds what is larger than the largest prediction")
+        raise GuardError("said_SQ exceeds the largest prediction")
     if reply.sites != 1 or reply.sentences < 1:
-        raise GuardError("sites or sentences is not a count")
+        raise GuardError("sites must be 1, and sentences at least 1")
     expected = {"R": (ask.classes,)} if ask.average == "known" else {}
     if {name: array.shape for name, array in reply.knows.items()} != expected:
-        raise GuardError("knows is not a number for each class")
+        raise GuardError("knows must hold one number for each class")
     if any(not np.isin(array, (0.0, 1.0)).all() for array in reply.knows.values()):
-        raise GuardError("knows holds what is neither yes nor no")
+        raise GuardError("knows must hold only 0 and 1")
     if any(array[0] != 1.0 for array in reply.knows.values()):
-        raise GuardError("knows leaves out the class of what is nothing, which all sites know")
+        raise GuardError("knows must name the first class, which all sites know")
 
 
 def numbers_of_predicted(ask: TrainAndPredict) -> dict[str, int]:
-    """How many numbers a reply holds: a prediction for each row and class but the first."""
+    """How many numbers a reply may hold: one for each row and class but the first."""
     return {"said_SQ": ask.examples * (ask.classes - 1), "knows": ask.classes}
 
 
 def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:
-    """The reply with predictions that are, together, no further than `most` from saying nothing."""
+    """The reply with predictions whose common norm is at most `most`."""
     codes_per_number = LEVELS / ask.most if ask.wire_dtype == "int8" else 1.0
     kept = bounded({"": reply.said_SQ}, most, times=codes_per_number)
     return replace(reply, said_SQ=kept[""])
 
 
 def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
-    """Which classes a site, or how many sites, annotate; None where that does not matter."""
+    """For each class, how many of the summed sites annotate it; None if that does not matter."""
     known_R: NDArray[np.float32] | None = reply.knows.get("R")
     return None if known_R is None else known_R[None, 1:]
 

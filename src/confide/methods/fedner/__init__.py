@@ -1,42 +1,42 @@
-"""FedNER: a shared bottom, a private top, and tag sets that nobody has to agree on.
+"""FedNER: shared lower layers, private upper ones, and no need for a common tag set.
 
 Ge, Wu, Wu, Qi, Huang & Xie, "FedNER: Privacy-preserving Medical Named Entity Recognition with
 Federated Learning", arXiv 2003.09288.
 
-Every site has a tagger of its own. Its upper parts (BiLSTM and CRF) are private and learn from the
-site's text only; the lower ones are shared. In every iteration each site draws a small batch,
-updates its private parts itself and sends the gradient of the shared ones, and the server updates
-these with the weighted mean (Algorithm 1, Eq. 2).
+Every site has its own tagger. The upper parts (BiLSTM and CRF) are private and learn only from the
+site's text; the lower ones are shared. In every iteration each site draws a small batch, updates
+its private parts itself and sends the gradient of the shared ones; the server updates these with
+the weighted mean (Algorithm 1, Eq. 2).
 
 What leaves a site: keyed digests of words and characters with counts, names of entity types,
 numbers of sentences (once); the gradient of the shared parts, of which the server keeps only the
 sum; counts of right, predicted and gold entities.
-What never does: text, words, predictions, the key, the private parts.
-What a gradient may still tell: it is a function of one small batch. The rows of the word table in
-which it is not zero are the words of that batch, by digest. docs/methods/fedner.md says more.
+What never leaves: text, words, predictions, the key, the private parts.
+What a gradient may still reveal: it is a function of one small batch. Its nonzero rows of the word
+table are the words of that batch, by digest. See docs/methods/fedner.md.
 
 Where we differ from the paper or decide what it leaves open:
-- N_i is rounded by largest remainder, with at least one sentence for every site;
-- a site's loss is the mean over its batch, so that Eq. 2 weighs a site once;
-- Adam on both sides (the paper's formulas show SGD, its settings say Adam): the server's moments
-  are its state, a site's are its memory; the gradient's norm is bounded at the site (`clip`);
-- the batch is drawn by the turn's seed, of sentences of similar length; dropout comes from it too;
-- `local_steps = s` (1 is the paper): a site takes s steps of Adam on all parts, with moments of its
-  own, and sends how far the shared parts moved; the server adds the weighted mean of that;
-- `wire_dtype = "float16"` halves what travels; gradients are multiplied by 1024 on the way;
-- `sparse = true` leaves rows of the update that are zero at the site, which are those of words that
-  the batch does not have: the same numbers, fewer bytes;
+- N_i is rounded by largest remainders, with at least one sentence for every site;
+- a site's loss is the mean over its batch, so that Eq. 2 weighs a site only once;
+- both sides use Adam (the paper's formulas show SGD, its settings say Adam): the server keeps its
+  moments in its state, a site in its memory; the site bounds the gradient's norm (`clip`);
+- the turn's seed draws the batch, of sentences of similar length, and dropout;
+- `local_steps = s` (1 is the paper): a site takes s steps of Adam on all parts, with its own
+  moments, and sends how far the shared parts moved; the server adds the weighted mean;
+- `wire_dtype = "float16"` halves the traffic; gradients are multiplied by 1024 on the way;
+- `sparse = true` does not send zero rows of the update, those of words that the batch lacks: the
+  same numbers in fewer bytes;
 - `types = "common"` gives every site the union of all tag sets, so that the CRF can be shared too;
-- word vectors from a file are laid at each site under the shared table, which then holds what is
-  learnt on top of them: vectors never travel, and all sites must have the same file;
-- each site keeps its tagger of the round that was best on its own development text.
+- each site adds word vectors from a file to the shared table, which then holds only what is learnt
+  on top: vectors never travel, and all sites need the same file;
+- each site keeps its tagger from the round that scored best on its own development text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from pydantic import Field
@@ -47,9 +47,10 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.protocol import Agreed, F, State, compare_vectors, scores_from
+from confide.kinds.parting import PartedForm
+from confide.kinds.protocol import Agreed, F, Form, State, compare_vectors, scores_from
 from confide.learning.adam import Moments, adam
-from confide.methods.fedavg import FedAvg
+from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
     ENROL,
     HALF,
@@ -75,8 +76,8 @@ from confide.text.document import Document
 class FedNERSettings(Table):
     """The method's own settings: the table `[options]`.
 
-    `private` are parts of the model, by the beginnings of their parameters' names; left out, those
-    that the kind keeps private (of a tagger the BiLSTM and the CRF).
+    `private` are parts of the model, by prefix of their parameters' names; by default those that
+    the kind keeps private (for a tagger the BiLSTM and the CRF).
     """
 
     private: tuple[str, ...] | None = None
@@ -101,20 +102,20 @@ class FedNER(FedAvg):
     method: ClassVar[str] = "fedner"
     own_steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
     Settings: ClassVar[type] = FedNERSettings
-    State: ClassVar[Any] = FedNERState
-    Memory: ClassVar[Any] = Enrolled
+    State: ClassVar[type] = FedNERState
+    Memory: ClassVar[type] = Enrolled
     personal: ClassVar[bool] = True
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
         if settings.training.optimiser != "adam":
             raise SettingsError(
-                "FedNER takes its steps with Adam",
+                "FedNER trains with Adam only",
                 expected='training.optimiser = "adam"',
                 got=repr(settings.training.optimiser),
             )
 
-    def start(self, federation: Federation) -> FedNERState[Any]:
+    def start(self, federation: Federation) -> FedNERState[Form]:
         """Agree on the form, draw the shared weights, and enrol every site."""
         run = self._run
         agreed = self.kind.agree(run, federation)
@@ -137,21 +138,21 @@ class FedNER(FedAvg):
         idle = sorted(site for site, size in sizes.items() if not size)
         sizes = {site: size for site, size in sizes.items() if size}
         if not sizes:
-            raise FederationError("no site has anything to learn from")
+            raise FederationError("no site has any training text to learn from")
         total, batches = sum(sizes.values()), shares_of_batch(sizes, run.training.batch_size)
         asks = {site: TakeShare(batches[site], size / total) for site, size in sizes.items()}
         federation.ask(TAKE_SHARE, asks, round=0)
         return FedNERState(agreed.form, shared, idle)
 
-    def _private(self, form: Any) -> list[str]:
-        """The parts that stay at the sites."""
+    def _private(self, form: PartedForm) -> list[str]:
+        """The parts that stay at the sites: as the settings say, else as the kind does."""
         own: tuple[str, ...] | None = self._own.private
         return list(form.private if own is None else own)
 
     def _check_types(self, federation: Federation, agreed: Agreed, private: Sequence[str]) -> None:
-        """Leave out sites of other types than most, where the part is shared that they decide.
+        """Leave out sites with other types than most, if the part that types shape is shared.
 
-        Raises FederationError where too few have the same.
+        Raises FederationError if too few have the same.
         """
         head = agreed.form.head
         if head and head not in private and self._own.types == "own":
@@ -159,13 +160,13 @@ class FedNER(FedAvg):
             compare_types(federation, own, step=self.kind.steps[0], head=head)
 
     def round(
-        self, state: FedNERState[Any], federation: Federation, n: int
-    ) -> tuple[FedNERState[Any], dict[str, Any]]:
-        """Sites send gradients of the shared parts; their weighted mean is followed (Eq. 2)."""
+        self, state: FedNERState[Form], federation: Federation, n: int
+    ) -> tuple[FedNERState[Form], Facts]:
+        """Sites send gradients of the shared parts; the server steps along their mean (Eq. 2)."""
         own, how = self._own, how_of(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0}
         ask = Improve(
@@ -197,25 +198,18 @@ class FedNER(FedAvg):
         return state, facts
 
     def score(
-        self, state: FedNERState[Any], federation: Federation, *, part: str, round: int
+        self, state: Carried, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text, each with its own tagger."""
         ask = ScoreOwn(self._sent(state), self._run.select.by)
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
         return scores_from(federation, self.kind, step=step, ask=ask, round=round)
 
-    def model(self, state: FedNERState[Any], memory: Any) -> tuple[Any, Arrays]:
-        """The model that a site kept: its form and its weights."""
+    def model(self, state: Carried, memory: Enrolled[Form]) -> tuple[Form, Arrays]:
+        """The form and weights of the model that a site kept."""
         return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
 
-    def extractor(
-        self, state: State[Any], memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Any:
-        """What reads a site's documents and annotates them, for who holds the key."""
-        form, weights = self.model(state, memory)
-        return form.extractor(weights, key=key, encoder=encoder)
-
-    def _sent(self, state: FedNERState[Any]) -> Arrays:
+    def _sent(self, state: Carried) -> Arrays:
         """The shared weights as they travel."""
         kind = np.dtype(self._own.wire_dtype)
         return {name: value.astype(kind, copy=False) for name, value in state.weights.items()}
@@ -239,16 +233,16 @@ def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, 
 def compare_types(
     federation: Federation, types_by_site: Mapping[str, list[str]], *, step: Step, head: str
 ) -> None:
-    """Leave out sites that have not the types that most have, of which `head` is.
+    """Leave out sites with other types than most sites; `head` is the part that depends on them.
 
-    Raises FederationError where too few have the same.
+    Raises FederationError if too few have the same.
     """
     sets = "; ".join(f"{site} has {', '.join(types)}" for site, types in types_by_site.items())
     alike(
         federation,
         {site: tuple(types) for site, types in types_by_site.items()},
         step=step,
-        why=f"its tag set is not that of the other sites, and {head} is shared",
+        why=f"its tag set differs from that of the other sites, and {head} is shared",
         error=lambda _: FederationError(
             f"{head} depends on the tag set, and the sites' tag sets differ: {sets}",
             fix=f"put {head} into options.private, map the sites' tags to common ones, or give"
@@ -258,15 +252,16 @@ def compare_types(
 
 
 def _check_parts(weights: Arrays, private: Collection[str]) -> None:
-    """Raise SettingsError where no parameter is of a part that is to be private.
+    """Raise SettingsError if a part of `options.private` has no parameters.
 
-    Of the parts that a kind keeps private by itself a model may lack one: a tagger its BiLSTM.
+    Only for parts that the settings name: of a kind's defaults, a model may lack one, such as a
+    BiLSTM.
     """
     odd = [part for part in private if not any(is_of(name, [part]) for name in weights)]
     if odd:
         parts = sorted({name.partition(".")[0] for name in weights})
         raise SettingsError(
-            f"the model has no part {odd[0]!r} that could be private",
+            f"the model has no part {odd[0]!r} to keep private",
             expected=", ".join(parts),
             got=odd[0],
         )

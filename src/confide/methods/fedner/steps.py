@@ -1,11 +1,11 @@
-"""FedNER at a site: the messages, and what a site answers. See `confide.methods.fedner`."""
+"""FedNER at a site: the messages, and how a site answers. See `confide.methods.fedner`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +18,28 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
+from confide.kinds.parting import PartedDesk, PartedForm
 from confide.kinds.protocol import F, Kept, S, Taken, check_taken
 from confide.learning.adam import Moments, adam
 from confide.seeds import derive_seed
 
 HALF = 1024.0
-"""What is sent as float16 is multiplied by this, so that small gradients do not vanish."""
+"""Scales float16 gradients, so that small ones do not vanish."""
 
 
 @dataclass(frozen=True)
 class Enrol(Generic[F]):
-    """Take part: the common form, which parts are private, and the tables that a file lifts."""
+    """Take part: the common form, the private parts, and the tables that get word vectors."""
 
     form: F = carries("the form of the model")
     private: list[str] = carries("parts of the model that stay at the site")
     own_types: bool = carries("whether a site's types are its own or the common ones")
-    tables: Arrays = carries("the shared word table at its start, where there is a file")
+    tables: Arrays = carries("the shared word table at its start, if there is a vector file")
 
 
 @dataclass(frozen=True)
 class TakeShare:
-    """How much to do in each round, and how much it counts."""
+    """How much to train in each round, and how much the result counts."""
 
     batch_size: int = carries("examples that the site draws in each step")
     share: float = carries("the site's share of all training examples")
@@ -46,23 +47,25 @@ class TakeShare:
 
 @dataclass(frozen=True)
 class ShareTaken:
-    """The site will do so."""
+    """The site agrees."""
 
     batch_size: int = carries("examples that the site draws in each step")
 
 
 @dataclass(frozen=True)
 class Enrolled(Kept[F], Generic[F]):
-    """What a site keeps: its own form, the private parts and their moments, its best model."""
+    """A site's memory: its own form, the private parts and their moments, its best model."""
 
     private: list[str] = carries("parts of the model that stay here")
-    batch_size: int = carries("examples in a step")
-    share: float = carries("of all training examples")
+    batch_size: int = carries("examples that the site draws in each step")
+    share: float = carries("the site's share of all training examples")
     lift_ids: dict[str, NDArray[np.int64]] = carries(
-        "rows of each table that the site's file has", legend="K", was="lift_ids_K/word.weight"
+        "rows of each table that the site's vector file has",
+        legend="K",
+        was="lift_ids_K/word.weight",
     )
     lift_rows: dict[str, NDArray[np.float32]] = carries(
-        "its vectors, less the table's start", legend="KD", was="lift_rows_KD/word.weight"
+        "their vectors, minus the table's start", legend="KD", was="lift_rows_KD/word.weight"
     )
     own: Arrays = carries("weights of the private parts")
     steps: int = carries("steps of Adam", start=int)
@@ -80,12 +83,12 @@ class Improve:
     weights: Arrays = carries("weights of the shared parts")
     how: How = carries("how a site trains")
     local_steps: int = carries("steps in a round; more than one: changes are sent, not gradients")
-    sparse: bool = carries("whether rows of an update that are zero stay at the site")
+    sparse: bool = carries("whether zero rows of an update stay at the site")
 
 
 @dataclass(frozen=True)
 class Improved:
-    """What the shared parts should do, multiplied by the site's share of all sentences."""
+    """The update of the shared parts, multiplied by the site's share of all sentences."""
 
     update: Arrays = carries("gradient (or change) of the shared parts, times the share")
     share: float = carries("the site's share of all training sentences")
@@ -98,16 +101,16 @@ class ScoreOwn:
     """Score your held-out text."""
 
     weights: Arrays = carries("weights of the shared parts")
-    select: str = carries("by which score a site keeps its best model, or last")
+    select: str = carries("the score that selects a site's best model; last: the last round's")
 
 
 def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken, Enrolled[F]]:
-    """Make a model of the site's own form; its private parts start from the turn's seed."""
+    """Make a model of the site's own form; the turn's seed draws its private parts."""
     if not set(site.guards.private) <= set(ask.private):
         raise Refusal("private-part")
     common: Any = ask.form
-    form = common.own(site, ask.private, types=ask.own_types)
-    desk = form.at(site)
+    form: F = common.own(site, ask.private, types=ask.own_types)
+    desk = cast(PartedForm, form).at(site)
     vectors = desk.vectors()
     own = of_parts(form.first(turn.seed), ask.private)
     lift = desk.lift()
@@ -127,7 +130,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
 def take_share(
     site: Site, memory: Enrolled[F] | None, ask: TakeShare, turn: Turn
 ) -> tuple[ShareTaken, Enrolled[F]]:
-    """Keep how much to do, if the site's own guards allow it."""
+    """Keep the batch size and share. Raises Refusal if the site's own guards forbid them."""
     mine = replace(known(memory), batch_size=ask.batch_size, share=ask.share)
     _check_guards(site, mine)
     return ShareTaken(ask.batch_size), mine
@@ -136,12 +139,12 @@ def take_share(
 def improve(
     site: Site, memory: Enrolled[F] | None, ask: Improve, turn: Turn
 ) -> tuple[Improved, Enrolled[F]]:
-    """Steps on batches of the site's text; private parts are updated here (Algorithm 1)."""
+    """Train on batches of the site's text; private parts are updated here (Algorithm 1)."""
     memory = known(memory)
     _check_guards(site, memory)
     if ask.weights.keys() & memory.own.keys():
-        raise Refusal("bad-ask")  # the update of a private part would leave
-    desk: Any = memory.form.at(site)
+        raise Refusal("bad-ask")  # or the update of a private part would leave
+    desk = _desk(site, memory)
     how = replace(ask.how, batch_size=memory.batch_size)
     received = _received(ask.weights)
     shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
@@ -182,9 +185,9 @@ def score(
     """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
     weights = _current(ask, memory)
-    desk: Any = memory.form.at(site)
-    counted = desk.scored(weights, "dev")
-    value = -1 / max(turn.round, 1)  # grows from round to round, and is under every score
+    desk = _desk(site, memory)
+    counted: S = desk.scored(weights, "dev")
+    value = -1 / max(turn.round, 1)  # grows from round to round, and stays below every score
     if ask.select != "last":
         found = desk.worth(counted, ask.select)
         value = value if found is None else found
@@ -204,24 +207,24 @@ def test(
 
 
 def check_share(ask: TakeShare, reply: ShareTaken) -> None:
-    """Raise GuardError where a site would do something else."""
+    """Raise GuardError if the site would draw batches of a different size."""
     if reply.batch_size != ask.batch_size:
-        raise GuardError("batch_size is not what was asked for")
+        raise GuardError("batch_size must be the one that was asked for")
 
 
 def check_improved(ask: Improve, reply: Improved) -> None:
-    """Raise GuardError where the share is none."""
+    """Raise GuardError if the share is out of range."""
     if not 0 < reply.share <= 1:
-        raise GuardError("the share is not one")
+        raise GuardError("share must be above 0 and at most 1")
 
 
 def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
-    """An update that says nothing, where only the rows that say something are to travel."""
+    """Zeros if the ask is sparse, so that only rows that differ from zero travel."""
     return np.zeros_like(ask.weights[name]) if ask.sparse else None
 
 
 def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
-    """The reply with an update that is, before it is multiplied by the share, at most `most`."""
+    """The reply with an update whose norm, before the share multiplies it, is at most `most`."""
     change = {name: _meant(array) for name, array in reply.update.items()}
     kept = bounded(change, most, times=reply.share)
     if kept is change:
@@ -246,8 +249,12 @@ SCORE_OWN = Step.of(score)
 TEST_OWN = Step.of(test)
 
 
-def _check_guards(site: Site, memory: Enrolled[Any]) -> None:
-    """Raise Refusal where the site's own guards do not let it take part like this."""
+def _desk(site: Site, memory: Enrolled[F]) -> PartedDesk:
+    return cast(PartedForm, memory.form).at(site)
+
+
+def _check_guards(site: Site, memory: Enrolled[F]) -> None:
+    """Raise Refusal if the site's own guards forbid these private parts or this batch size."""
     if not set(site.guards.private) <= set(memory.private):
         raise Refusal("private-part")
     if min(memory.batch_size, memory.form.at(site).size) < site.guards.min_batch:
@@ -259,13 +266,13 @@ def is_of(name: str, parts: Sequence[str]) -> bool:
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
-def of_parts(weights: Mapping[str, Any], parts: Sequence[str]) -> Arrays:
+def of_parts(weights: Arrays, parts: Sequence[str]) -> Arrays:
     """The parameters that belong to these parts of the model."""
     return {name: value for name, value in weights.items() if is_of(name, parts)}
 
 
-def lifted(weights: Arrays, memory: Enrolled[Any]) -> Arrays:
-    """The weights with the vectors of the site's file laid under the word table."""
+def lifted(weights: Arrays, memory: Enrolled[F]) -> Arrays:
+    """The weights with the vectors of the site's file added to the word table."""
     tables = {}
     for name, ids_K in memory.lift_ids.items():
         table_VD = weights[name].copy()
@@ -275,17 +282,17 @@ def lifted(weights: Arrays, memory: Enrolled[Any]) -> Arrays:
 
 
 def _received(weights: Arrays) -> Arrays:
-    """Weights as they are computed with."""
+    """The weights in float32, in which the site computes."""
     return {name: value.astype(np.float32, copy=False) for name, value in weights.items()}
 
 
-def _current(ask: ScoreOwn, memory: Enrolled[Any]) -> Arrays:
+def _current(ask: ScoreOwn, memory: Enrolled[F]) -> Arrays:
     """The site's model as it is now."""
     return lifted({**_received(ask.weights), **memory.own}, memory)
 
 
 def _sent(update: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """An update in the type of number that travels."""
+    """An update in the number type that travels."""
     if like.dtype != np.float16:
         return update
     most = float(np.finfo(np.float16).max)

@@ -1,42 +1,42 @@
-"""One model for every tag: sites that annotate different types or relations train one of all.
+"""Pseudo-complete annotation: sites that annotate different types train one model of all types.
 
 Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra & Henao, "Federated Domain Adaptation for Named Entity
 Recognition via Distilling with Heterogeneous Tag Sets", Findings of ACL 2023.
 
-Each site annotates some of the types (of entities, or of relations). In a round the common model
-annotates the site's own text with the types that the site lacks; the site trains on both together;
-the server takes the mean. A row (a sentence; of relations a pair of entities) whose own annotation
-pulls the model to where other sites' missing types pull it too counts more than one that does not.
+Each site annotates only some of the types (of entities or relations). In a round the common model
+annotates the site's own text with the types that the site lacks; the site trains on both; the
+server takes the mean. A row (a sentence; for relations a pair of entities) counts more if the
+gradient of its own annotation agrees with that of the types that other sites lack.
 
 What leaves a site: names of the types that it annotates, its number of training rows, a digest of
-its public encoder or BART, of the tagger kind the keyed vocabulary, of relations the types that
-they are between (once); the gradient by one small parameter, of all its rows together, and its
-trained weights, of both of which the server keeps only the sum; numbers of its own and of pseudo
-entities or relations, as sums; counts of right, predicted and gold ones.
-What never does: text, annotation, pseudo-annotation, instance weights, gradients of a row.
-What weights may still tell: they are a function of the text; docs/methods/pseudo-complete.md.
+its public encoder or BART, for a tagger the keyed vocabulary, for relations the types that they
+link (once); the gradient of one small parameter, summed over all its rows, and its trained weights,
+of both of which the server keeps only the sum; numbers of its own and of pseudo entities or
+relations, as sums; counts of right, predicted and gold ones.
+What never leaves: text, annotation, pseudo-annotation, instance weights, gradients of a row.
+What weights may still reveal: they are a function of the text; see docs/methods/pseudo-complete.md.
 
 Where we differ from the paper or decide what it leaves open:
-- any kind of model that finds entities can be trained so (its section 7 asks for it): `model.kind`;
-  so can the classifier of relations (`task = "re"`). The shared part by whose gradient rows are
-  compared is q of LightNER, the weights of the last linear layer of the others;
-- a pair of entities has one label: a site's own relation stays, and where none of its own holds the
-  common model's likeliest label is taken, if it is a relation that the site lacks. What then has no
-  label counts as source, and is learnt to have none of the site's own relations, as under FedAvg:
+- any kind that finds entities works (section 7 asks for it), and so does the relation classifier.
+  The shared parameter whose gradient compares rows is LightNER's q, and the last linear layer's
+  weight of the others;
+- a pair of entities has one label: a site's own relation stays; if it has none, the common model's
+  likeliest label is taken, provided that the site lacks this relation. A pair that still has no
+  label counts as source and is learnt to have none of the site's own relations, as under FedAvg;
   learnt to have none at all, relations that a young model misses would be unlearnt for ever;
-- of the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
-- a pseudo entity that overlaps a site's own is dropped; the join is in order of start;
+- for the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
+- a pseudo entity that overlaps a site's own is dropped; entities are merged in order of start;
 - the first `warmup_rounds` make no pseudo-annotation and no instance weights: the common model has
-  learnt nothing;
-- a site subtracts its own part from the sum of target gradients, so that the server never sees one;
-- a row without a source gradient, or with nobody else's target gradient, keeps its weight.
+  not learnt anything yet;
+- a site subtracts its own part from the sum of target gradients, so the server never sees one
+  alone;
+- a row without a source gradient, or without any other site's target gradient, keeps its weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,8 @@ from confide.federation.messages import carries
 from confide.federation.steps import Step
 from confide.kinds.completing import CompletingForm
 from confide.kinds.how import how_of
-from confide.kinds.protocol import F, State
-from confide.methods.fedavg import FedAvg
+from confide.kinds.protocol import F, Form, State
+from confide.methods.fedavg import Facts, FedAvg, Latest
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
     SCORE_APART,
@@ -64,11 +64,11 @@ from confide.settings import Table
 class PseudoCompleteSettings(Table):
     """The method's own settings: the table `[options]`.
 
-    `distil`: pseudo-annotation (3.2), of what the common model is sure of at least as `confidence`
-    says (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
-    `centred` they are moved to a mean of 1 at each site before they are used, so that they choose
-    among sentences, and a site's own annotation counts as much as ever. `weighting`: what the mean
-    of the sites weighs them by (the paper: equal).
+    `distil`: pseudo-annotation (3.2), where the common model's confidence is at least `confidence`
+    (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
+    `centred`, each site shifts them to a mean of 1 before use, so that they choose among sentences
+    but do not change how much a site's own annotation counts. `weighting`: how the mean weighs
+    sites (the paper: equally).
     """
 
     distil: bool = True
@@ -82,43 +82,41 @@ class PseudoCompleteSettings(Table):
 
 @dataclass(frozen=True)
 class CompleteState(State[F], Generic[F]):
-    """What the server carries from round to round; and how large the whole model is."""
+    """What the server carries from round to round, and the size of the whole model."""
 
-    parameters: int = carries("numbers of the whole model", start=int)
+    parameters: int = carries("number of parameters of the whole model", start=int)
 
 
 class PseudoComplete(FedAvg):
-    """The method: `start` agrees on tags, `round` annotates, weighs and trains."""
+    """The method: `start` agrees on the types, `round` annotates, weighs and trains."""
 
     method: ClassVar[str] = "pseudo-complete"
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE_APART)
     Settings: ClassVar[type] = PseudoCompleteSettings
-    State: ClassVar[Any] = CompleteState
-    Memory: ClassVar[Any] = Counting
+    State: ClassVar[type] = CompleteState
+    Memory: ClassVar[type] = Counting
     apart: ClassVar[bool] = True
 
-    def start(self, federation: Federation) -> CompleteState[Any]:
-        """Agree on the types and on the form of the model, and draw its first weights."""
-        state = super().start(federation)
-        size = state.form.parameters(state.weights)
-        found: CompleteState[Any] = replace(state, parameters=size)
-        return found
+    def start(self, federation: Federation) -> CompleteState[CompletingForm]:
+        """Agree on the types and the form of the model, and draw its first weights."""
+        state: CompleteState[CompletingForm] = super().start(federation)
+        return replace(state, parameters=state.form.parameters(state.weights))
 
-    def sentence_weights(self, latest: Callable[[], Any]) -> tuple[int, NDArray[np.float32]] | None:
-        """The instance weights of a site, where there are some, and of which round they are."""
-        kept: Counting[Any] | None = latest()
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
+        """The round of a site's instance weights, and the weights; None if it has none."""
+        kept: Counting[Form] | None = latest()
         if kept is None or not len(kept.instance_weights_S):
             return None
         return kept.weighed, kept.instance_weights_S
 
     def round(
-        self, state: CompleteState[Any], federation: Federation, n: int
-    ) -> tuple[CompleteState[Any], dict[str, Any]]:
-        """Algorithm 1: instance weights, pseudo-complete annotation, training, the mean."""
+        self, state: CompleteState[CompletingForm], federation: Federation, n: int
+    ) -> tuple[CompleteState[CompletingForm], Facts]:
+        """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
         own, how = self._own, how_of(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = tuple(site for site in drawn if site not in state.idle)
-        facts: dict[str, Any] = {"loss": None, "learning_rate": how.learning_rate}
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0, "own": 0, "pseudo": 0}
         learnt = n > own.warmup_rounds
@@ -127,7 +125,7 @@ class PseudoComplete(FedAvg):
             weigh = Weigh(state.weights, _shared(state), how, own.confidence)
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
-            # who is not in the sum cannot take its own part out of it
+            # a site that is not in the sum cannot subtract its own part
             out = {f.site for f in federation.faults if (f.round, f.step) == (n, WEIGH.name)}
             sites = tuple(site for site in sites if site not in out)
         ask = Complete(
@@ -153,7 +151,6 @@ class PseudoComplete(FedAvg):
         return replace(state, weights=mean), facts
 
 
-def _shared(state: State[Any]) -> str:
-    """The parameter by whose gradient rows are compared, as it is called here."""
-    form: CompletingForm = state.form
-    return next(name for name in state.weights if name.endswith(form.slope))
+def _shared(state: CompleteState[CompletingForm]) -> str:
+    """The name of the parameter whose gradient compares rows."""
+    return next(name for name in state.weights if name.endswith(state.form.slope))

@@ -1,13 +1,13 @@
-"""Pseudo-complete annotation: what the server and the sites say to each other, and what sites do.
+"""Pseudo-complete annotation at a site: the messages, and how a site answers.
 
 See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long ones;
-of relations pairs of entities), G numbers of the shared part by whose gradient rows are compared.
+for relations pairs of entities), G numbers of the shared parameter whose gradient compares rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
-from confide.kinds.completing import CompleteText, CompletingDesk, Pulls
+from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
 from confide.kinds.how import How
 from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
 from confide.learning.slopes import RowSlopes
@@ -29,22 +29,22 @@ from confide.learning.slopes import RowSlopes
 
 @dataclass(frozen=True)
 class Counting(Kept[F], Generic[F]):
-    """What a site keeps: the form, and how much its rows count."""
+    """A site's memory: the form, and the instance weights of its rows."""
 
     instance_weights_S: NDArray[np.float32] = carries(
-        "how much each training row counts", start=lambda: np.ones(0, np.float32)
+        "instance weight of each training row", start=lambda: np.ones(0, np.float32)
     )
-    weighed: int = carries("the last round in which they were brought up to date", start=int)
+    weighed: int = carries("the round of their last update", start=int)
 
 
 @dataclass(frozen=True)
 class Weigh:
-    """What would these weights have you learn of the labels that you do not annotate?"""
+    """Give the gradient that these weights' pseudo-labels cause on your text."""
 
-    weights: Arrays = carries("the common weights of what is trained")
-    shared: str = carries("the parameter by whose gradient sentences or pairs are compared")
+    weights: Arrays = carries("the common weights")
+    shared: str = carries("the parameter whose gradient compares rows")
     how: How = carries("how a site trains")
-    confidence: float = carries("the least confidence of what the common model annotates")
+    confidence: float = carries("the least confidence of a label that the common model adds")
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,26 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Complete:
-    """Annotate what you lack, and train from these weights."""
+    """Annotate the labels that you lack with these weights, and train from them."""
 
-    weights: Arrays = carries("the common weights of what is trained")
+    weights: Arrays = carries("the common weights")
     how: How = carries("how a site trains")
-    distil: bool = carries("whether types that the site lacks are annotated by the common model")
-    confidence: float = carries("the least confidence of what the common model annotates")
+    distil: bool = carries("whether the common model annotates the types that the site lacks")
+    confidence: float = carries("the least confidence of a label that the common model adds")
     slope_G: NDArray[np.float32] = carries(
         "sum of all sites' target gradients; empty: no weighting"
     )
-    kept: float = carries("how much an instance weight keeps of what it was, alpha")
-    centred: bool = carries("whether a site's instance weights are moved to a mean of 1")
+    kept: float = carries("alpha: the share of its old value that an instance weight keeps")
+    centred: bool = carries("whether a site's instance weights are shifted to a mean of 1")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
 
 
 @dataclass(frozen=True)
 class Completed:
-    """What training came to, multiplied by the site's weight."""
+    """The result of training, multiplied by the site's weight."""
 
     weights: Arrays = carries(
-        "trained weights, times the site's weight in the mean; of a table the rows that changed"
+        "trained weights, times the site's weight in the mean; of tables only changed rows"
     )
     weight: float = carries("the site's weight in the mean")
     loss: float = carries("mean training loss per example, times the weight")
@@ -85,43 +85,43 @@ class Completed:
 
 
 def check_weighed(ask: Weigh, reply: Weighed) -> None:
-    """Raise GuardError where the gradient is not one of the shared parameter."""
+    """Raise GuardError if the gradient does not fit the shared parameter, or is absurdly large."""
     want = ask.weights[ask.shared].size if ask.shared in ask.weights else -1
     if reply.slope_G.shape != (want,) or reply.slope_G.dtype != np.float32:
         got = str(reply.slope_G.shape)
-        raise GuardError("slope_G has another shape", expected=f"({want},)", got=got)
+        raise GuardError("slope_G has the wrong shape", expected=f"({want},)", got=got)
     if want and np.abs(reply.slope_G).max() > MOST:
         raise GuardError("slope_G is absurdly large")
 
 
 def numbers_of_weighed(ask: Weigh) -> dict[str, int]:
-    """How many numbers a reply holds: those of the shared parameter."""
+    """How many numbers a reply may hold: those of the shared parameter."""
     return {"slope_G": ask.weights[ask.shared].size}
 
 
 def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
-    """The reply with a gradient that is no larger than `most`."""
+    """The reply with a gradient whose norm is at most `most`."""
     return Weighed(bounded({"slope": reply.slope_G}, most)["slope"])
 
 
 def check_completed(ask: Complete, reply: Completed) -> None:
-    """Raise GuardError where a site's weight in the mean or a count is not what was asked for."""
+    """Raise GuardError if the reply's weight or a count is not what was asked for."""
     if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
         raise GuardError("weight must be at least 1, and 1 where sites count equally")
     if reply.examples < 1 or reply.own < 0 or reply.pseudo < 0:
-        raise GuardError("examples, own or pseudo is not a count")
+        raise GuardError("examples must be at least 1, own and pseudo at least 0")
     if reply.pseudo and not ask.distil:
-        raise GuardError("pseudo is not a count")
+        raise GuardError("pseudo must be 0 if distil is off")
 
 
 def start_of_completed(ask: Complete, reply: Completed, name: str) -> np.ndarray:
-    """What an array of the reply would be, had the site learnt nothing."""
+    """What an array of the reply would be if the site had learnt nothing."""
     start: np.ndarray = ask.weights[name]
     return start if reply.weight == 1.0 else start * np.float32(reply.weight)
 
 
 def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed:
-    """The reply with weights that are at most `most` away from those that were asked."""
+    """The reply with weights at most `most` away from the ask's."""
     before = {name: start_of_completed(ask, reply, name) for name in reply.weights}
     kept = near(reply.weights, before, most, times=reply.weight)
     return reply if kept is reply.weights else replace(reply, weights=kept)
@@ -131,11 +131,11 @@ def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed
 
 
 def _annotated(
-    desk: CompletingDesk, ask: Weigh | Complete, *, distil: bool = True, round: int
-) -> CompleteText:
-    """The training text with its own annotation, and with that of the common model if it distils.
+    desk: CompletingDesk[T], ask: Weigh | Complete, *, distil: bool = True, round: int
+) -> CompleteText[T]:
+    """The training text with its own annotation and, if it distils, the common model's (3.2).
 
-    Made once in a round (3.2): both steps of a round see the same weights.
+    Made once per round: both steps of a round see the same weights.
     """
     cache, key = desk.site.cache, (round, distil, ask.confidence)
     kept = cache.get("completing annotated")
@@ -143,12 +143,12 @@ def _annotated(
         weights = ask.weights if distil else None
         kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
-    found: CompleteText = kept[1]
+    found: CompleteText[T] = kept[1]
     return found
 
 
-def _pulls(desk: CompletingDesk, ask: Weigh | Complete, *, round: int) -> Pulls:
-    """The gradients of every training row, under the weights of the round, made once."""
+def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pulls:
+    """The gradients of every training row under the round's weights, made once."""
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
         encoded = _annotated(desk, ask, round=round).encoded
@@ -171,7 +171,7 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, C
 def weigh(
     site: Site, memory: Counting[F] | None, ask: Weigh, turn: Turn
 ) -> tuple[Weighed, Counting[F]]:
-    """The target gradient; those of single rows stay here (Algorithm 2)."""
+    """Give the target gradient; those of single rows stay here (Algorithm 2)."""
     memory = known(memory)
     if site.guards.keeps(ask.shared):
         raise Refusal("private-part")
@@ -181,7 +181,7 @@ def weigh(
 def complete(
     site: Site, memory: Counting[F] | None, ask: Complete, turn: Turn
 ) -> tuple[Completed, Counting[F]]:
-    """Bring the instance weights up to date, and train on the pseudo-complete annotation."""
+    """Update the instance weights, and train on the pseudo-complete annotation."""
     memory = known(memory)
     desk = _desk(site, memory)
     annotated = _annotated(desk, ask, distil=ask.distil, round=turn.round)
@@ -209,24 +209,23 @@ def complete(
 def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
     """Count what the common model gets right on the site's held-out text.
 
-    Of labels that nobody annotated in that text, nothing is counted: what is found may be right.
+    Labels that nobody annotated in that text are not counted: a find may be right.
     """
     memory = known(memory)
     if ask.part not in HELD_OUT:
         raise Refusal("bad-ask")
-    found: Any = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
+    found: S = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
     return found, memory
 
 
-def _desk(site: Site, memory: Counting[Any]) -> CompletingDesk:
-    desk: CompletingDesk = memory.form.at(site)
-    return desk
+def _desk(site: Site, memory: Counting[F]) -> CompletingDesk[Any]:
+    return cast(CompletingForm, memory.form).at(site)
 
 
 def _reweighed(
-    desk: CompletingDesk, memory: Counting[F], ask: Complete, *, round: int
+    desk: CompletingDesk[T], memory: Counting[F], ask: Complete, *, round: int
 ) -> Counting[F]:
-    """The memory with the weights of this round (Eq. 12), from all other sites' target gradient."""
+    """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
     pulls = _pulls(desk, ask, round=round)
     before_S = memory.instance_weights_S
     if len(before_S) != len(pulls.source):
@@ -237,7 +236,7 @@ def _reweighed(
 
 
 def _as_sent(site: Site, slope_G: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The site's own target gradient as it is in the sum: bounded, where its guard says so."""
+    """The site's own target gradient as it entered the sum: bounded if its guard says so."""
     most = site.guards.max_norm
     return slope_G if most is None else bounded({"slope": slope_G}, most)["slope"]
 
@@ -249,9 +248,9 @@ def moved_weights(
     others_G: NDArray[np.float32],
     momentum: float,
 ) -> NDArray[np.float32]:
-    """The weight w of each row becomes α w + (1 - α) cos(g_i, g) (Eq. 12); `source` has the g_i.
+    """Each row's weight w becomes α w + (1 - α) cos(g_i, g) (Eq. 12); `source` holds the g_i.
 
-    A row without a source gradient keeps its weight; so do all, where nobody else has a target
+    A row without a source gradient keeps its weight; so do all rows if no other site has a target
     gradient.
 
     >>> from confide.learning.slopes import WholeSlopes
@@ -270,10 +269,10 @@ def moved_weights(
 
 
 def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.float32]:
-    """What a loss is multiplied by: a row below 0 counts nothing.
+    """The factors of the rows' losses: the instance weights, with negative ones set to 0.
 
-    Maximising a loss is unbounded: the model would unlearn its rows for ever. If `centred` the
-    weights are moved to a mean of 1 before.
+    Maximising a loss is unbounded: the model would unlearn these rows for ever. If `centred`, the
+    weights are first shifted to a mean of 1.
 
     >>> counting(np.float32([-0.5, 0.0, 0.5]), centred=True).tolist()
     [0.5, 1.0, 1.5]
@@ -291,7 +290,7 @@ WEIGH = Step.of(
     check=check_weighed,
     bound=bounded_weighed,
     numbers=numbers_of_weighed,
-    # each site takes its own part out of the sum again, so it must be one
+    # each site subtracts its own part from the sum, so it must be a plain sum
     learnt=Learnt("slope_G", combined=False, slack=4.0),
 )
 COMPLETE = Step.of(
