@@ -97,7 +97,7 @@ def test_a_connection_outlives_the_certificate_that_it_was_made_with(
                 time.sleep(1.1)  # a certificate's end is a whole second
                 tls.sendall(b"\r\n")
                 assert tls.recv(1)
-        assert "does not take this kit's certificate" in probe.trouble_with(kit)
+        assert "refuses this kit's certificate" in probe.trouble_with(kit)
         return
     pytest.fail("no connection could be made within 500 s")
 
