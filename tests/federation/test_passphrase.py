@@ -209,7 +209,7 @@ def test_nothing_is_typed_where_it_would_be_shown(tmp_path, monkeypatch):
 
 def test_where_nobody_may_be_asked_the_message_says_what_to_set(tmp_path, monkeypatch):
     asked = types(monkeypatch, SECRET)
-    with pytest.raises(LockedKeyError, match=rf"set {VARIABLE} .*chmod 600"):
+    with pytest.raises(LockedKeyError, match=rf"set {VARIABLE},.*chmod 600"):
         passphrase_for(tmp_path / "k", ask=False)
     assert not asked
 

@@ -230,7 +230,7 @@ class Federation:
     def relay(
         self,
         step: Step,
-        ask: Any,
+        ask: object,
         *,
         round: int,
         sites: Sequence[str],
@@ -243,7 +243,7 @@ class Federation:
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
-        replies: dict[str, Any] = {}
+        replies: dict[str, object] = {}
         for site in sites:
             _, asks = self._addressed(ask, [site])
             for name, reply in self._replies(step, asks, round=round, timeout=None):
@@ -378,19 +378,18 @@ class Federation:
         self, step: Step, answered: int, need: int, *, round: int, of: int = 0
     ) -> QuorumError:
         faults = tuple(fault for fault in self.faults if fault.round == round)
-        fix = "repair the sites that failed and resume, or lower federation.at_least"
-        if not of:
+        if of:
+            expected = f"at least {need} of {of}"
+            fix = "repair the sites that failed and resume, or lower federation.at_least"
+        else:
+            expected = f"at least {need}, since combine = {self._combining.how!r}"
             fix = (
                 "ask more sites (federation.fraction), repair those that failed and resume, or set"
                 ' federation.combine to "clipped" or "mean"'
             )
-        error = QuorumError(
-            f"step {step.name}, round {round}: too few sites answered",
-            expected=f"at least {need}"
-            + (f" of {of}" if of else f", since combine = {self._combining.how!r}"),
-            got=f"{answered} ({'; '.join(map(str, faults))})",
-            fix=fix,
-        )
+        what = f"step {step.name}, round {round}: too few sites answered"
+        got = f"{answered} ({'; '.join(map(str, faults))})"
+        error = QuorumError(what, expected=expected, got=got, fix=fix)
         error.faults = faults
         return error
 

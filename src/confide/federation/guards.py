@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ class Guards:
         return f"{name}.".startswith(tuple(f"{part}." for part in self.private))
 
 
-def bound_of(step: Step, most: float | None) -> Callable[[Any, Any], Any]:
+def bound_of(step: Step, most: float | None) -> Callable[[object, object], object]:
     """The function (ask, reply) -> reply that applies the site's `max_norm` before a reply leaves.
 
     Raises Refusal if the site has a `max_norm` and the step uploads arrays without a `bound`.

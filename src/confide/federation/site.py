@@ -24,7 +24,7 @@ from confide.text.document import Document
 
 T = TypeVar("T")
 Scratch = dict[Hashable, Any]
-"""What the sites of one process share, by name."""
+"""Things that can be made again, by name."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Site:
     test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
-    cache: dict[str, Any] = field(default_factory=dict)
+    cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
     def documents(self, part: str) -> Sequence[Document]:

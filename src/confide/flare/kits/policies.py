@@ -44,7 +44,7 @@ RIGHTS = (
 OWN = "n:submitter"
 """Only the lead that submitted the run."""
 MEMBER = "o:site"
-"""Any lead of this consortium: its certificate and this kit name the same organisation."""
+"""Every lead of this consortium: its certificate and this kit name the same organisation."""
 
 HEARTBEAT_EVERY = 5
 HEARTBEAT_TIMEOUT = 25

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 
@@ -49,15 +50,12 @@ def main(path: str) -> None:
 def _flare(kit: Kit) -> ModuleType:
     """FLARE's module for this kind of kit, with a site's commands cut down to `NEEDED`."""
     if kit.kind == SERVER:
-        from nvflare.private.fed.app.server import server_train
-
-        return server_train
-    from nvflare.private.fed.app.client import client_train
+        return import_module("nvflare.private.fed.app.server.server_train")
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
     commands = ClientRequestProcessors.request_processors
     commands[:] = [command for command in commands if type(command).__name__ in NEEDED]
-    return client_train
+    return import_module("nvflare.private.fed.app.client.client_train")
 
 
 def _arguments(kit: Kit) -> list[str]:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from confide.errors import KitError
 from confide.federation.files import write_atomically
 from confide.flare.kits.naming import check_site
 from confide.flare.kits.startup import Kit
 from confide.userfiles import bytes_of, json_of
+
+if TYPE_CHECKING:
+    from nvflare.private.fed.server.server_engine import ServerEngine
 
 LIST = Path("disabled_clients.json")
 """The list in the server's kit; its name and form are FLARE's."""
@@ -74,7 +77,7 @@ class Door:
         self._lock = threading.Lock()
         self._seen: tuple[int, int] | None = None
 
-    def look(self, engine: Any) -> bool:
+    def look(self, engine: ServerEngine) -> bool:
         """Follow the list if it changed; whether it did. `engine` is FLARE's."""
         with self._lock:
             try:
@@ -104,7 +107,7 @@ class Door:
         return found.st_mtime_ns, found.st_ino
 
 
-def _runs_of(engine: Any, site: str) -> list[str]:
+def _runs_of(engine: ServerEngine, site: str) -> list[str]:
     """The runs under way in which the site takes part, by FLARE's ids."""
     from nvflare.apis.fl_constant import RunProcessKey
 
@@ -116,7 +119,7 @@ def _runs_of(engine: Any, site: str) -> list[str]:
     return found
 
 
-def _end_runs(engine: Any, runs: list[str]) -> None:
+def _end_runs(engine: ServerEngine, runs: list[str]) -> None:
     for run in runs:
         with engine.new_context() as context:
             engine.job_runner.stop_run(run, context)

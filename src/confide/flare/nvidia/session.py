@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from nvflare.fuel.flare_api.api_spec import (
     InternalError,
@@ -26,6 +26,8 @@ from confide.flare.kits.startup import Kit
 from confide.flare.run.coordinating import GONE, RUNNING
 from confide.flare.run.events import TOPIC, heard_told
 from confide.userfiles import Tree
+
+T = TypeVar("T")
 
 logging.getLogger("nvflare").addHandler(logging.NullHandler())  # or Python prints its warnings
 _PATIENCE = 120.0
@@ -108,7 +110,7 @@ class LeadSession:
         except Exception:
             return
 
-    def _do(self, what: Callable[[Session], Any]) -> Any:
+    def _do(self, what: Callable[[Session], T]) -> T:
         """Ask the server; if the connection is lost, reconnect for a while. Raises EngineError."""
         give_up = time.monotonic() + _PATIENCE
         while True:
