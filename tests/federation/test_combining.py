@@ -332,7 +332,7 @@ class _State:
     [
         ({}, None),
         ({"weights": {"a": np.float32([1, LARGEST])}}, None),
-        ({"weights": {"a": np.float32([1, -1e3])}}, "weights/a holds numbers that are larger"),
+        ({"weights": {"a": np.float32([1, -1e3])}}, "weights/a holds numbers larger"),
         ({"weights": {"a": np.float32([1, np.inf])}}, "weights/a is not finite"),
         ({"weights": {"a": np.float32([np.nan, 1])}}, "weights/a is not finite"),
         ({"weights": {"a": np.float16([np.inf, 1])}}, "weights/a is not finite"),

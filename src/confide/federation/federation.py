@@ -1,4 +1,4 @@
-"""The federation: the sites as the server sees them. It can be asked."""
+"""The federation: the sites as the server sees them, and how it asks them."""
 
 from __future__ import annotations
 

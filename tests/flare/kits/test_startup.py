@@ -198,7 +198,7 @@ def test_the_engine_reads_a_name_as_it_is_written(name):
 
 def test_nothing_is_written_over(copied):
     before = _digests(copied.path)
-    with pytest.raises(KitError, match="never written over"):
+    with pytest.raises(KitError, match="never overwritten"):
         init("other", sites=["west"], host="localhost", out=copied.path)
     assert _digests(copied.path) == before
 
@@ -329,7 +329,7 @@ def test_what_is_no_kit_is_refused(founded, copied, tmp_path):
     file = kit.path / "local" / "confide.json"
     held = json.loads(file.read_text())
     for changed, said in (
-        (held | {"schema": 2}, "newer confide"),
+        (held | {"schema": 2}, "newer version of confide"),
         ({**held, "schema": "one"}, "its schema"),
         ({name: held[name] for name in held if name != "port"}, "lacks 'port'"),
         (held | {"kind": "relay"}, "unknown kind"),
@@ -352,7 +352,7 @@ def test_what_is_no_consortium_is_refused(copied, tmp_path):
     file = copied.path / "consortium.toml"
     text = file.read_text()
     for changed, said in (
-        (text.replace("schema = 1", "schema = 2"), "newer confide"),
+        (text.replace("schema = 1", "schema = 2"), "newer version of confide"),
         (text.replace('host = "fl.example.org"', ""), "lacks 'host'"),
         ("name =", "not a project file"),
     ):

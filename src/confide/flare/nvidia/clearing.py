@@ -71,8 +71,8 @@ def chosen(
     if unknown:
         raise KitError(
             "the server holds nothing of this run",
-            expected=", ".join(sorted(one.run for one in there)) or "none: it holds no run",
             got=unknown[0],
+            fix="`confide server tidy` lists what it holds",
         )
     since = (now or datetime.datetime.now(datetime.UTC)) - datetime.timedelta(days=older_than or 0)
     return tuple(

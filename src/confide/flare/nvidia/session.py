@@ -124,7 +124,7 @@ class LeadSession:
                 raise EngineError(
                     "the server does not know this submission",
                     got=printable(error),
-                    fix="continue with --resume, which submits the run again",
+                    fix="start the run again, without --resume",
                 ) from error
             except Exception as error:
                 raise EngineError(

@@ -131,7 +131,7 @@ def _begin(
     missing = sorted(set(sites) - set(there))
     if missing or not there:
         raise EngineError(
-            f"not connected: {', '.join(missing) or 'any site'}",
+            f"not connected: {', '.join(missing)}" if missing else "no site is connected",
             expected=", ".join(sites) or "at least one site",
             got=", ".join(there) or "none",
             fix="at the site, `confide site status` says why; `confide site start` starts it",
