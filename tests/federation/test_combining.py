@@ -38,6 +38,7 @@ from confide.federation.steps import Learnt, Step
 from federation.toys import MULTIPLY, SEED, Ask, Reply, Tampering, ask, sequential
 
 HOWS: tuple[How, ...] = ("mean", "trimmed", "median", "clipped")
+BY_CHANGE = HOWS[1:]
 ROBUST: tuple[How, ...] = ("trimmed", "median")
 numbers = st.floats(-1e4, 1e4, width=32).map(np.float32)
 columns = st.lists(numbers | st.just(np.float32(np.nan)), min_size=1, max_size=12)
@@ -51,7 +52,7 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
         return 0.0
     if how == "clipped":
         return sum(x * f for x, f in said) / len(said)
-    if len(there) < 3 or how == "mean":
+    if len(there) < 3:
         return sum(there) / len(there)
     if how == "median":
         return statistics.median(there)
@@ -62,7 +63,11 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.data(), st.sampled_from(HOWS), st.floats(0.01, 0.49), st.integers(1, 9), st.integers(1, 6)
+    st.data(),
+    st.sampled_from(BY_CHANGE),
+    st.floats(0.01, 0.49),
+    st.integers(1, 9),
+    st.integers(1, 6),
 )
 def test_it_is_what_brute_force_finds(
     data: st.DataObject, how: How, trim: float, sites: int, size: int

@@ -272,7 +272,7 @@ def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
 def combined(
     said_KB: NDArray[np.float32], combining: Combining, *, factors_K: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """One number per column, from its numbers that are not NaN; 0 if all are.
+    """One number per column, from its numbers that are not NaN; 0 if all are. Not for `mean`.
 
     >>> said = np.float32([[1, 0], [2, np.nan], [90, np.nan]])
     >>> combined(said, Combining("median"), factors_K=np.ones(3)).tolist()
@@ -280,9 +280,8 @@ def combined(
     """
     missing_KB = np.isnan(said_KB)
     whole = not missing_KB.any()
-    if combining.how in ("mean", "clipped"):
-        factors = factors_K[:, None] if combining.how == "clipped" else 1.0
-        sums_B = np.where(missing_KB, 0.0, said_KB * factors).sum(0)
+    if combining.how == "clipped":
+        sums_B = np.where(missing_KB, 0.0, said_KB * factors_K[:, None]).sum(0)
         mean_B: NDArray[np.float64] = sums_B / np.maximum((~missing_KB).sum(0), 1)
         return mean_B
     sorted_KB = np.sort(said_KB, axis=0)  # NaN last
