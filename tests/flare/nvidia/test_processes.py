@@ -247,7 +247,7 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     beat()
     assert not said
     end = datetime.datetime.now(datetime.UTC)
-    assert "the certificate of a ended on 20" in probe.ended(kit)
+    assert "the certificate of a expired on 20" in probe.ended(kit)
     beat()
     beat()
     assert said == [probe.ended(kit)] and not left.is_set()  # it is in a run, which goes on
