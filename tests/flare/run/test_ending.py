@@ -151,11 +151,11 @@ def test_the_verb_says_what_came_of_it(
         "command with --resume continues it",
     )
     assert said()[1].startswith(
-        "folder to end: trial-1 is not in progress its checkpoints are kept"
+        "nothing to end: trial-1 is not in progress its checkpoints are kept"
     )
     (folder.path / "result.json").write_text("{}")
     code, text = said()
-    assert code == 0 and text.startswith("folder to end: trial-1 is finished")
+    assert code == 0 and text.startswith("nothing to end: trial-1 is finished")
     code, text = said("--resume")
     assert code == 2 and "--end and --resume exclude each other" in text
     (folder.path / NOTES).unlink()
