@@ -208,7 +208,7 @@ def test_a_key_that_stays_shut_is_told_by_the_site_without_its_place(
 ) -> None:
     monkeypatch.setattr("confide.runs.run.unlock", lambda *_, **__: None)
     (tmp_path / "passphrase").write_text("another passphrase of ours")
-    with pytest.raises(QuorumError, match="its passphrase is wrong or not at hand") as caught:
+    with pytest.raises(QuorumError, match="its passphrase is wrong or missing") as caught:
         run(sealed, out=tmp_path / "run")
     assert str(tmp_path) not in str(caught.value) and "of ours" not in str(caught.value)
 
@@ -283,7 +283,7 @@ def test_a_tampered_checkpoint_is_refused_and_an_older_one_goes_on(tmp_path: Pat
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(CheckpointError, match=r"damaged or was changed.*delete it to continue"):
+    with pytest.raises(CheckpointError, match=r"damaged or was changed.*delete the file to cont"):
         run(settings, out=out, resume=True)
     path.unlink()
     run(settings, out=out, resume=True)

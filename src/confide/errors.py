@@ -8,9 +8,9 @@ from __future__ import annotations
 
 
 def printable(text: object, most: int = 200) -> str:
-    r"""Words from elsewhere as they can be shown: on one line, and not too many.
+    r"""Words from elsewhere made safe to show: on one line, and at most `most` characters.
 
-    What is not printable becomes `?`: escape sequences, line breaks, marks that turn the direction
+    Anything unprintable becomes `?`: escape sequences, line breaks, marks that change the direction
     of writing.
 
     >>> printable("a\x1b[2Jb\n")
@@ -24,7 +24,7 @@ def printable(text: object, most: int = 200) -> str:
 class ConfideError(Exception):
     """The root of all errors that confide raises on purpose.
 
-    Each part is optional but the first; the message joins the parts that are given:
+    All parts but the first are optional; the message joins those that are given:
 
     >>> str(ConfideError("the tag is unknown", expected="B- or I-", got="X-AE", where="a.tsv:3"))
     'a.tsv:3: the tag is unknown; expected B- or I-; got X-AE'
@@ -58,11 +58,11 @@ class SettingsError(ConfideError):
 
 
 class FormatError(ConfideError):
-    """A file is not what its format says it is. `where` is `file:line`."""
+    """A file does not follow its format. `where` is `file:line`."""
 
 
 class SchemeError(FormatError):
-    """Tags do not follow the tag scheme (IOB1, IOB2, IOBES, BILOU, IO) that was stated."""
+    """Tags do not follow the stated tag scheme (IOB1, IOB2, IOBES, BILOU, IO)."""
 
 
 class DataError(ConfideError):
@@ -70,7 +70,7 @@ class DataError(ConfideError):
 
 
 class MissingDataError(DataError):
-    """A file or a published corpus is not where it was looked for."""
+    """A file or a published corpus is not where confide looked for it."""
 
 
 class KeyFileError(ConfideError):
@@ -78,7 +78,7 @@ class KeyFileError(ConfideError):
 
 
 class LockedKeyError(KeyFileError):
-    """A key is encrypted, and its passphrase is wrong or not at hand."""
+    """A key is encrypted, and its passphrase is wrong or missing."""
 
 
 # --- the wall between sites and server --------------------------------------------------
@@ -89,11 +89,11 @@ class FederationError(ConfideError):
 
 
 class MessageError(FederationError):
-    """A message cannot be encoded, or bytes are not the message that was expected."""
+    """A message cannot be encoded, or bytes are not the expected message."""
 
 
 class GuardError(FederationError):
-    """A guard refused a message: not finite, another shape, too few, an absurd count."""
+    """A guard refused a message: not finite, the wrong shape, too few, an absurd count."""
 
 
 class SiteFault(FederationError):
@@ -106,17 +106,17 @@ class SiteFault(FederationError):
 
 
 class QuorumError(FederationError):
-    """Fewer sites answered than `at_least` asks for. `faults` are those of the others."""
+    """Fewer sites answered than `at_least` requires. `faults` are those of the others."""
 
     faults: tuple[SiteFault, ...] = ()
 
 
 class KitError(ConfideError):
-    """A startup kit, or the process that was started from it, is not as it should be."""
+    """A startup kit cannot be used, or the processes started from it cannot."""
 
 
 class EngineError(FederationError):
-    """The distributed engine failed: it is not installed, not reachable, or it ended the run."""
+    """The distributed engine is not installed, cannot be reached, or ended the run."""
 
 
 # --- what lies on disk ------------------------------------------------------------------

@@ -14,7 +14,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed (63 bits) from what a choice is for: (run seed, round, site, step, ...).
+    """A seed (63 bits) from what names a choice: (run seed, round, site, step, ...).
 
     >>> derive_seed(1, "site-01", "train") == derive_seed(1, "site-01", "train")
     True
@@ -27,9 +27,9 @@ def derive_seed(*parts: str | int) -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch draws from this seed; outside, as if nothing had been drawn.
+    """Make torch draw from this seed inside; outside, its generator is as before.
 
-    Torch has one generator for all threads, so they wait for each other here.
+    Torch has one generator for all threads, so threads wait for each other here.
     """
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

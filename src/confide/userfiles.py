@@ -1,8 +1,8 @@
-"""Files that a user names: only regular ones are opened, no more is read than is asked for.
+"""Files that a user names: only regular ones are opened, and only up to a limit.
 
-A named pipe would be waited for and a device never ends; both are refused before a byte is read.
-Here, too, are the encodings that text may be in: those whose decoding takes time in proportion to
-the bytes.
+Reading a named pipe could wait for ever, and a device never ends; both are refused before a byte is
+read. This module also lists the encodings that text may have: those that decode in time
+proportional to the bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 Tree = dict[str, Any]
-"""A JSON object or a TOML table as plain values."""
+"""A JSON object or a TOML table as it was parsed: nobody has checked its values yet."""
+
 MOST_SMALL = 1 << 20
-"""Bytes of a file that a person writes or that describes others: settings, keys, kits."""
+"""The most bytes of a file that a person writes or that describes others: settings, keys, kits."""
 MOST_JSON = 1 << 26
-"""Bytes of a JSON file that comes with a model: a configuration, a tokenizer."""
+"""The most bytes of a JSON file that comes with a model: a configuration, a tokenizer."""
 DEEPEST = 64
 """How deep lists and objects may be nested in JSON, and elements in XML."""
 ENCODINGS = frozenset((
@@ -33,7 +34,7 @@ ENCODINGS = frozenset((
     "cp949", "cp950", "koi8-r", "koi8-u", "mac-roman", "tis-620", "big5", "gb2312", "gbk",
     "gb18030", "euc_jp", "euc_kr", "shift_jis",
 ))  # fmt: skip
-"""The encodings that are read, by the names that Python gives them."""
+"""The encodings that text may have, by Python's names for them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:-]{0,39}")
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -45,17 +46,17 @@ _KINDS = {
 
 
 class NotAFileError(OSError):
-    """What is there is no regular file; `strerror` says what it is."""
+    """The path leads to something other than a regular file; `strerror` says to what."""
 
 
 class TooLargeError(OSError):
-    """A file holds more than is read of its kind; `strerror` says how much that is."""
+    """A file is larger than its kind may be; `strerror` gives the limit."""
 
 
 def opened(path: Path) -> BufferedReader:
     """A regular file, open for reading.
 
-    It is looked at before it is opened, so that no device hears of it, and again once it is open.
+    It is checked before it is opened, so that no device is touched, and again once it is open.
 
     Raises:
         NotAFileError: a folder, a named pipe, a device or a socket.
@@ -79,9 +80,9 @@ def _must_be_regular(mode: int, path: Path) -> None:
 
 
 def must_be_files(paths: Iterable[Path]) -> None:
-    """Raise NotAFileError for the first of these that is there and is no regular file.
+    """Raise NotAFileError for the first of these that exists and is not a regular file.
 
-    For libraries that open files by themselves; a path that is not there is left to them.
+    For libraries that open files by themselves; a missing file is left to them.
     """
     for path in paths:
         if path.exists():
@@ -93,7 +94,7 @@ def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:
 
     Raises:
         NotAFileError: as `opened` does.
-        TooLargeError: there are more than `most`.
+        TooLargeError: the file has more than `most` bytes.
         OSError, ValueError: as `open` does.
     """
     with opened(path) as file:
@@ -104,20 +105,18 @@ def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:
 
 
 def text_of(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") -> str:
-    """The text of a regular file; UnicodeDecodeError where it is not in its encoding.
-
-    Raises as `bytes_of`.
-    """
+    """The text of a regular file. Raises UnicodeDecodeError, and as `bytes_of` does."""
     return bytes_of(path, most).decode(encoding)
 
 
-def json_of(text: str | bytes, **options: Any) -> Any:
-    """The value of a JSON text whose lists and objects are not nested deeper than `DEEPEST`.
+def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None = None) -> Any:
+    """The value of a JSON text whose lists and objects are nested at most `DEEPEST` deep.
 
-    `options` go to `json.loads`. Raises ValueError where it is not JSON, or nested deeper.
+    `parse_constant` makes the values of NaN and Infinity, as in `json.loads`. Raises ValueError if
+    the text is not JSON, or nested deeper.
     """
     try:
-        value = json.loads(text, **options)
+        value = json.loads(text, parse_constant=parse_constant)
     except RecursionError as error:
         raise _too_deep() from error
     level = [value] if isinstance(value, dict | list) else []
@@ -138,7 +137,7 @@ def _too_deep() -> ValueError:
 
 
 def known_encoding(name: str) -> str | None:
-    """Python's name of an encoding that is read; None where it is none of `ENCODINGS`.
+    """Python's name of an encoding; None if it is not one of `ENCODINGS`.
 
     >>> known_encoding("Windows-1252"), known_encoding("punycode")
     ('cp1252', None)
@@ -153,7 +152,7 @@ def known_encoding(name: str) -> str | None:
 
 
 def size_in_words(count: int) -> str:
-    """A number of bytes for people.
+    """A number of bytes in words.
 
     >>> size_in_words(1 << 20), size_in_words(1 << 31), size_in_words(100)
     ('1 MiB', '2 GiB', '100 bytes')

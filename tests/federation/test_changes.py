@@ -126,17 +126,17 @@ ROW = np.zeros((1, 4), np.float32)
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ({"table?": BITS}, "weights/table? is of no table"),
-        ({"other": ROW, "other?": BITS}, "weights has other arrays than weights: other"),
-        ({"bias": ROW, "bias?": BITS}, "weights/bias is no table"),
-        ({"table": ROW, "table?": BITS.astype(np.int64)}, "table? is not a bit for each row"),
-        ({"table": ROW, "table?": np.zeros(2, np.uint8)}, "table? is not a bit for each row"),
-        ({"table": ROW, "table?": BITS | 1}, "has other rows than"),
-        ({"table": TABLE_64[:2], "table?": BITS | 1}, "has other rows than"),
-        ({"table": TABLE_64[:2], "table?": BITS}, "has other rows than"),
-        ({"table": TABLE_64[:1, :3], "table?": BITS}, "has other rows than"),
-        ({"table": np.zeros((), np.float32), "table?": BITS}, "has other rows than"),
-        ({"table": ROW.astype(np.float64), "table?": BITS}, "table has another type of number"),
+        ({"table?": BITS}, "weights/table? belongs to no table"),
+        ({"other": ROW, "other?": BITS}, "do not hold the same arrays: other"),
+        ({"bias": ROW, "bias?": BITS}, "weights/bias is not a table"),
+        ({"table": ROW, "table?": BITS.astype(np.int64)}, "table? does not hold one bit per row"),
+        ({"table": ROW, "table?": np.zeros(2, np.uint8)}, "table? does not hold one bit per row"),
+        ({"table": ROW, "table?": BITS | 1}, "does not hold the rows that"),
+        ({"table": TABLE_64[:2], "table?": BITS | 1}, "does not hold the rows that"),
+        ({"table": TABLE_64[:2], "table?": BITS}, "does not hold the rows that"),
+        ({"table": TABLE_64[:1, :3], "table?": BITS}, "does not hold the rows that"),
+        ({"table": np.zeros((), np.float32), "table?": BITS}, "does not hold the rows that"),
+        ({"table": ROW.astype(np.float64), "table?": BITS}, "table has the wrong number type"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(sent: Arrays, words: str) -> None:

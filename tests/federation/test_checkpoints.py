@@ -70,7 +70,9 @@ def test_every_changed_byte_is_noticed(store: CheckpointStore) -> None:
 def test_a_truncated_file_is_refused(store: CheckpointStore, length: int) -> None:
     store.save(checkpoint(1), best=1)
     store.path(1).write_bytes(store.path(1).read_bytes()[:length])
-    with pytest.raises(CheckpointError, match=r"damaged or was changed.*delete it to continue"):
+    with pytest.raises(
+        CheckpointError, match=r"damaged or was changed.*delete the file to continue"
+    ):
         store.load(1)
 
 

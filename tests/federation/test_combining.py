@@ -38,6 +38,7 @@ from confide.federation.steps import Learnt, Step
 from federation.toys import MULTIPLY, SEED, Ask, Reply, Tampering, ask, sequential
 
 HOWS: tuple[How, ...] = ("mean", "trimmed", "median", "clipped")
+BY_CHANGE = HOWS[1:]
 ROBUST: tuple[How, ...] = ("trimmed", "median")
 numbers = st.floats(-1e4, 1e4, width=32).map(np.float32)
 columns = st.lists(numbers | st.just(np.float32(np.nan)), min_size=1, max_size=12)
@@ -51,7 +52,7 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
         return 0.0
     if how == "clipped":
         return sum(x * f for x, f in said) / len(said)
-    if len(there) < 3 or how == "mean":
+    if len(there) < 3:
         return sum(there) / len(there)
     if how == "median":
         return statistics.median(there)
@@ -62,7 +63,11 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.data(), st.sampled_from(HOWS), st.floats(0.01, 0.49), st.integers(1, 9), st.integers(1, 6)
+    st.data(),
+    st.sampled_from(BY_CHANGE),
+    st.floats(0.01, 0.49),
+    st.integers(1, 9),
+    st.integers(1, 6),
 )
 def test_it_is_what_brute_force_finds(
     data: st.DataObject, how: How, trim: float, sites: int, size: int
@@ -225,8 +230,8 @@ def test_a_site_too_far_off_is_out_of_the_round_by_name(
     (fault,) = sites.take_faults()
     assert (fault.site, fault.step, fault.round) == ("site-2", "multiply", 4)
     assert fault.code == "too-far"
-    assert "times as large as the median of this round's sites" in str(fault)
-    assert "at most 5 times" in str(fault)
+    assert "times as large as the median of this round" in str(fault)
+    assert "the limit is 5 times" in str(fault)
     others = ["site-1", "site-3", "site-4", "site-5"]
     assert sites.took_part == set(others)
     alone = of_sites(tmp_path / "b", walls)
@@ -290,7 +295,7 @@ def test_rows_of_some_sites_are_combined_among_these(tmp_path: Path) -> None:
     start = From(np.full((4, 2), 10, np.float32))
     seen_K4 = np.float32([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])
     said_K4 = np.float32([[11, 11, 12, 0], [12, 13, 0, 0], [13, 0, 0, 0], [99, 0, 0, 0]])
-    with Pile(step, Combining("median")) as pile:
+    with contextlib.closing(Pile(step, Combining("median"))) as pile:
         for site, (seen_4, said_4) in enumerate(zip(seen_K4, said_K4, strict=True)):
             table = np.repeat(said_4[:, None], 2, 1) * seen_4[:, None]
             pile.put(f"site-{site}", start, Rows(table, seen_4))
@@ -332,7 +337,7 @@ class _State:
     [
         ({}, None),
         ({"weights": {"a": np.float32([1, LARGEST])}}, None),
-        ({"weights": {"a": np.float32([1, -1e3])}}, "weights/a holds numbers that are larger"),
+        ({"weights": {"a": np.float32([1, -1e3])}}, "weights/a holds numbers larger"),
         ({"weights": {"a": np.float32([1, np.inf])}}, "weights/a is not finite"),
         ({"weights": {"a": np.float32([np.nan, 1])}}, "weights/a is not finite"),
         ({"weights": {"a": np.float16([np.inf, 1])}}, "weights/a is not finite"),
@@ -362,7 +367,7 @@ def test_a_size_is_by_single_weight() -> None:
 
 def test_a_spool_is_private_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(RuntimeError), Spool(in_memory=10) as spool:
+    with pytest.raises(RuntimeError), contextlib.closing(Spool(in_memory=10)) as spool:
         places = [spool.put(bytes([number]) * 9) for number in range(4)]
         found = [spool.get(*place)[:1] for place in reversed(places)]
         assert found == [b"\x03", b"\x02", b"\x01", b"\x00"]
@@ -379,7 +384,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with Spool() as spool:
+    with contextlib.closing(Spool()) as spool:
         monkeypatch.setattr(spool._file, "write", full)
         with pytest.raises(RunError, match=r"No space left.*TMPDIR"):
             spool.put(b"1")
@@ -392,13 +397,14 @@ def test_memory_does_not_grow_with_the_number_of_sites(
     """Models of 4 MB: the peak of 40 sites is that of 5, and less than seven models in float64."""
     size = 2**20
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2**17)
+    monkeypatch.setattr("confide.federation.combining.Spool", lambda: Spool(2**20))
     asked = Ask({"a": np.zeros(size, np.float32)}, "", 0)
     step = weighed()
 
     def peak(sites: int) -> float:
         draws = np.random.default_rng(0)
         tracemalloc.start()
-        with Pile(step, Combining(how, most_norm=5), spool=Spool(2**20)) as pile:
+        with contextlib.closing(Pile(step, Combining(how, most_norm=5))) as pile:
             for number in range(sites):
                 array = draws.normal(size=size).astype(np.float32)
                 pile.put(f"site-{number:03d}", asked, Reply({"a": array}, np.zeros(3), 1, 0.0))

@@ -113,7 +113,7 @@ def test_a_step_whose_message_leaves_an_array_open_is_refused() -> None:
         return ask, memory
 
     say.__annotations__ |= {"ask": Open, "return": tuple[Open, object]}
-    with pytest.raises(MessageError, match=r"Open\.numbers does not say what array it is"):
+    with pytest.raises(MessageError, match=r"Open\.numbers does not declare its array"):
         Step.of(say)
 
 
@@ -126,18 +126,24 @@ def test_what_is_as_declared_comes_through() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"counts_W": np.array(2)}, "counts_W has another number of dimensions"),
-        ({"counts_W": np.ones((2, 1), np.int64)}, "counts_W has another number of dimensions"),
-        ({"counts_W": np.ones(3, np.int64)}, "counts_W has another shape; expected 2; got 3"),
-        ({"counts_W": np.ones(2)}, "another type of number; expected int64; got float64"),
-        ({"marks_W4": np.zeros((2, 5), np.uint8)}, "marks_W4 has another shape; expected 4"),
-        ({"marks_W4": np.zeros((2, 4), np.int8)}, "marks_W4 has another type of number"),
-        ({"square_YY": np.zeros((2, 3), np.int8)}, "square_YY has another shape"),
-        ({"square_YY": np.zeros((4, 4), np.int8)}, "longer than such an array can be"),
+        ({"counts_W": np.array(2)}, "counts_W has the wrong number of dimensions"),
+        ({"counts_W": np.ones((2, 1), np.int64)}, "counts_W has the wrong number of dimensions"),
+        (
+            {"counts_W": np.ones(3, np.int64)},
+            "counts_W has an axis of the wrong length; expected 2; got 3",
+        ),
+        ({"counts_W": np.ones(2)}, "the wrong number type; expected int64; got float64"),
+        (
+            {"marks_W4": np.zeros((2, 5), np.uint8)},
+            "marks_W4 has an axis of the wrong length; expected 4",
+        ),
+        ({"marks_W4": np.zeros((2, 4), np.int8)}, "marks_W4 has the wrong number type"),
+        ({"square_YY": np.zeros((2, 3), np.int8)}, "square_YY has an axis of the wrong length"),
+        ({"square_YY": np.zeros((4, 4), np.int8)}, "has an axis that is too long"),
         ({"square_YY": np.zeros((2, 2), np.float64)}, "expected float32 or int8"),
-        ({"plain": np.array(0.0, np.float32)}, "plain has another number of dimensions"),
-        ({"rows": {"a": np.array(1.0, np.float32)}}, "rows/a has another number of dimensions"),
-        ({"rows": {"a": np.ones(1, np.float16)}}, "rows/a has another type of number"),
+        ({"plain": np.array(0.0, np.float32)}, "plain has the wrong number of dimensions"),
+        ({"rows": {"a": np.array(1.0, np.float32)}}, "rows/a has the wrong number of dimensions"),
+        ({"rows": {"a": np.ones(1, np.float16)}}, "rows/a has the wrong number type"),
     ],
 )
 def test_what_is_not_as_declared_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -166,7 +172,7 @@ def test_a_large_header_is_refused_before_it_is_parsed(monkeypatch: pytest.Monke
     ):
         tracemalloc.start()
         start = time.perf_counter()
-        with pytest.raises(MessageError, match="larger than one of its kind can be"):
+        with pytest.raises(MessageError, match="larger than its fields allow"):
             look()
         seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -188,10 +194,10 @@ def test_many_empty_arrays_are_refused_before_they_are_made(
     data = safetensors.numpy.save(empty, {"confide": header})
     monkeypatch.setattr("confide.federation.messages.safetensors.numpy.load", never)
     limits = Limits(bytes=OWN.bytes, header=200_000, arrays=OWN.arrays)
-    with pytest.raises(MessageError, match="header is larger than one of its kind can be"):
+    with pytest.raises(MessageError, match="header is larger than its fields allow"):
         decode(Counted, data, limits=limits)
     narrow = Limits(bytes=OWN.bytes, header=OWN.header, arrays=4096)
-    with pytest.raises(MessageError, match="more arrays than one of its kind can have"):
+    with pytest.raises(MessageError, match="more arrays than its fields allow"):
         decode(Counted, data, limits=narrow)
 
 
@@ -259,7 +265,7 @@ def test_a_header_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrays_of_an_unknown_message_are_not_looked_at() -> None:
-    with pytest.raises(MessageError, match="another message; expected Failure; got Counted"):
+    with pytest.raises(MessageError, match="the wrong message; expected Failure; got Counted"):
         decode(Failure, encode(counted()))
 
 

@@ -61,12 +61,12 @@ def test_an_honest_reply_passes() -> None:
         ({"loss": 1e13}, "loss is absurdly large"),
         ({"count": MOST + 1}, "count is absurdly large"),
         ({"count": -MOST - 1}, "count is absurdly large"),
-        ({"weights": {"a": A}}, "weights has other arrays than weights: b"),
-        (changed("c", A), "weights has other arrays than weights: c"),
-        (changed("a", A[:-1]), r"weights/a has another shape; expected \(5,\); got \(4,\)"),
-        (changed("a", A[None]), "weights/a has another shape"),
-        (changed("a", A.astype(np.float64)), "another type of number; expected float32"),
-        (changed("a", A.astype(np.int8)), "another type of number"),
+        ({"weights": {"a": A}}, "weights and weights do not hold the same arrays: b"),
+        (changed("c", A), "weights and weights do not hold the same arrays: c"),
+        (changed("a", A[:-1]), r"weights/a has the wrong shape; expected \(5,\); got \(4,\)"),
+        (changed("a", A[None]), "weights/a has the wrong shape"),
+        (changed("a", A.astype(np.float64)), "the wrong number type; expected float32"),
+        (changed("a", A.astype(np.int8)), "the wrong number type"),
     ],
 )
 def test_a_bad_reply_is_refused(changes: dict[str, Any], words: str) -> None:

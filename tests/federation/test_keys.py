@@ -61,7 +61,7 @@ def test_what_is_no_key_is_refused_without_showing_it(
 def test_a_missing_key_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"no key file.*confide key new"):
         read_key(tmp_path / "none.key")
-    with pytest.raises(KeyFileError, match="no key file"):
+    with pytest.raises(KeyFileError, match="not a key file"):
         read_key(tmp_path)
 
 

@@ -198,21 +198,21 @@ def rewritten(data: bytes, change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda h: h["fields"].pop("rate"), "without its field 'rate'"),
+        (lambda h: h["fields"].pop("rate"), "lacks its field 'rate'"),
         (lambda h: h["fields"].update(extra=1), "unknown field 'extra'"),
-        (lambda h: h["fields"].update(count="3"), "count is of another type"),
-        (lambda h: h["fields"].update(count=2.0), "count is of another type"),
-        (lambda h: h["fields"].update(count=True), "count is of another type"),
+        (lambda h: h["fields"].update(count="3"), "count has the wrong type"),
+        (lambda h: h["fields"].update(count=2.0), "count has the wrong type"),
+        (lambda h: h["fields"].update(count=True), "count has the wrong type"),
         (lambda h: h["fields"].update(count=10**30), "more than 64 bits"),
         (lambda h: h["fields"].update(rate=10**400), "rate is an integer"),
-        (lambda h: h["fields"].update(rate="x"), "rate is of another type"),
-        (lambda h: h["fields"].update(flag=1), "flag is of another type"),
-        (lambda h: h["fields"].update(name=None), "name is of another type"),
-        (lambda h: h["fields"].update(words="abc"), "words is of another type"),
-        (lambda h: h["fields"].update(words=[1]), "words is of another type"),
-        (lambda h: h["fields"].update(pairs=[[1]]), "pairs is of another type"),
-        (lambda h: h["fields"].update(sizes=[["x", 3]]), "sizes is of another type"),
-        (lambda h: h.update(message="Other"), "another message; expected Everything; got Other"),
+        (lambda h: h["fields"].update(rate="x"), "rate has the wrong type"),
+        (lambda h: h["fields"].update(flag=1), "flag has the wrong type"),
+        (lambda h: h["fields"].update(name=None), "name has the wrong type"),
+        (lambda h: h["fields"].update(words="abc"), "words has the wrong type"),
+        (lambda h: h["fields"].update(words=[1]), "words has the wrong type"),
+        (lambda h: h["fields"].update(pairs=[[1]]), "pairs has the wrong type"),
+        (lambda h: h["fields"].update(sizes=[["x", 3]]), "sizes has the wrong type"),
+        (lambda h: h.update(message="Other"), "the wrong message; expected Everything; got Other"),
         (lambda h: h.update(message=3), "not a confide message"),
         (lambda h: h.update(fields=[]), "not a confide message"),
         (lambda h: h.pop("fields"), "not a confide message"),
@@ -233,7 +233,7 @@ def test_another_version_of_the_format_says_so() -> None:
 
 def test_missing_and_unknown_arrays_are_refused() -> None:
     header = {"confide": json.dumps(list(peek(encode(some())).values()))}
-    with pytest.raises(MessageError, match="without its field 'table_NM'"):
+    with pytest.raises(MessageError, match="lacks its field 'table_NM'"):
         decode(Everything, safetensors.numpy.save({"weights/a": np.ones(1)}, header))
     more = {"table_NM": np.ones(1), "table": np.ones(1)}
     with pytest.raises(MessageError, match="unknown field 'table'"):
@@ -244,7 +244,7 @@ def test_missing_and_unknown_arrays_are_refused() -> None:
 
 
 def test_a_message_of_another_class_is_refused() -> None:
-    with pytest.raises(MessageError, match="another message"):
+    with pytest.raises(MessageError, match="the wrong message"):
         decode(Other, encode(some()))
 
 

@@ -112,7 +112,7 @@ def test_one_argument_is_not_another() -> None:
     """Also where both are decoded one after the other: what is remembered is of the argument."""
     data = encode(Has(Flat(0.5), np.ones(3, np.float32)))
     assert decode(Has[Flat], data).form == Flat(0.5)
-    with pytest.raises(MessageError, match=r"a Has without its field 'form\.width'"):
+    with pytest.raises(MessageError, match=r"a Has lacks its field 'form\.width'"):
         decode(Has[Shape], data)
     assert decode(Has[Flat], data).form == Flat(0.5)
 
@@ -131,17 +131,17 @@ def test_values_are_found_and_put_together_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"has.form.extra": 1}, "a Deep with an unknown field 'has.form.extra'"),
+        ({"has.form.extra": 1}, "a Deep has an unknown field 'has.form.extra'"),
         ({"has.extra": 1}, "unknown field 'has.extra'"),
         ({"has.form": {"width": 3}}, "unknown field 'has.form'"),
         ({"form.width": 3}, "unknown field 'form.width'"),
         ({"width": 3}, "unknown field 'width'"),
-        ({"has.form.width": "3"}, r"Deep\.has\.form\.width is of another type"),
-        ({"has.form.width": 3.5}, r"Deep\.has\.form\.width is of another type"),
-        ({"has.form.width": 2**70}, r"has\.form\.width is an integer of more than 64 bits"),
-        ({"has.form.names": [1]}, r"Deep\.has\.form\.names is of another type"),
-        ({"has.form.names": None}, r"Deep\.has\.form\.names is of another type"),
-        ({"has.form.width": ...}, r"a Deep without its field 'has\.form\.width'"),
+        ({"has.form.width": "3"}, r"Deep\.has\.form\.width has the wrong type"),
+        ({"has.form.width": 3.5}, r"Deep\.has\.form\.width has the wrong type"),
+        ({"has.form.width": 2**70}, r"has\.form\.width is an integer with more than 64 bits"),
+        ({"has.form.names": [1]}, r"Deep\.has\.form\.names has the wrong type"),
+        ({"has.form.names": None}, r"Deep\.has\.form\.names has the wrong type"),
+        ({"has.form.width": ...}, r"a Deep lacks its field 'has\.form\.width'"),
     ],
 )
 def test_another_field_within_is_refused_by_its_whole_name(
@@ -160,7 +160,7 @@ def test_another_field_within_is_refused_by_its_whole_name(
 
 def test_arrays_within_are_all_there_and_no_others() -> None:
     data = encode(deep())
-    with pytest.raises(MessageError, match=r"without its field 'has\.form\.counts_W'"):
+    with pytest.raises(MessageError, match=r"lacks its field 'has\.form\.counts_W'"):
         decode(Deep, without(data, "has.form.counts_W"))
     with pytest.raises(MessageError, match=r"unknown field 'has\.form\.odd'"):
         decode(Deep, without(data, "", **{"has.form.odd": np.ones(2)}))
@@ -171,13 +171,19 @@ def test_arrays_within_are_all_there_and_no_others() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"counts_W": np.ones(3, np.int64)}, r"Deep\.has\.form\.counts_W has another shape"),
-        ({"counts_W": np.ones(2, np.int32)}, r"form\.counts_W has another type of number"),
-        ({"marks_W4": np.zeros((2, 5), np.uint8)}, r"marks_W4 has another shape; expected 4"),
-        ({"counts_W": np.array(2)}, r"counts_W has another number of dimensions"),
+        (
+            {"counts_W": np.ones(3, np.int64)},
+            r"Deep\.has\.form\.counts_W has an axis of the wrong length",
+        ),
+        ({"counts_W": np.ones(2, np.int32)}, r"form\.counts_W has the wrong number type"),
+        (
+            {"marks_W4": np.zeros((2, 5), np.uint8)},
+            r"marks_W4 has an axis of the wrong length; expected 4",
+        ),
+        ({"counts_W": np.array(2)}, r"counts_W has the wrong number of dimensions"),
         (
             {"counts_W": np.ones(6, np.int64), "marks_W4": np.ones((6, 4), np.uint8)},
-            "longer than such an array can be",
+            "has an axis that is too long",
         ),
     ],
 )
@@ -236,7 +242,7 @@ def test_a_list_within_is_no_longer_than_its_field_says() -> None:
     assert limits.header < 4096
     form = dataclasses.replace(shape(), names=["x" * 10_000])
     data = encode(Has(form, np.ones(1, np.float32)))
-    with pytest.raises(MessageError, match="header is larger than one of its kind can be"):
+    with pytest.raises(MessageError, match="header is larger than its fields allow"):
         decode(Has[Shape], data, limits=dataclasses.replace(limits, bytes=2**30))
     fits = encode(Has(shape(), np.ones(1, np.float32)))
     small = Limits(bytes=len(fits), header=limits.header, arrays=3)
@@ -253,7 +259,7 @@ def test_an_open_array_within_is_noticed() -> None:
     Has_of: Any = Has[Loose]
     assert undeclared(Has_of) == ["form.numbers"]
     assert undeclared(Has[Shape]) == []
-    with pytest.raises(MessageError, match=r"Has\.form\.numbers does not say what array it is"):
+    with pytest.raises(MessageError, match=r"Has\.form\.numbers does not declare its array"):
         KEEP.given({F: Loose, S: Flat})
 
 

@@ -113,7 +113,7 @@ def test_what_is_no_passphrase_is_refused_and_not_shown(known, tmp_path, text, w
     for get in (passphrase_for, new_passphrase_for):
         with pytest.raises(LockedKeyError, match=words) as caught:
             get(tmp_path / "k")
-        assert "five words" not in str(caught.value) and "xxx" not in str(caught.value)
+        assert "five unrelated words" not in str(caught.value) and "xxx" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bits", [0o640, 0o604, 0o660, 0o666, 0o601, 0o777])
@@ -137,7 +137,7 @@ def test_a_pipe_a_device_and_a_folder_are_no_passphrase_and_never_waited_for(tmp
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         monkeypatch.setenv(VARIABLE, str(path))
-        with pytest.raises(LockedKeyError, match="no passphrase"):
+        with pytest.raises(LockedKeyError, match="not a passphrase file"):
             passphrase_for(tmp_path / "k")
 
 
@@ -161,7 +161,7 @@ def test_a_new_passphrase_is_asked_for_twice_and_an_old_one_once(tmp_path, monke
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ((SECRET, SECRET + "!"), "not the same"),
+        ((SECRET, SECRET + "!"), "differ"),
         (("", ""), "empty"),
         (("elevenchars",) * 2, "too short"),
         (("line\nline and more",) * 2, "one line"),
@@ -184,7 +184,7 @@ def test_nothing_is_read_from_standard_input(tmp_path, monkeypatch):
 
     monkeypatch.setattr(passphrase.os, "open", no_terminal)
     monkeypatch.setattr(getpass, "getpass", lambda prompt: pytest.fail("asked"))
-    with pytest.raises(LockedKeyError, match=rf"is encrypted.*set {VARIABLE} to the path"):
+    with pytest.raises(LockedKeyError, match=rf"is encrypted.*set {VARIABLE},"):
         passphrase_for(tmp_path / "k")
     with pytest.raises(LockedKeyError, match=rf"needs a new passphrase.*set {VARIABLE}"):
         new_passphrase_for(tmp_path / "k")
@@ -209,7 +209,7 @@ def test_nothing_is_typed_where_it_would_be_shown(tmp_path, monkeypatch):
 
 def test_where_nobody_may_be_asked_the_message_says_what_to_set(tmp_path, monkeypatch):
     asked = types(monkeypatch, SECRET)
-    with pytest.raises(LockedKeyError, match=rf"set {VARIABLE} .*chmod 600"):
+    with pytest.raises(LockedKeyError, match=rf"set {VARIABLE},.*chmod 600"):
         passphrase_for(tmp_path / "k", ask=False)
     assert not asked
 
@@ -301,7 +301,7 @@ def test_a_hostile_file_gets_no_memory(known, tmp_path, monkeypatch, cost):
     monkeypatch.setattr(passphrase, "passphrase_for", lambda *_, **__: pytest.fail("asked"))
     path = tmp_path / "shared.key"
     path.write_text(f"confide-key-2 shared scrypt {cost} 8 1 {'0' * 32} {'0' * 24} {'0' * 96}\n")
-    with pytest.raises(KeyFileError, match="work"):
+    with pytest.raises(KeyFileError, match="cost"):
         read_key(path)
 
 
@@ -319,7 +319,7 @@ def test_a_long_file_a_pipe_and_a_device_are_no_key(tmp_path):
     (tmp_path / "long").write_bytes(b"confide-key-2 " + b"0" * 10_000_000)
     for path in (tmp_path / "pipe", tmp_path / "long", Path("/dev/zero"), tmp_path):
         for read in (read_key, load_private, protect_key):
-            with pytest.raises(KeyFileError, match="no key file"):
+            with pytest.raises(KeyFileError, match=r"no(t a)? key file"):
                 read(path)
 
 
@@ -413,9 +413,9 @@ def test_a_key_of_one_kind_is_none_of_the_other(known, tmp_path):
     known()
     shared = new_key(tmp_path / "shared.key", KEY, passphrase=SECRET.encode())
     save_private(tmp_path / "root.key", PRIVATE["ed25519"](), passphrase=SECRET.encode())
-    with pytest.raises(KeyFileError, match="another kind"):
+    with pytest.raises(KeyFileError, match="wrong kind"):
         load_private(shared)
-    with pytest.raises(KeyFileError, match="another kind"):
+    with pytest.raises(KeyFileError, match="wrong kind"):
         read_key(tmp_path / "root.key")
     shared.write_bytes(shared.read_bytes().replace(b" shared ", b" private "))
     with pytest.raises(LockedKeyError, match="was changed"):
@@ -453,7 +453,7 @@ def test_a_key_is_protected_and_unprotected(known, tmp_path, private):
         protect_key(path)
         assert mode(path) == 0o600 and before not in path.read_bytes()
         assert path.read_bytes().startswith(b"confide-key-2 ")
-        with pytest.raises(KeyFileError, match="encrypted already"):
+        with pytest.raises(KeyFileError, match="already encrypted"):
             protect_key(path)
         unprotect_key(path)
         assert mode(path) == 0o600 and path.read_bytes() == before

@@ -111,7 +111,7 @@ def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: K
     said = say("status", kit.path)
     assert f"fedavg-tagger {held.until} 0 of 1 ada" in said
     (kit.path / "local" / COUNT_FILE).unlink()
-    assert "the count of its runs is gone" in say("status", kit.path)
+    assert "the count of its runs is lost" in say("status", kit.path)
 
 
 def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, study: Path) -> None:

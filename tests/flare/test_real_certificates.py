@@ -97,7 +97,7 @@ def test_a_connection_outlives_the_certificate_that_it_was_made_with(
                 time.sleep(1.1)  # a certificate's end is a whole second
                 tls.sendall(b"\r\n")
                 assert tls.recv(1)
-        assert "does not take this kit's certificate" in probe.trouble_with(kit)
+        assert "refuses this kit's certificate" in probe.trouble_with(kit)
         return
     pytest.fail("no connection could be made within 500 s")
 
@@ -129,7 +129,7 @@ def test_a_certificate_ends_in_the_middle_of_a_run(real: Real) -> None:
     until(lambda: status(kit).trouble in (kit.path / "log.txt").read_text())
     now = status(kit)  # it is still in the run, and says what will be
     assert (now.connected, now.runs, now.days_left) == (True, 1, -1), told
-    assert f"the certificate of site-2 ended on {end:%Y-%m-%d}" in now.trouble
+    assert f"the certificate of site-2 expired on {end:%Y-%m-%d}" in now.trouble
     assert "site-2" in status(server).sites
     real.shut("site-1", 5)
     hears("round", 4)
@@ -140,7 +140,7 @@ def test_a_certificate_ends_in_the_middle_of_a_run(real: Real) -> None:
     hears("waiting for site-2", "waiting for site-2")
     until(lambda: status(server).sites == ("site-1",), what=lambda: status(server))
     until(lambda: status(kit).running and not status(kit).connected and not status(kit).runs)
-    assert "the certificate of site-2 ended on" in status(kit).trouble
+    assert "the certificate of site-2 expired on" in status(kit).trouble
     with pytest.raises(EngineError, match="not connected: site-2"):
         real.run("another", sites=["site-1", "site-2"])
 

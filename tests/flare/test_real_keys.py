@@ -68,7 +68,7 @@ def test_a_passphrase_that_is_gone_is_named_to_the_lead_without_its_place(
     try:
         os.kill(real.resident("site-2").pid, signal.SIGKILL)  # its supervisor starts it again
         assert processes._until(lambda: processes.status(kit).connected, 60.0)
-        with pytest.raises(EngineError, match=r"site-2.*its passphrase is wrong or not at"):
+        with pytest.raises(EngineError, match=r"site-2.*its passphrase is wrong or missing"):
             real.run("locked")
     finally:
         secret.with_name("away").rename(secret)

@@ -273,7 +273,7 @@ def test_all_sites_start_from_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("dims", "content", "words"),
-    [(5, None, "another dimension than `word_dim`"), (8, "", "cannot read its file of word vec")],
+    [(5, None, "word vectors is not `word_dim`"), (8, "", "cannot read its file of word vec")],
 )
 def test_a_file_of_vectors_that_does_not_fit(
     tmp_path: Path, dims: int, content: str | None, words: str

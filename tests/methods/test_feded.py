@@ -308,7 +308,7 @@ def test_the_number_of_a_public_set_tells_sets_apart() -> None:
 def test_a_site_that_has_another_public_set_says_so(tmp_path: Path) -> None:
     method, federation, _ = started(tmp_path, tiny(tmp_path, "method=feded-relations"))
     state = method.start(federation)
-    with pytest.raises(QuorumError, match=r"site site-1.*another public set than the one"):
+    with pytest.raises(QuorumError, match=r"site site-1.*a public set other than the one"):
         method.round(
             replace(state, public=replace(state.public, name=state.public.name ^ 1)), federation, 1
         )

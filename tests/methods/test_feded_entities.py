@@ -277,7 +277,7 @@ def test_a_site_predicts_the_rows_and_classes_that_there_are(
     monkeypatch.setattr(
         federation, "sum", lambda step, ask, **named: honest(step, replace(ask, **odd), **named)
     )
-    with pytest.raises(QuorumError, match=r"site-1.*another public set than the one"):
+    with pytest.raises(QuorumError, match=r"site-1.*a public set other than the one"):
         method.round(state, federation, 1)
 
 

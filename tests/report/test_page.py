@@ -309,12 +309,12 @@ def _refused_run(folder: Path, whys: list[str], *, site: str = "oncology") -> st
 
 def test_every_round_that_was_refused_is_told_once(tmp_path: Path) -> None:
     """The same reason with another number each round was shown three times, and then no more."""
-    whys = [f"what it learnt is {9 + n / 7:.3g} times as large, at most 5" for n in range(9)]
+    whys = [f"its update is {9 + n / 7:.3g} times as large, at most 5" for n in range(9)]
     whys[5] = ""
     words = _refused_run(tmp_path, whys)
     assert "site oncology failed in 8 of 12 rounds" in words
     assert "rounds 1 to 5, 7 to 9, step train" in words
-    assert words.count("what it learnt is") == 1
+    assert words.count("its update is") == 1
     assert "9 times as large, at most 5 (round 1; later with other numbers)." in words
 
 

@@ -7,22 +7,23 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.forms import values_of
+from confide.federation.forms import by_name, values_of
 
+Total = dict[str, Any]
+"""By field: a number, an array, or a dict of arrays by name."""
 Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
-"""Of each field of arrays, by name: the shape, and whether it holds floats."""
+"""For each array field, by array name: the shape, and whether it holds floats."""
 
 
-def form_of(reply: Any) -> Form:
-    """What a reply must have in common with others that it is added to.
+def form_of(reply: object) -> Form:
+    """What a reply must have in common with those it is added to.
 
-    Raises GuardError where a number is missing.
+    Raises GuardError if a number is missing.
     """
     found: Form = {}
     for name, declared, value in values_of(reply):
-        kind = declared.kind
-        if kind in ("array", "arrays"):
-            arrays = {"": value} if kind == "array" else value
+        if declared.holds_arrays:
+            arrays = by_name(value)
             found[name] = {key: (one.shape, one.dtype.kind == "f") for key, one in arrays.items()}
         elif value is None:
             raise GuardError(f"{name} is missing")
@@ -30,17 +31,16 @@ def form_of(reply: Any) -> Form:
 
 
 def odd_field(form: Form, first: Form) -> str | None:
-    """The first field of a reply that cannot be added to those before it."""
+    """The first field of a reply that cannot be added to the first reply; None if all can."""
     return next((name for name in form if form[name] != first[name]), None)
 
 
-def add(total: dict[str, Any], reply: Any) -> None:
-    """Add a reply to what `total` has by field; the first one makes it."""
+def add(total: Total, reply: object) -> None:
+    """Add a reply to `total`, in place; the first reply fills an empty total."""
     for name, declared, value in values_of(reply):
-        kind = declared.kind
-        if kind == "array":
+        if declared.kind == "array":
             total[name] = _plus(total.get(name), value)
-        elif kind == "arrays":
+        elif declared.kind == "arrays":
             sums = total.setdefault(name, {})
             for key, array in value.items():
                 sums[key] = _plus(sums.get(key), array)

@@ -1,6 +1,6 @@
-"""What all sites must have in common, and how a run goes on without those that have another one.
+"""What all sites must have in common, and how a run continues without the sites that differ.
 
-One site with another key, or one that says so, must not end the run of all others.
+One site with a different key, or one that claims to have one, must not end the run for the others.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from confide.federation.federation import Federation
 from confide.federation.steps import Step
 
 DIFFERS = "differs"
-"""The code of a site that has something else than the others, where all must have the same."""
+"""The code of a site that differs from the others where all must be the same."""
 
 
 @dataclass(frozen=True)
 class Parted:
-    """Sites that do not say the same: the `odd` ones, or of as many on each side all `groups`."""
+    """Sites that do not agree: the `odd` ones, and all `groups`, the largest first.
+
+    `odd` is empty if the largest groups are equally large.
+    """
 
     odd: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
 
     @property
     def tied(self) -> bool:
-        """Whether nobody can say which ones are the odd ones."""
+        """Whether nobody can tell which sites are the odd ones."""
         return not self.odd
 
 
@@ -38,11 +41,11 @@ def alike(
     error: Callable[[Parted], ConfideError],
     ours: Hashable | None = None,
 ) -> list[str]:
-    """The sites that say what most say, or what the server says (`ours`), sorted.
+    """The sites that say what most sites say, or what the server says (`ours`), sorted.
 
-    The others are faults of round 0, each by name and with the words `why`, and the run goes on
-    without them. Raises `error` where fewer than `at_least` would be left, or where the largest
-    groups are as large as each other.
+    The others become faults of round 0, each by name and with the words `why`, and the run
+    continues without them. Raises `error` if fewer than `at_least` sites would be left, or if the
+    largest groups are equally large.
     """
     groups: dict[Hashable, list[str]] = {}
     for site, value in sorted(said.items()):

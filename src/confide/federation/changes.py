@@ -1,8 +1,8 @@
-"""Of an uploaded table travel only the rows that training changed; the others are in the ask.
+"""Sends only the rows of an uploaded table that training changed; the ask holds the others.
 
-A site that trains on from the weights it was asked with leaves most rows of a word table as they
-were: those of words that its text does not have. It sends the other rows, and one bit for each row
-of the table. The server knows the rest, so the table that it adds up is the same bit for bit.
+A site that trains on from the weights in the ask leaves most rows of a word table untouched: those
+of words that its text does not have. It sends the changed rows, and one bit for each row of the
+table. The server knows the rest, so the table that it adds up is the same bit for bit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
 ROWS = "?"
-"""`NAME?` says of every row of the table `NAME` whether it travels: a bit each."""
+"""`NAME?` holds one bit for every row of the table `NAME`: whether it travels."""
 
 
-def shortened(step: Step, ask: Any, reply: Any) -> Any:
-    """The reply as it travels: tables without the rows that are as they were asked."""
+def shortened(step: Step, ask: object, reply: Any) -> Any:
+    """The reply as it travels: its tables without the rows that are as in the ask."""
     if step.start is None:
         return reply
     ((_, field),) = step.like
@@ -38,8 +38,8 @@ def shortened(step: Step, ask: Any, reply: Any) -> Any:
     return replace(reply, **{field: sent})
 
 
-def restored(step: Step, ask: Any, reply: Any) -> Any:
-    """The reply with whole tables. Raises GuardError where its rows are not those of the ask's."""
+def restored(step: Step, ask: object, reply: Any) -> Any:
+    """The reply with whole tables. Raises GuardError if its rows do not fit the ask's tables."""
     if step.start is None:
         return reply
     ((asked, field),) = step.like
@@ -48,10 +48,10 @@ def restored(step: Step, ask: Any, reply: Any) -> Any:
     for name, array in sent.items():
         if name.endswith(ROWS):
             if name.removesuffix(ROWS) not in sent:
-                raise GuardError(f"{field}/{name} is of no table")
+                raise GuardError(f"{field}/{name} belongs to no table")
         elif name + ROWS in sent:
             if name not in getattr(ask, asked):
-                raise GuardError(f"{field} has other arrays than {asked}: {name}")
+                raise GuardError(f"{field} and {asked} do not hold the same arrays: {name}")
             table_VD = np.array(step.start(ask, reply, name))
             changed_V = _named(f"{field}/{name}", sent[name + ROWS], array, table_VD)
             table_VD[changed_V] = array
@@ -62,25 +62,25 @@ def restored(step: Step, ask: Any, reply: Any) -> Any:
 
 
 def _unlike(one_VD: np.ndarray, other_VD: np.ndarray) -> np.ndarray:
-    """Which rows differ, in their bits: 0 and -0 do."""
+    """Which rows differ in any bit: 0 and -0 do."""
     kind = f"u{one_VD.dtype.itemsize}"
     unlike_V: np.ndarray = (one_VD.view(kind) != other_VD.view(kind)).any(axis=1)
     return unlike_V
 
 
 def _named(place: str, bits: np.ndarray, rows_RD: np.ndarray, table_VD: np.ndarray) -> np.ndarray:
-    """Which rows of the table the bits name: as many as there are, and of its form."""
+    """Which rows of the table the bits name. Raises GuardError unless `rows_RD` fit there."""
     if table_VD.ndim != 2:
-        raise GuardError(f"{place} is no table")
+        raise GuardError(f"{place} is not a table")
     count = len(table_VD)
     if bits.dtype != np.uint8 or bits.shape != ((count + 7) // 8,):
-        raise GuardError(f"{place}{ROWS} is not a bit for each row")
+        raise GuardError(f"{place}{ROWS} does not hold one bit per row")
     named_V = np.unpackbits(bits).astype(bool)
     if named_V[count:].any() or rows_RD.shape != (named_V.sum(), *table_VD.shape[1:]):
-        raise GuardError(f"{place} has other rows than {place}{ROWS} names")
+        raise GuardError(f"{place} does not hold the rows that {place}{ROWS} names")
     if rows_RD.dtype != table_VD.dtype:
         raise GuardError(
-            f"{place} has another type of number",
+            f"{place} has the wrong number type",
             expected=table_VD.dtype.name,
             got=rows_RD.dtype.name,
         )

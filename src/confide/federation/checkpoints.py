@@ -1,7 +1,7 @@
-"""Checkpoints: what the server needs to go on after a crash, one file a round, whole or not at all.
+"""Checkpoints: what the server needs to continue after a crash, one file per round.
 
 A file is a line with the format, a line with the SHA-256 digest of the rest, and an encoded
-`Checkpoint`. A file whose digest does not fit is refused.
+`Checkpoint`. It is written whole or not at all, and refused if its digest does not fit.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class CheckpointStore:
         self.folder = folder
 
     def save(self, checkpoint: Checkpoint, *, best: int) -> None:
-        """Write the checkpoint, then forget those that are neither recent nor the best round.
+        """Write the checkpoint, then delete those that are neither recent nor of the best round.
 
-        Raises CheckpointError where the disk does not take it; older checkpoints stay.
+        Raises CheckpointError if it cannot be written; older checkpoints stay.
         """
         data = encode(checkpoint)
         digest = hashlib.sha256(data).hexdigest().encode()
@@ -61,7 +61,7 @@ class CheckpointStore:
         self.prune(checkpoint.round, best=best)
 
     def prune(self, last: int, *, best: int) -> None:
-        """Forget checkpoints that are neither of the last two rounds nor the best."""
+        """Delete checkpoints that are neither of the last two rounds nor of the best."""
         for round in self.rounds():
             if round < last - 1 and round != best:
                 self.path(round).unlink(missing_ok=True)
@@ -79,19 +79,26 @@ class CheckpointStore:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise CheckpointError("there is no such checkpoint", where=str(path)) from error
+            rounds = ", ".join(map(str, self.rounds())) or "no round"
+            raise CheckpointError(
+                "there is no such checkpoint",
+                expected=f"one of the rounds that have one: {rounds}",
+                where=str(path),
+            ) from error
         digest, _, data = raw[len(_MARK) :].partition(b"\n")
         if not raw.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
             raise CheckpointError(
                 "the checkpoint is damaged or was changed after it was written",
                 where=str(path),
-                fix="delete it to continue from an older round, or start the run again",
+                fix="delete the file to continue from an older round, or start the run again",
             )
         try:
             return decode_file(Checkpoint, data)
         except MessageError as error:
             raise CheckpointError(
-                "the checkpoint was written by another version of confide", where=str(path)
+                "the checkpoint was written by another version of confide",
+                where=str(path),
+                fix="continue the run with that version, or start it again",
             ) from error
 
     def path(self, round: int) -> Path:
@@ -100,5 +107,5 @@ class CheckpointStore:
 
 
 def as_array(data: bytes) -> NDArray[np.uint8]:
-    """Bytes as an array, so that a message can hold another one."""
+    """Bytes as an array, so that one message can hold another, encoded."""
     return np.frombuffer(data, dtype=np.uint8)

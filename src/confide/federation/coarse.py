@@ -1,13 +1,13 @@
-"""Arrays in fewer bits: what is sent where a small error does no harm.
+"""Arrays in fewer bits, for use where a small error does no harm.
 
-`fixed` and `unfixed` turn numbers of a known range into float32, float16 or int8 and back; int8 has
-one step for all sites, so that a sum of codes is the code of the sum. `difference` is what one set
-of arrays has more than another in int8, a scale for each row, rows without a difference left out.
+`fixed` and `unfixed` turn numbers of a known range into float32, float16 or int8 and back. All
+sites use the same int8 step, so that a sum of codes is the code of the sum. `difference` is the
+difference of two sets of arrays in int8, with one scale per row, without the rows that are equal.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,28 +21,28 @@ LEVELS = 127
 ROWS, SCALES = "?rows", "?scales"
 
 
-def fixed(numbers: NDArray[Any], kind: WireType, *, most: float) -> NDArray[Any]:
-    """Numbers as they travel; what is beyond `most` becomes `most`, in any type.
+def fixed(numbers: np.ndarray, kind: WireType, *, most: float) -> np.ndarray:
+    """Numbers as they travel, clipped to ±`most` whatever the type.
 
-    Raises GuardError where one is not a number: int8 has no code for that.
+    Raises GuardError if one is not a number: int8 has no code for that.
     """
     if np.isnan(numbers).any():
-        raise GuardError("what is to be sent is not a number")
-    clipped: NDArray[Any] = np.clip(numbers, -most, most)
+        raise GuardError("a value to be sent is not a number")
+    clipped: np.ndarray = np.clip(numbers, -most, most)
     if kind == "int8":
         clipped = np.rint(clipped * (LEVELS / most))
     return clipped.astype(kind)
 
 
-def unfixed(codes: NDArray[Any], kind: WireType, *, most: float) -> NDArray[np.float64]:
-    """What codes, or a sum of them, stand for."""
+def unfixed(codes: np.ndarray, kind: WireType, *, most: float) -> NDArray[np.float64]:
+    """The numbers that codes, or a sum of codes, stand for."""
     return codes.astype(np.float64) * (most / LEVELS if kind == "int8" else 1.0)
 
 
 def difference(after: Arrays, before: Arrays) -> Arrays:
-    """What brings `before` near `after` by `plus`: int8 codes, scales and rows, by name.
+    """What `plus` adds to `before` to come near `after`: int8 codes, scales and rows, by name.
 
-    A row is what lies along the last axis. An array without any difference is left out.
+    A row lies along the last axis. Arrays that are equal are left out.
     """
     found: Arrays = {}
     for name, array in after.items():
@@ -60,24 +60,24 @@ def difference(after: Arrays, before: Arrays) -> Arrays:
 
 
 def plus(before: Arrays, change: Arrays) -> Arrays:
-    """The arrays with a `difference` added; the same bits wherever it is done.
+    """The arrays with a `difference` added, the same bit for bit on every machine.
 
-    Raises GuardError where it is a difference of other arrays.
+    Raises GuardError if the difference is of other arrays.
     """
     result = dict(before)
     for name, codes_MD in change.items():
         if name.endswith((ROWS, SCALES)):
             continue
         if not {name + ROWS, name + SCALES} <= change.keys() or name not in before:
-            raise GuardError(f"a difference of {name}, which is not there")
+            raise GuardError(f"the difference of {name} is incomplete, or there is no such array")
         rows_RD = _rows(before[name]).copy()
         moved_R = np.unpackbits(change[name + ROWS]).astype(bool)[: len(rows_RD)]
         if codes_MD.shape != (moved_R.sum(), rows_RD.shape[1]):
-            raise GuardError(f"the difference of {name} has another shape")
+            raise GuardError(f"the difference of {name} has the wrong shape")
         rows_RD[moved_R] += codes_MD.astype(np.float32) * change[name + SCALES][:, None]
         result[name] = rows_RD.reshape(before[name].shape)
     return result
 
 
-def _rows(array: NDArray[Any]) -> NDArray[Any]:
+def _rows(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)

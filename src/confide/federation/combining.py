@@ -1,24 +1,26 @@
-"""What the server makes of the replies to one ask, so that no site can break it.
+"""How the server combines the replies to one ask, so that no site can spoil the result.
 
-What is combined is the *change* of each site: what it learnt, without its weight in the mean, less
-what it set out from (`Step.learnt`). Two walls stand one behind the other:
+It combines the *change* of each site: what the site learnt, divided by its weight in the mean,
+minus what it started from (`Step.learnt`). There are two defences, one behind the other:
 
 - **too far**: an update whose L2 norm is more than `most_norm` times the median of the round's
-  norms is left out of the round, by name. Of fewer than three updates nobody can say which is odd.
-- **how** the others become one: their weighted `mean`; of each number the `median`, or the mean
+  norms is left out of the round, by name. Among fewer than three updates nobody can tell which one
+  is odd.
+- **how** the others become one: their weighted `mean`; for each number the `median`, or the mean
   without the lowest and highest (`trimmed`): Yin, Chen, Ramchandran & Bartlett, "Byzantine-Robust
   Distributed Learning", ICML 2018, Definitions 1 and 2; or the mean of the changes, each scaled to
   at most the median norm (`clipped`): Sun, Kairouz, Suresh & McMahan, "Can You Really Backdoor
   Federated Learning?", arXiv 1911.07963, section 3 (norm thresholding).
 
-What we decide: under `trimmed`, `median` and `clipped` every site counts the same, since a site's
-weight is its own word. Of a row that some sites do not have (`options.rows = "seen"`) the changes
-of those that have it are combined; of fewer than three, their mean is taken. Scalars are added.
+What we decide: under `trimmed`, `median` and `clipped` every site counts the same, since nobody can
+check the weight that a site claims. Of a row that some sites do not have (`options.rows = "seen"`),
+the changes of the sites that have it are combined; if these are fewer than three, by their mean.
+Scalars are added.
 
-Replies are put aside as they come (`confide.federation.spool`), their norms are kept, and what is
-combined is read again block by block: memory of a few models, however many sites there are.
+Replies are put aside as they come (`confide.federation.spool`), their norms are kept, and the
+changes are read back block by block. That takes the memory of a few models, however many sites.
 
-Shapes: K sites, B numbers of a block.
+Shapes: K sites, B numbers in a block.
 """
 
 from __future__ import annotations
@@ -26,36 +28,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.adding import Form, add, form_of, odd_field
+from confide.federation.adding import Form, Total, add, form_of, odd_field
+from confide.federation.forms import by_name
 from confide.federation.messages import Arrays, decode, encode
 from confide.federation.spool import Spool
 from confide.federation.steps import Learnt, Step
 
 How = Literal["mean", "trimmed", "median", "clipped"]
 TOO_FAR = "too-far"
-"""The code of a reply that came and was left out. Such a site answered: where every site has to
-(`at_least = 0`), the round has enough without it."""
+"""The code of a reply that came but was left out. Its site did answer: even if every site must
+(`at_least = 0`), the round can do without it."""
 ORDERED = ("trimmed", "median")
-"""Ways to combine that look at which of several numbers is in the middle."""
+"""Ways to combine that sort the sites' numbers."""
 NEEDED = 3
-"""Of fewer updates there is no median that one site cannot move."""
+"""With fewer updates, a single site can move the median."""
 BLOCK = 2**21
-"""Numbers that are looked at together, over all sites."""
+"""Numbers combined at a time, over all sites."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How replies become one, and which are too far off.
+    """How replies become one, and which are too far off to count.
 
-    `trim` is the share that `trimmed` leaves out at each end, at least one site. `most_norm` is the
-    largest norm of an update, in medians of the round's norms.
+    `trim` is the share of sites that `trimmed` leaves out at each end, at least one. `most_norm` is
+    the largest norm of an update, as a multiple of the median of the round's norms.
     """
 
     how: How = "mean"
@@ -64,25 +66,25 @@ class Combining:
 
     @property
     def needed(self) -> int:
-        """How many sites a round must have, whatever `at_least` says."""
+        """How many sites a round needs, whatever `at_least` says."""
         return NEEDED if self.how in ORDERED else 1
 
     def looks_at(self, step: Step, sites: int) -> bool:
-        """Whether the replies of so many sites must be seen together before they are added."""
+        """Whether the replies of `sites` sites must all be there before they are added."""
         if step.learnt is None:
             return False
         by_others = self.most_norm < math.inf and sites >= NEEDED
         return by_others or self.combines(step)
 
     def combines(self, step: Step) -> bool:
-        """Whether something else than the mean is made of the replies to this step."""
+        """Whether the replies to this step are combined by something other than the mean."""
         return self.how != "mean" and step.learnt is not None and step.learnt.combined
 
     def too_far(self, norms: Mapping[str, float], *, slack: float = 1.0) -> dict[str, str]:
-        """The sites whose update is larger than those of the others allow, and why, in words.
+        """The sites whose update is too large beside the others', and why, in words.
 
-        Updates that say nothing (norm 0) are not among those that a median is taken of. `slack` is
-        that of the step (`Learnt`).
+        Empty updates (norm 0) do not count towards the median. `slack` is that of the step
+        (`Learnt`).
         """
         most = self.most_norm * slack
         said = {site: norm for site, norm in norms.items() if norm > 0}
@@ -90,8 +92,8 @@ class Combining:
             return {}
         middle = float(np.median(list(said.values())))
         return {
-            site: f"what it learnt is {norm / middle:.3g} times as large as the median of this"
-            f" round's sites, and at most {most:g} times is taken"
+            site: f"its update is {norm / middle:.3g} times as large as the median of this round;"
+            f" the limit is {most:g} times"
             for site, norm in said.items()
             if not norm <= most * middle
         }
@@ -103,7 +105,7 @@ PLAIN = Combining()
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a reply was put aside, and what is known of it."""
+    """Where a reply was put aside, and its form and norm."""
 
     form: Form
     norm: float
@@ -112,7 +114,7 @@ class _Kept:
 
 
 def fewest_left(sites: int, too_far: int) -> int:
-    """Of how many sites a round must be where all have to answer and some are too far off.
+    """How many sites a round needs if all must answer and `too_far` of them are too far off.
 
     >>> [fewest_left(sites, 1) for sites in (2, 3, 4, 9)]
     [2, 3, 3, 8]
@@ -121,38 +123,31 @@ def fewest_left(sites: int, too_far: int) -> int:
 
 
 class Pile:
-    """The replies to one summed step, put aside until all are there.
+    """The replies to one summed step, put aside until all are there. Close it after use.
 
-    Raises RunError where the disk does not take them.
+    Raises RunError if they cannot be written to disk.
     """
 
-    def __init__(self, step: Step, combining: Combining, *, spool: Spool | None = None) -> None:
-        assert step.learnt is not None
+    def __init__(self, step: Step, combining: Combining) -> None:
+        assert step.learnt is not None, "only what sites learnt is piled up"
         self._step = step
         self._learnt: Learnt = step.learnt
         self._combining = combining
-        self._spool = spool or Spool()
+        self._spool = Spool()
         self._kept: dict[str, _Kept] = {}
         self._start: Arrays = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Forget all replies."""
         self._spool.close()
 
     @property
     def sites(self) -> list[str]:
-        """Those whose replies count, sorted."""
+        """The sites whose replies count, sorted."""
         return sorted(self._kept)
 
-    def put(self, site: str, ask: Any, reply: Any) -> None:
-        """Put a reply aside."""
+    def put(self, site: str, ask: object, reply: Any) -> None:
+        """Put a reply aside. Raises GuardError if its weight is not positive."""
         squares = 0.0
         if not self._combining.combines(self._step):
             for change in changes(self._learnt, ask, reply):
@@ -160,7 +155,7 @@ class Pile:
             place = self._spool.put(encode(reply))
             self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), place)
             return
-        self._start = _named(getattr(ask, self._learnt.start)) if self._learnt.start else {}
+        self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
         first, count = -1, 0
         for change in changes(self._learnt, ask, reply):
             squares += float(np.nansum(np.square(change)))
@@ -173,13 +168,13 @@ class Pile:
         self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), rest, (first, count))
 
     def leave_out(self) -> dict[str, tuple[str, str]]:
-        """Leave out replies that are not like the others: by site the code, and why, in words."""
+        """Leave out replies that differ in form or are too far off; by site, the code and why."""
         out: dict[str, tuple[str, str]] = {}
         for site in self.sites:
             first = self._kept[self.sites[0]].form
             odd = odd_field(self._kept[site].form, first)
             if odd:
-                out[site] = ("refused", f"{odd} is not like that of other sites")
+                out[site] = ("refused", f"{odd} differs in form from that of other sites")
                 del self._kept[site]
         norms = {site: kept.norm for site, kept in self._kept.items()}
         for site, why in sorted(self._combining.too_far(norms, slack=self._learnt.slack).items()):
@@ -187,17 +182,17 @@ class Pile:
             del self._kept[site]
         return out
 
-    def total(self) -> dict[str, Any]:
-        """What the replies come to, by field: a sum, or what looks like one of combined replies."""
-        total: dict[str, Any] = {}
+    def total(self) -> Total:
+        """The sum of the replies by field, as if every site had learnt the combined change."""
+        total: Total = {}
         for site in self.sites:
             add(total, decode(self._step.reply, self._spool.get(*self._kept[site].reply)))
         if self._kept and self._combining.combines(self._step):
             total[self._learnt.field] = self._combined(total)
         return total
 
-    def _combined(self, total: dict[str, Any]) -> Any:
-        """The field as the sum of the sites' would be, had all learnt what they did combined."""
+    def _combined(self, total: Total) -> np.ndarray | Arrays:
+        """The learnt field as it would sum up if every site had learnt the combined change."""
         learnt, rest = self._learnt, self._step.reply(**total)
         form = self._kept[self.sites[0]].form[learnt.field]
         weight = getattr(rest, learnt.weight) if learnt.weight else len(self._kept)
@@ -216,7 +211,7 @@ class Pile:
         return found if isinstance(total[learnt.field], dict) else found[""]
 
     def _change(self, first: int, size: int) -> NDArray[np.float64]:
-        """So many numbers of the combined change."""
+        """`size` numbers of the combined change, from the number `first` on."""
         kept = [self._kept[site] for site in self.sites]
         factors_K = shrinking([one.norm for one in kept])
         change = np.empty(size)
@@ -231,16 +226,17 @@ class Pile:
         return change
 
 
-def changes(learnt: Learnt, ask: Any, reply: Any) -> Iterator[NDArray[np.float64]]:
+def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.float64]]:
     """What a site learnt, array by array in the order of their names, in flat blocks.
 
-    NaN stands for what the site says nothing of. Raises GuardError where its weight is none.
+    NaN stands for numbers that the site says nothing about. Raises GuardError if its weight is not
+    positive.
     """
     weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
     if not weight > 0:
-        raise GuardError(f"{learnt.weight} is not a weight")
-    start = _named(getattr(ask, learnt.start)) if learnt.start else {}
-    for name, array in sorted(_named(getattr(reply, learnt.field)).items()):
+        raise GuardError(f"{learnt.weight} is not a weight", expected="a number above 0")
+    start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
+    for name, array in sorted(by_name(getattr(reply, learnt.field)).items()):
         has = learnt.has(reply, name) if learnt.has else None
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
@@ -256,14 +252,14 @@ def changes(learnt: Learnt, ask: Any, reply: Any) -> Iterator[NDArray[np.float64
             yield change.ravel()
 
 
-def norm_of(learnt: Learnt, ask: Any, reply: Any) -> float:
-    """The L2 norm of all that a site learnt."""
+def norm_of(learnt: Learnt, ask: object, reply: object) -> float:
+    """The L2 norm of everything that a site learnt. Raises GuardError as `changes` does."""
     squares = (float(np.nansum(np.square(one))) for one in changes(learnt, ask, reply))
     return math.sqrt(sum(squares))
 
 
 def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
-    """What each change is multiplied by, so that none is larger than their median is.
+    """The factor for each change that brings its norm down to at most the median norm.
 
     >>> shrinking([1.0, 2.0, 8.0]).tolist()
     [1.0, 1.0, 0.25]
@@ -276,7 +272,7 @@ def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
 def combined(
     said_KB: NDArray[np.float32], combining: Combining, *, factors_K: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """One number of each column, of those of its numbers that are there; 0 where none is.
+    """One number per column, from its numbers that are not NaN; 0 if all are. Not for `mean`.
 
     >>> said = np.float32([[1, 0], [2, np.nan], [90, np.nan]])
     >>> combined(said, Combining("median"), factors_K=np.ones(3)).tolist()
@@ -284,9 +280,8 @@ def combined(
     """
     missing_KB = np.isnan(said_KB)
     whole = not missing_KB.any()
-    if combining.how in ("mean", "clipped"):
-        factors = factors_K[:, None] if combining.how == "clipped" else 1.0
-        sums_B = np.where(missing_KB, 0.0, said_KB * factors).sum(0)
+    if combining.how == "clipped":
+        sums_B = np.where(missing_KB, 0.0, said_KB * factors_K[:, None]).sum(0)
         mean_B: NDArray[np.float64] = sums_B / np.maximum((~missing_KB).sum(0), 1)
         return mean_B
     sorted_KB = np.sort(said_KB, axis=0)  # NaN last
@@ -303,16 +298,11 @@ def combined(
     return np.asarray(sums_B / np.maximum(inside_KB.sum(0), 1))
 
 
-def _cut(there: NDArray[np.int_], combining: Combining) -> Any:
-    """How many of so many numbers are left out at each end: none of fewer than three."""
+def _cut(there: np.ndarray, combining: Combining) -> np.ndarray:
+    """How many of `there` numbers are left out at each end: none of fewer than three."""
     if combining.how == "median":
         cut = (there - 1) // 2
     else:
         cut = np.maximum(1, np.floor(combining.trim * there + 1e-9)).astype(int)
         cut = np.minimum(cut, (there - 1) // 2)
     return np.where(there < NEEDED, 0, cut)
-
-
-def _named(found: Any) -> Arrays:
-    """Arrays by name; a single one has none."""
-    return found if isinstance(found, dict) else {"": found}

@@ -1,8 +1,8 @@
 """Two ledgers of one run, compared: the server's and a site's, or two sites'.
 
-Where the ledgers hold seals, chains and signatures are verified first, then what either side signed
-of the other's ledger, then every message of one against the other. Ledgers without seals (of one
-machine, or of an older version) are compared entry by entry.
+If the ledgers hold seals, their chains and signatures are verified first, then what each side
+signed about the other's ledger, then every message of one against the other. Ledgers without seals
+(from one machine, or an older version) are compared entry by entry.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ SERVER = "server"
 
 @dataclass(frozen=True, slots=True)
 class LedgerDifference:
-    """What two ledgers of one run do not say alike.
+    """Where two ledgers of one run differ.
 
-    `site`: whose ledger was given; `messages`: its entries. `again`: entries that only the site's
-    holds because they crossed the wall once more, after a crash; `only_here` and `only_there`: what
-    one of the two does not know at all; `faults`: lines that were changed, taken out or not signed
-    as they should be, the first one first. `unheard`: asks that the server noted and the site never
-    got, or that one of two sites never got. `verified`: how many signatures were looked at.
+    Attributes:
+        site: the site whose ledger was given.
+        messages: the number of its entries.
+        again: entries that only the site's ledger holds, because they crossed the wall once more
+            after a crash.
+        only_here: what only the ledger of the run holds.
+        only_there: what only the site's ledger holds.
+        faults: lines that were changed, removed or not properly signed, the first one first.
+        unheard: asks that the server noted and the site never got, or that one of two sites never
+            got.
+        verified: the number of signatures checked.
     """
 
     site: str
@@ -42,20 +48,24 @@ class LedgerDifference:
 
     @property
     def agree(self) -> bool:
-        """Whether both hold the same messages, and nobody changed either."""
+        """Whether both hold the same messages and neither was changed."""
         return not self.only_here and not self.only_there and not self.faults
 
 
 def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
     """Compare the ledger of a run with the one that a site kept of it.
 
-    `run` is the server's or the lead's folder of the run, or that of another site; `other` the
-    site's. Raises RunError where one of the two is missing or cannot be read at all, or the second
-    is not one site's.
+    `run` is the run's folder at the server, at the lead or at another site; `other` is the site's.
+    Raises RunError if either ledger is missing or unreadable, or if `other` is not the ledger of
+    one site.
     """
     theirs = other / "ledger.jsonl" if other.is_dir() else other
     if not theirs.is_file():
-        raise RunError("there is no ledger of a site here", where=str(theirs))
+        raise RunError(
+            "there is no site's ledger here",
+            expected="the one that the site kept: MEMORY/runs/RUN/ledger.jsonl",
+            where=str(theirs),
+        )
     paths = ledger_files(run) if run.is_dir() else [run]
     if not paths:
         raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
@@ -65,10 +75,10 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
     here = next((one for one in ours if there.at and there.at in (one.at, *one.sites)), None)
     if here is None:
         raise RunError(
-            "one of the two ledgers does not say whose it is, or they are not of one run",
+            "one of the two ledgers does not say whose it is, or they are of different runs",
             where=", ".join(map(str, paths)),
             expected=f"a ledger of the run {there.run!r}, of the server or of one of its sites",
-            fix="compare ledgers of one run, as they were written",
+            fix="compare two unchanged ledgers of the same run",
         )
     return _with_seals(here, there)
 
@@ -95,8 +105,8 @@ def _without_seals(paths: list[Path], theirs: Path) -> LedgerDifference:
         raise RunError(
             "this is not the ledger of one site",
             where=str(theirs),
-            expected="the one that a site kept: MEMORY/runs/RUN/ledger.jsonl",
-            got=f"{len(names)} sites",
+            expected="the one that the site kept: MEMORY/runs/RUN/ledger.jsonl",
+            got=f"one of {len(names)} sites",
         )
     site = names.pop()
     here = [entry for entry in _entries(paths) if entry.site == site]
@@ -108,7 +118,7 @@ def _without_seals(paths: list[Path], theirs: Path) -> LedgerDifference:
         only_here=tuple(sorted({one.words() for one in ours if ours[one] > sites[one]})),
         only_there=tuple(sorted({one.words() for one in sites if one not in ours})),
         faults=tuple(
-            f"{path}:{line.number}: this line, or the one before it, is not what was written"
+            f"{path}:{line.number}: this line, or the one before it, was changed"
             for path in [*paths, theirs]
             for line in read_lines(path)
             if line.chained is False

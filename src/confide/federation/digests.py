@@ -1,7 +1,7 @@
 """Digests of several parts, and the form of what an identity key signs.
 
-A signed statement begins with a byte that no UTF-8 text has, and with what it is used for: no
-signature of ours can be taken for one over a text, or over a statement of another use.
+A signed statement begins with a byte that no UTF-8 text has, and then names its use. So none of our
+signatures can pass for one over a text, or over a statement with another use.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 
 EMPTY = ""
-"""In place of a digest where there is nothing yet."""
+"""Stands in for a digest when there is nothing to digest yet."""
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 over each part preceded by its length, 8 bytes little-endian: 32 bytes."""
+    """SHA-256 over all parts, each preceded by its length in 8 bytes, little-endian: 32 bytes."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(len(part).to_bytes(8, "little"))
@@ -22,7 +22,7 @@ def digest(*parts: bytes) -> bytes:
 
 
 def statement(use: str, *parts: bytes) -> bytes:
-    """What is signed: 0xFF, "confide/USE/1", and the digest of the parts."""
+    """The bytes to sign: 0xFF, "confide/USE/1", and the digest of the parts."""
     return b"\xff" + f"confide/{use}/1".encode("ascii") + digest(*parts)
 
 
@@ -32,7 +32,7 @@ def number(value: int) -> bytes:
 
 
 def is_digest(value: object) -> bool:
-    """Whether this is a digest as text: 64 hexadecimal digits in lower case."""
+    """Whether this is a digest as text: 64 lower-case hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
 
 

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it. Numbers and names only."""
+"""What a run tells its watcher: numbers and names only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Event:
     """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end".
 
-    A "round" of a federation of one site names that site. `dev_f1` is an F1, or the number that
+    In a federation of one site, a "round" names that site. `dev_f1` is an F1, or the number that
     `score` names.
     """
 
@@ -33,4 +33,4 @@ Watcher = Callable[[Event], None]
 
 
 def unwatched(event: Event) -> None:
-    """A watcher that looks away."""
+    """A watcher that ignores everything."""

@@ -1,8 +1,8 @@
-"""The federation: the sites as the server sees them, something that can be asked."""
+"""The federation: the sites as the server sees them, and how it asks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from confide.errors import FederationError, GuardError, QuorumError, SiteFault
-from confide.federation.adding import add, form_of, odd_field
+from confide.federation.adding import Total, add, form_of, odd_field
 from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
 from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norm_of
@@ -19,7 +19,7 @@ from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, 
 from confide.federation.forms import limits_of
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import check_size, decode_one_of, encode, sizes
+from confide.federation.messages import FieldSize, check_size, decode_one_of, encode, sizes
 from confide.federation.ordering import as_they_come, in_order
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
@@ -29,8 +29,8 @@ from confide.seeds import derive_seed
 class Delivery:
     """One site's encoded reply, and the seconds that the site worked on it.
 
-    `seal` is what vouches for the reply, where the engine carries seals.
-    `heard` is false where the engine says in the site's place that no reply came.
+    `seal` vouches for the reply, if the engine carries seals. `heard` is False if no reply came and
+    the engine made this failure in the site's place.
     """
 
     site: str
@@ -40,8 +40,12 @@ class Delivery:
     heard: bool = True
 
 
+Replies = Generator[tuple[str, Any], None, None]
+"""Sites and their replies."""
+
+
 class Engine(Protocol):
-    """Carries encoded asks to sites and encoded replies back. Knows nothing of their meaning."""
+    """Carries encoded asks to sites and encoded replies back, without knowing what they mean."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -51,25 +55,25 @@ class Engine(Protocol):
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply or failure, in any order; closed when nobody listens."""
+        """Every asked site's reply or failure, in any order; the caller closes the generator."""
         ...
 
 
 class Federation:
-    """Asks sites, checks and counts what they reply.
+    """Asks sites, checks their replies, and notes every message in the ledger.
 
     Args:
-        engine: who carries the messages.
+        engine: carries the messages.
         seed: the run's seed.
         ledger: where every message is noted.
-        at_least: how many sites must answer an ask; 0 is all that were asked.
-        timeout: seconds that a site may take; None is for ever. The sequential engine cannot
+        at_least: how many sites must answer an ask; 0 means all that were asked.
+        timeout: seconds that a site may take; None means no limit. The sequential engine cannot
             interrupt itself and ignores it.
-        sites: a part of the engine's sites; None is all.
+        sites: some of the engine's sites; None means all.
         watch: is told of every ask and reply.
-        combining: how the replies that are summed become one, and which are too far off.
+        combining: how summed replies become one, and which are too far off to count.
 
-    `took_part` are the sites whose replies the server has learnt from since it was emptied.
+    `took_part` holds the sites whose replies the server has learnt from; the caller empties it.
     """
 
     def __init__(
@@ -94,14 +98,14 @@ class Federation:
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
-        self._too_far = 0  # replies of this ask that came and were left out
+        self._too_far = 0  # replies to this ask that came but were left out
         self._all = len(self.sites)
         self._left_out: set[str] = set()
         self.compute_seconds = 0.0
         self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
 
     def draw(self, fraction: float, round: int) -> tuple[str, ...]:
-        """The sites that take part in a round: max(1, fraction · K) of them, drawn by the seed."""
+        """The sites that take part in a round: max(1, fraction · K) of K, drawn by the seed."""
         count = max(1, round_half_up(fraction * len(self.sites)))
         generator = np.random.default_rng(derive_seed(self.seed, "draw", round))
         chosen = generator.choice(len(self.sites), size=count, replace=False)
@@ -110,17 +114,17 @@ class Federation:
     def ask(
         self,
         step: Step,
-        ask: Any,
+        ask: object,
         *,
         round: int,
         sites: Sequence[str] | None = None,
         at_least: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Every site's reply, sorted by site. `ask` is one message, or one per site.
+        """Every site's reply, sorted by site. `ask` is one message for all, or a mapping by site.
 
-        Sites that fail are noted in `faults` and left out. Raises QuorumError where fewer than
-        `at_least` answered.
+        Sites that fail are noted in `faults` and left out. Raises QuorumError if fewer than
+        `at_least` answered, FederationError if the step may only be summed.
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
@@ -133,7 +137,7 @@ class Federation:
     def sum(
         self,
         step: Step,
-        ask: Any,
+        ask: object,
         *,
         round: int,
         sites: Sequence[str] | None = None,
@@ -142,9 +146,10 @@ class Federation:
     ) -> Any:
         """The sum of the replies, field by field: floats in float64, integers in int64.
 
-        No single reply is visible to the caller. Sites are added in the order of their names, so
-        the sum is the same bit for bit whoever answers first. Where the replies are combined
-        otherwise (`Combining`), what they learnt is as if each had learnt what they did combined.
+        The caller sees no single reply. Replies are added in the order of the sites' names, so the
+        sum is the same bit for bit whoever answers first. If they are combined in another way
+        (`Combining`), the sum is as if every site had learnt the combined change. Raises
+        QuorumError if fewer than `at_least` answered.
         """
         if not step.summed:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
@@ -152,16 +157,16 @@ class Federation:
         together = self._combining.looks_at(step, len(names))
         heard = self._replies(step, asks, round=round, timeout=timeout, ordered=not together)
         with closing(heard):
-            summed = self._piled if together else self._added
-            total, answered = summed(step, heard, asks, round=round)
+            if together:
+                total, answered = self._piled(step, heard, asks, round=round)
+            else:
+                total, answered = self._added(step, heard, round=round)
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
 
-    def _added(
-        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
-    ) -> tuple[dict[str, Any], int]:
-        """The sum of replies, each added as it comes, and how many they are."""
-        total: dict[str, Any] = {}
+    def _added(self, step: Step, heard: Replies, *, round: int) -> tuple[Total, int]:
+        """The sum of the replies, each added as it comes, and their number."""
+        total: Total = {}
         first, answered = None, 0
         for site, reply in heard:
             try:
@@ -170,7 +175,7 @@ class Federation:
                     first = first or form
                     odd = odd_field(form, first)
                     if odd:
-                        raise GuardError(f"{odd} is not like that of other sites")
+                        raise GuardError(f"{odd} differs in form from that of other sites")
                     add(total, reply)
             except SiteFault as error:
                 self._failed(error)
@@ -181,10 +186,10 @@ class Federation:
         return total, answered
 
     def _piled(
-        self, step: Step, heard: Iterator[tuple[str, Any]], asks: dict[str, Any], *, round: int
-    ) -> tuple[dict[str, Any], int]:
-        """What replies come to that are seen together first, and how many they are."""
-        with Pile(step, self._combining) as pile:
+        self, step: Step, heard: Replies, asks: Mapping[str, object], *, round: int
+    ) -> tuple[Total, int]:
+        """What the replies come to once all are there to be compared, and their number."""
+        with closing(Pile(step, self._combining)) as pile:
             for site, reply in heard:
                 try:
                     with blaming(site, step=step.name, round=round):
@@ -202,9 +207,9 @@ class Federation:
             return pile.total(), answered
 
     def _leave_out(
-        self, step: Step, replies: dict[str, Any], asks: dict[str, Any], *, round: int
+        self, step: Step, replies: dict[str, object], asks: Mapping[str, object], *, round: int
     ) -> None:
-        """Leave the replies out that are too far off, where a method looks at each by itself."""
+        """Leave out replies that are too far off, if the method looks at each by itself."""
         if step.learnt is None:
             return
         norms = {}
@@ -225,20 +230,20 @@ class Federation:
     def relay(
         self,
         step: Step,
-        ask: Any,
+        ask: object,
         *,
         round: int,
         sites: Sequence[str],
         then: Callable[[Any, Any], Any],
     ) -> dict[str, Any]:
-        """Every site's reply, of sites asked one after the other, in the order given.
+        """Every site's reply; the sites are asked one after another, in the order given.
 
-        `then(ask, reply)` is what the next one is asked. A site that fails is passed over, as in
-        `ask`. Raises QuorumError where fewer than `at_least` answered.
+        `then(ask, reply)` is what the next site is asked. A site that fails is passed over, as in
+        `ask`. Raises QuorumError if fewer than `at_least` answered.
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
-        replies: dict[str, Any] = {}
+        replies: dict[str, object] = {}
         for site in sites:
             _, asks = self._addressed(ask, [site])
             for name, reply in self._replies(step, asks, round=round, timeout=None):
@@ -254,7 +259,7 @@ class Federation:
         return replies
 
     def enough(self, count: int) -> bool:
-        """Whether so many of the sites that the federation began with are enough to go on with."""
+        """Whether `count` of the sites that the federation began with are enough to continue."""
         return count >= (min(self._at_least, self._all) if self._at_least else self._all)
 
     def leave_out(self, fault: SiteFault) -> None:
@@ -263,7 +268,7 @@ class Federation:
         self.go_on_without([fault.site])
 
     def go_on_without(self, sites: Sequence[str]) -> None:
-        """Ask these sites nothing more: where a step names them, they are passed over."""
+        """Ask these sites nothing more, even where a method names them."""
         self._left_out |= set(sites)
         self.sites = tuple(site for site in self.sites if site not in self._left_out)
 
@@ -272,28 +277,35 @@ class Federation:
         faults, self.faults = self.faults, []
         return faults
 
-    def _addressed(self, ask: Any, sites: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
+    def _addressed(
+        self, ask: object, sites: Sequence[str] | None
+    ) -> tuple[list[str], dict[str, object]]:
+        """The sites to ask, sorted, and the ask for each. Raises FederationError: no such site."""
         named = ask if isinstance(ask, Mapping) else self.sites if sites is None else sites
         names = sorted(set(named) - self._left_out)
         unknown = set(names) - set(self.sites)
         if unknown:
-            raise FederationError(f"there is no site {sorted(unknown)[0]!r} in this federation")
+            raise FederationError(
+                f"there is no site {sorted(unknown)[0]!r} in this federation",
+                expected=", ".join(self.sites),
+            )
         return names, {name: ask[name] if isinstance(ask, Mapping) else ask for name in names}
 
     def _replies(
         self,
         step: Step,
-        asks: dict[str, Any],
+        asks: Mapping[str, object],
         *,
         round: int,
         timeout: float | None,
         ordered: bool = False,
-    ) -> Generator[tuple[str, Any], None, None]:
+    ) -> Replies:
+        """Each good reply with its site, as they come, or `ordered` by site; failures are noted."""
         encoded = self._encode(step, asks, round)
         deliveries = self._engine.deliver(
             step.name, round, asks=encoded, timeout=timeout or self._timeout
         )
-        with closing(deliveries):  # whoever stops listening must not keep the engine waiting
+        with closing(deliveries):  # a caller that stops early must not keep the engine waiting
             for site, data in in_order(deliveries, asks) if ordered else as_they_come(deliveries):
                 self.compute_seconds += data.seconds
                 self.seconds_by_site[site] += data.seconds
@@ -312,9 +324,9 @@ class Federation:
             Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
         )
 
-    def _encode(self, step: Step, asks: dict[str, Any], round: int) -> dict[str, bytes]:
-        """Encodes each distinct ask once: a broadcast is one block of bytes for all sites."""
-        done: dict[int, tuple[bytes, list[Any]]] = {}
+    def _encode(self, step: Step, asks: Mapping[str, object], round: int) -> dict[str, bytes]:
+        """Encode each distinct ask once: a broadcast is one block of bytes for all sites."""
+        done: dict[int, tuple[bytes, list[FieldSize]]] = {}
         encoded = {}
         for site, ask in asks.items():
             if id(ask) not in done:
@@ -328,11 +340,11 @@ class Federation:
             self._watch(Event("ask", round, site=site, step=step.name))
         return encoded
 
-    def _open(self, step: Step, delivery: Delivery, ask: Any, *, round: int) -> Any:
-        """The reply that was delivered, noted in the ledger and checked. Raises SiteFault."""
+    def _open(self, step: Step, delivery: Delivery, ask: object, *, round: int) -> object:
+        """The delivered reply, noted in the ledger and checked. Raises SiteFault."""
         site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
         with blaming(site, step=step.name, round=round):
-            message = decode_one_of((step.reply, Failure), data, limits=limits)
+            message: object = decode_one_of((step.reply, Failure), data, limits=limits)
         failed = isinstance(message, Failure)
         if delivery.heard:
             self._ledger.record(
@@ -343,9 +355,9 @@ class Federation:
                 site=site,
                 seen="sum" if step.summed and not failed else "one by one",
             )
-            if failed and message.code in BY_THE_ENGINE:
+        if isinstance(message, Failure):
+            if delivery.heard and message.code in BY_THE_ENGINE:
                 message = replace(message, code="error")  # a site that answers is not lost
-        if failed:
             raise fault(message, site=site, step=step.name, round=round)
         with blaming(site, step=step.name, round=round):
             message = restored(step, ask, message)
@@ -366,23 +378,22 @@ class Federation:
         self, step: Step, answered: int, need: int, *, round: int, of: int = 0
     ) -> QuorumError:
         faults = tuple(fault for fault in self.faults if fault.round == round)
-        fix = "mend the sites that failed and resume, or lower federation.at_least"
-        if not of:
+        if of:
+            expected = f"at least {need} of {of}"
+            fix = "repair the sites that failed and resume, or lower federation.at_least"
+        else:
+            expected = f"at least {need}, since combine = {self._combining.how!r}"
             fix = (
-                "ask more sites (federation.fraction), mend those that failed and resume, or set"
+                "ask more sites (federation.fraction), repair those that failed and resume, or set"
                 ' federation.combine to "clipped" or "mean"'
             )
-        error = QuorumError(
-            f"step {step.name}, round {round}: too few sites answered",
-            expected=f"at least {need}"
-            + (f" of {of}" if of else f", since combine = {self._combining.how!r}"),
-            got=f"{answered} ({'; '.join(map(str, faults))})",
-            fix=fix,
-        )
+        what = f"step {step.name}, round {round}: too few sites answered"
+        got = f"{answered} ({'; '.join(map(str, faults))})"
+        error = QuorumError(what, expected=expected, got=got, fix=fix)
         error.faults = faults
         return error
 
 
 def round_half_up(number: float) -> int:
-    """Rounds .5 up, always (Python rounds to even)."""
+    """The nearest integer; .5 always rounds up (Python rounds it to even)."""
     return int(number + 0.5)

@@ -1,7 +1,7 @@
-"""Files and folders: written whole or not at all, read by their owner only, and never elsewhere.
+"""Files and folders: written whole or not at all, for their owner only, and only where they belong.
 
-A name that comes from another place (a lead, a site, the engine) becomes a path in one way only:
-`plain_name` looks at the name, and `inside` makes the path.
+A name from elsewhere (a lead, a site, the engine) becomes a path in one way only: `plain_name`
+checks the name, and `inside` makes the path.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def plain_name(name: object, what: str) -> str:
-    """The name, if it can stand for a file or folder and for nothing else.
+    """The name, if it can name a file or folder and nothing else.
 
-    `what` is what it names, for the message. Raises GuardError, which never repeats the name.
+    `what` says what it names, for the error. Raises GuardError, which never repeats the name.
     """
     if type(name) is not str or not _PLAIN.fullmatch(name):
         raise GuardError(
@@ -35,20 +35,24 @@ def plain_name(name: object, what: str) -> str:
 
 
 def inside(folder: Path, *names: str) -> Path:
-    """The path of plain names below a folder that is ours. Raises GuardError.
+    """The path of plain names below one of our own folders. Raises GuardError.
 
-    No part of it below the folder may be a link, so it cannot lead out again.
+    No part of it below the folder may be a link, so it cannot lead out of the folder.
     """
     path = folder
     for name in names:
         path = path / plain_name(name, "a file or folder")
         if path.is_symlink():
-            raise GuardError("this is a link, and none is followed here", where=str(path))
+            raise GuardError(
+                "this is a link, and links are not followed here",
+                expected="a file or folder",
+                where=str(path),
+            )
     return path
 
 
 def is_regular(path: Path) -> bool:
-    """Whether this is a file: no link, folder, pipe or device."""
+    """Whether this is a file, and not a link, folder, pipe or device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -56,19 +60,19 @@ def is_regular(path: Path) -> bool:
 
 
 def write_of_run(path: Path, data: bytes) -> None:
-    """Write a file of a run atomically. Raises RunError where the disk does not take it."""
+    """Write a file of a run atomically. Raises RunError if it cannot be written."""
     try:
         write_atomically(path, data)
     except OSError as error:
         raise RunError(
             f"{path.name} could not be written ({error.strerror})",
             where=str(path.parent),
-            fix="make room on the disk; a run goes on with --resume",
+            fix="free some disk space, then continue the run with --resume",
         ) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside `path`, flush to the disk, rename. On failure the old file is untouched."""
+    """Write beside `path`, flush to disk, rename. If that fails, the old file is untouched."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".tmp")
     try:
@@ -84,7 +88,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def for_the_owner() -> Iterator[None]:
-    """What this process makes inside is its owner's alone: folders 0700, files 0600 (POSIX)."""
+    """Make all that this process creates inside its owner's alone: folders 0700, files 0600."""
     before = os.umask(0o077)
     try:
         yield
@@ -93,7 +97,7 @@ def for_the_owner() -> Iterator[None]:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner can look into; one that is there is closed to others."""
+    """Make a folder that only its owner can open; an existing one is closed to others."""
     with for_the_owner():
         path.mkdir(parents=True, exist_ok=True)
     mode = stat.S_IMODE(path.stat().st_mode)

@@ -1,13 +1,13 @@
-"""What the fields of a message declare, and how much a message may weigh.
+"""What the fields of a message declare, and how large a message may be.
 
-A field's annotation says its kind, and of arrays the type of number. The legend of an array is the
-end of its name, a letter or a number for each axis: `digests_W16` has two axes, the second of 16,
-and is as long as `counts_W` of the same message. `carries(legend=...)` says it where the name does
-not. From all this follows how large a message of a class can be, before a byte of it is parsed.
+A field's annotation gives its kind and, for arrays, the number type. An array's name ends in its
+legend, one letter or number per axis: `digests_W16` has two axes, the second of length 16, and is
+as long as `counts_W` in the same message. Where the name has no legend, `carries(legend=...)` gives
+it. Together they bound the size of a message before a byte of it is parsed.
 
-A field may be a message itself. What travels is flat: field `batch_size` of the message in field
-`how` is `how.batch_size`. A message may be generic in such a field; then its class with an argument
-(`Kept[TaggerForm]`) declares everything.
+A field may itself be a message. Messages travel flat: the field `batch_size` of the message in
+field `how` travels as `how.batch_size`. Such a field may have a type parameter; the class with its
+argument (`Kept[TaggerForm]`) then declares everything.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Arrays = dict[str, np.ndarray]
 DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
 )
-"""The types of number that can travel."""
+"""The number types that can travel."""
 
 MOST_BYTES = 2 * 2**30
-"""Of the arrays of one field, where neither the field nor the ask says less."""
+"""The limit for the arrays of one field, unless the field or the ask sets a lower one."""
 MOST_ARRAYS = 4096
-"""In one field that holds arrays by name."""
+"""Arrays in one field that holds arrays by name."""
 _ENTRY = 200
-"""Bytes in the header for one array, besides its name."""
+"""Header bytes for one array, not counting its name."""
 _NUMBER, _TEXT, _LIST = 32, 1024, 2**20
-"""Bytes of JSON of one field, by kind, where `carries(most=...)` does not say more."""
+"""Bytes of JSON allowed for one field, by kind, unless `carries(most=...)` says otherwise."""
 
 _LEGEND = re.compile(r"_([A-Z0-9]+)$")
 _AXIS = re.compile(r"[A-Z]|[0-9]+")
@@ -50,17 +50,22 @@ def carries(
     *,
     legend: str = "",
     most: int = 0,
-    start: Callable[[], Any] | None = None,
+    start: Callable[[], object] | None = None,
     was: str = "",
     before: int = 0,
 ) -> Any:
-    """A message field, with the words that the wire table prints for it.
+    """Declare a message field, with the words that the wire table prints for it.
 
-    `legend`: the axes of an array (or of each of several), where the name does not say them.
-    `most`: of an array, how long an axis with a letter can be; of a text, list or table, how many
-    bytes it can be as JSON. `start` makes the value of a field that is not given. A message that is
-    decoded has all its fields, whether they have a `start` or not. `was`: how the field was called
-    in format 2; `before`: what a number is in a file of that format that does not have it.
+    Args:
+        what: the words.
+        legend: the axes of the array (or of each of several), if the field's name does not end in
+            them.
+        most: for an array, the longest that an axis with a letter may be; for a text, list or
+            table, the most bytes of JSON.
+        start: makes the value of a field that the caller leaves out. Decoding requires every field,
+            with or without a `start`.
+        was: the field's name in format 2, if it was another.
+        before: the value of a number that a file in format 2 does not have.
     """
     metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
     if start is None:
@@ -70,7 +75,7 @@ def carries(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a message may be: bytes in all, bytes of its header, and arrays."""
+    """The largest message allowed: bytes in all, bytes of header, number of arrays."""
 
     bytes: int
     header: int
@@ -78,15 +83,14 @@ class Limits:
 
 
 OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
-"""Of files that this place wrote itself: memory, checkpoints, releases."""
+"""Limits for files that this place wrote itself: memory, checkpoints, releases."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """What a field declares. `axes` is None, and `dtypes` empty, where it leaves them open.
+    """What a field declares. `axes` is None and `dtypes` empty if the field leaves them open.
 
-    `what` are the words of `carries`, `hint` is the annotation, `was` the name in format 2,
-    `before` the number where a file of that format does not have the field.
+    `hint` is the annotation; `most`, `what`, `was` and `before` are those of `carries`.
     """
 
     kind: str
@@ -94,35 +98,48 @@ class Form:
     axes: tuple[str | int, ...] | None
     most: int
     what: str
-    hint: Any
+    hint: object
     was: str
     before: int
 
+    @property
+    def holds_arrays(self) -> bool:
+        """Whether the field is an array, or holds arrays by name."""
+        return self.kind in ("array", "arrays")
 
-def class_of(kind: Any) -> type:
-    """The class of a message, which may come with arguments: `Kept` of `Kept[TaggerForm]`."""
+    def arrays(self, name: str, value: Any) -> Arrays:
+        """The arrays in this field, `name`, by their names on the wire: `name`, or `name/KEY`."""
+        if self.kind == "array":
+            return {name: value}
+        return {f"{name}/{key}": array for key, array in value.items()}
+
+
+def by_name(value: np.ndarray | Arrays) -> Arrays:
+    """The arrays of a field by name; a single array has the name ""."""
+    return value if isinstance(value, dict) else {"": value}
+
+
+def class_of(kind: type) -> type:
+    """The class of a message: of `Kept[TaggerForm]` it is `Kept`."""
     own: type = typing.get_origin(kind) or kind
     return own
 
 
 @functools.cache
-def fields_of(kind: Any) -> dict[str, str]:
-    """Name -> "array", "arrays", "number", "text", "list" or "table", of all that travels.
-
-    The fields of a message in a field are named with a dot between.
-    """
+def fields_of(kind: type) -> dict[str, str]:
+    """The kind of every field: "array", "arrays", "number", "text", "list" or "table", by name."""
     return {name: form.kind for name, form in forms_of(kind).items()}
 
 
 @functools.cache
-def forms_of(kind: Any) -> dict[str, Form]:
-    """What every field of a message declares, by the same names.
+def forms_of(kind: type) -> dict[str, Form]:
+    """What every field that travels declares, by name; nested fields are named `OUTER.INNER`.
 
-    Raises MessageError where one cannot travel.
+    Raises MessageError if a field cannot travel.
     """
     found: dict[str, Form] = {}
     for field, hint in _declared(kind):
-        if dataclasses.is_dataclass(class_of(hint)):
+        if _is_message(hint):
             inner = forms_of(hint).items()
             found |= {f"{field.name}.{name}": form for name, form in inner}
         else:
@@ -130,11 +147,15 @@ def forms_of(kind: Any) -> dict[str, Form]:
     return found
 
 
-@functools.cache
-def _declared(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
-    """The fields of a message and their annotations, arguments put in.
+def _is_message(hint: object) -> bool:
+    return dataclasses.is_dataclass(typing.get_origin(hint) or hint)
 
-    Looking annotations up takes longer than decoding a small message.
+
+@functools.cache
+def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], Any], ...]:
+    """The fields of a message and their annotations, with type arguments filled in.
+
+    Cached because looking up annotations takes longer than decoding a small message.
     """
     own = class_of(kind)
     if not dataclasses.is_dataclass(own):
@@ -145,54 +166,49 @@ def _declared(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
     return tuple((field, known.get(hints[field.name], hints[field.name])) for field in fields)
 
 
-def values_of(message: Any) -> Iterator[tuple[str, Form, Any]]:
-    """Everything that travels of a message: its name, what is declared of it, and its value."""
-    for field, hint in _declared(_own(message)):
+def values_of(message: object) -> Iterator[tuple[str, Form, Any]]:
+    """Everything in a message that travels: its name, what its field declares, and its value."""
+    own: type = type(message)
+    for field, hint in _declared(own):
         value = getattr(message, field.name)
         if dataclasses.is_dataclass(value):
             for name, form, inner in values_of(value):
                 yield f"{field.name}.{name}", form, inner
         else:
-            yield field.name, _flat(_own(message), field, hint), value
+            yield field.name, _form(field, hint), value
 
 
-def _own(message: Any) -> Any:
-    """The class of a message."""
-    return type(message)
-
-
-@functools.cache
-def _flat(kind: type, field: dataclasses.Field[Any], hint: Any) -> Form:
-    return _form(field, hint)
-
-
-def made_of(kind: Any, values: Mapping[str, Any], *, start: str = "") -> Any:
-    """The message of this class that has these values, by the names of `forms_of`."""
-    own = {}
+def made_of(kind: type, values: Mapping[str, object], *, start: str = "") -> Any:
+    """The message of class `kind` with these values, by the names of `forms_of`."""
+    own: dict[str, object] = {}
     for field, hint in _declared(kind):
         name = start + field.name
-        nested = dataclasses.is_dataclass(class_of(hint))
+        nested = _is_message(hint)
         own[field.name] = made_of(hint, values, start=f"{name}.") if nested else values[name]
     return class_of(kind)(**own)
 
 
-def _form(field: dataclasses.Field[Any], hint: Any) -> Form:
-    kind, most = _kind(hint), int(field.metadata.get("most", 0))
-    what, was = (
-        str(field.metadata.get("what", "")),
-        str(field.metadata.get("was", "") or field.name),
-    )
-    before = int(field.metadata.get("before", 0))
-    if kind not in ("array", "arrays"):
-        return Form(kind, frozenset(), None, most, what, hint, was, before)
+@functools.cache
+def _form(field: dataclasses.Field[object], hint: object) -> Form:
+    kind, said = _kind(hint), field.metadata
     named = _LEGEND.search(field.name) if kind == "array" else None
-    legend = field.metadata.get("legend") or (named[1] if named else "")
+    legend = said.get("legend") or (named[1] if named else "")
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
+    arrays = kind in ("array", "arrays")
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
-    return Form(kind, _dtypes(array), axes, most, what, hint, was, before)
+    return Form(
+        kind,
+        dtypes=_dtypes(array) if arrays else frozenset(),
+        axes=axes if arrays else None,
+        most=said.get("most", 0),
+        what=said.get("what", ""),
+        hint=hint,
+        was=said.get("was") or field.name,
+        before=said.get("before", 0),
+    )
 
 
-def _kind(hint: Any) -> str:
+def _kind(hint: object) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is np.ndarray or origin is np.ndarray:
         return "array"
@@ -212,11 +228,14 @@ def _kind(hint: Any) -> str:
         return "list"
     if origin in (typing.Union, types.UnionType):
         return _kind(next(a for a in arguments if a is not type(None)))
-    raise MessageError(f"a field of type {hint} cannot travel")
+    raise MessageError(
+        f"a field of type {hint} cannot travel",
+        expected="numbers, strings, lists or dicts of these, arrays, or messages",
+    )
 
 
-def _dtypes(hint: Any) -> frozenset[str]:
-    """The types of number in an annotation such as NDArray[np.int8 | np.float32]; empty: any."""
+def _dtypes(hint: object) -> frozenset[str]:
+    """The number types in an annotation such as NDArray[np.int8 | np.float32]; empty means any."""
     arguments = typing.get_args(hint)
     if len(arguments) != 2:
         return frozenset()
@@ -225,8 +244,8 @@ def _dtypes(hint: Any) -> frozenset[str]:
     return frozenset(np.dtype(one).name for one in scalars if one not in (np.generic, Any))
 
 
-def undeclared(kind: Any) -> list[str]:
-    """The array fields of a message that leave open what an array of theirs is like."""
+def undeclared(kind: type) -> list[str]:
+    """The array fields of a message that do not declare their number type or their axes."""
     return [
         name
         for name, form in forms_of(kind).items()
@@ -234,61 +253,60 @@ def undeclared(kind: Any) -> list[str]:
     ]
 
 
-def check_arrays(kind: Any, arrays: Mapping[str, Any]) -> None:
-    """Raise MessageError where an array is not what its field declares.
+def check_arrays(kind: type, values: Mapping[str, object]) -> None:
+    """Raise MessageError if an array is not what its field declares.
 
-    `arrays` holds the value of every array field. A letter of a legend stands for one length in a
-    message, and in one within it for another; in a field of arrays by name, for one length in each
-    array.
+    `values` holds the value of every array field. A letter in a legend stands for the same length
+    throughout a message; a nested message has letters of its own, and so has each array in a field
+    of arrays by name.
     """
     lengths: dict[str, dict[str | int, int]] = defaultdict(dict)
     for name, form in forms_of(kind).items():
-        if form.kind == "array":
-            own = lengths[name.rpartition(".")[0]]
-            _check(form, arrays[name], f"{class_of(kind).__name__}.{name}", own)
-        elif form.kind == "arrays":
-            for key, array in arrays[name].items():
-                _check(form, array, f"{class_of(kind).__name__}.{name}/{key}", {})
+        if form.holds_arrays:
+            for place, array in form.arrays(name, values[name]).items():
+                own = lengths[name.rpartition(".")[0]] if form.kind == "array" else {}
+                _check(form, array, f"{class_of(kind).__name__}.{place}", own)
 
 
 def _check(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, int]) -> None:
     if form.dtypes and array.dtype.name not in form.dtypes:
         expected = " or ".join(sorted(form.dtypes))
-        what = f"{place} has another type of number"
+        what = f"{place} has the wrong number type"
         raise MessageError(what, expected=expected, got=array.dtype.name)
     if form.axes is None:
         return
     if array.ndim != len(form.axes):
-        what = f"{place} has another number of dimensions"
+        what = f"{place} has the wrong number of dimensions"
         raise MessageError(what, expected=str(len(form.axes)), got=str(array.ndim))
     for axis, length in zip(form.axes, array.shape, strict=True):
         want = axis if isinstance(axis, int) else lengths.setdefault(axis, length)
         if length != want:
-            raise MessageError(f"{place} has another shape", expected=str(want), got=str(length))
+            what = f"{place} has an axis of the wrong length"
+            raise MessageError(what, expected=str(want), got=str(length))
         if form.most and length > form.most:
-            what = f"{place} is longer than such an array can be"
+            what = f"{place} has an axis that is too long"
             raise MessageError(what, expected=f"at most {form.most}", got=str(length))
 
 
-# --- how much a message may weigh -----------------------------------------------------------------
+# --- how large a message may be -------------------------------------------------------------------
 
 
-def limits_of(kind: Any) -> Limits:
-    """The most that a message of this class may be, whoever sends it."""
+def limits_of(kind: type) -> Limits:
+    """The largest that a message of this class may be, whoever sends it."""
     return limits_with(kind, {})
 
 
 def limits_with(
-    kind: Any, like: Mapping[str, Mapping[str, Any]], *, numbers: Mapping[str, int] | None = None
+    kind: type, like: Mapping[str, Arrays], *, numbers: Mapping[str, int] | None = None
 ) -> Limits:
-    """The same where more is known: what some fields must be like, and how many numbers they hold.
+    """As `limits_of`, but tighter, from what is known of some fields.
 
-    `like`: of fields of arrays by name, the arrays that they have to resemble; each may come with
-    a bit for every row. `numbers`: of other array fields, how many numbers they hold in all.
+    `like`: for fields of arrays by name, the arrays that they must resemble; each may come with one
+    bit per row. `numbers`: for other array fields, how many numbers they hold in all.
     """
     size, header, arrays = 0, 512 + len(class_of(kind).__name__), 0
     for name, form in forms_of(kind).items():
-        if form.kind not in ("array", "arrays"):
+        if not form.holds_arrays:
             header += 2 * (_plain(form) + len(name) + 4)  # JSON within JSON
         elif name in like:
             given = like[name]
@@ -307,7 +325,7 @@ def limits_with(
 
 
 def widest(limits: Iterable[Limits]) -> Limits:
-    """What a message may be that may be any of several."""
+    """The limits of a message that may be any one of several."""
     every = list(limits)
     return Limits(
         max(one.bytes for one in every),
@@ -321,7 +339,7 @@ def _plain(form: Form) -> int:
 
 
 def _bytes(form: Form, numbers: int | None) -> int:
-    """Of all arrays of a field."""
+    """The most bytes that the arrays of a field may have."""
     width = max((np.dtype(name).itemsize for name in form.dtypes), default=8)
     if numbers is not None:
         return numbers * width

@@ -1,7 +1,7 @@
 """Guards between a method and the wire, on both sides of the wall.
 
-At the site, before a reply leaves: no larger a change than the site lets out, finite values, shapes
-as declared. At the server, before a reply is used: values and shapes again, since a site may not be
+At the site, before a reply leaves: changes no larger than the site allows, finite values, shapes as
+declared. At the server, before a reply is used: values and shapes again, since a site may not be
 what it says it is.
 """
 
@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,18 +19,19 @@ from confide.federation.failures import Failure, Refusal
 from confide.federation.forms import (
     Limits,
     class_of,
+    forms_of,
     limits_of,
     limits_with,
     values_of,
     widest,
 )
-from confide.federation.messages import Arrays, fields_of
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
 MOST = 10**12
 """No honest count of sentences, tokens or entities is larger."""
 MOST_NAMES, LONGEST_NAME = 2_000, 200
-"""Of types or relations of one site, and letters of one: no honest site has more."""
+"""No honest site has more types or relations, or longer names for them (in letters)."""
 _MARK = re.compile(r"[0-9a-z]{0,64}", re.ASCII)
 
 
@@ -39,9 +39,14 @@ _MARK = re.compile(r"[0-9a-z]{0,64}", re.ASCII)
 class Guards:
     """A site's own limits, from the site's own settings.
 
-    `min_batch`: the fewest sentences that one gradient may be of. `private`: parts of a model that
-    must stay at the site. `min_sites`: the fewest sites that a run over real sites must say it has.
-    `max_norm`: the largest change that one upload may be (`bounded`); None is any.
+    Attributes:
+        min_sentences: the fewest training sentences that the site trains with.
+        min_token_count: words that occur less often stay at the site.
+        min_batch: the fewest sentences that one gradient may cover.
+        min_sites: the fewest sites that a run over real sites must name.
+        max_rounds: the last round that the site answers.
+        private: parts of a model that must stay at the site.
+        max_norm: the largest L2 norm of the change in one upload (`bounded`); None means any.
     """
 
     min_sentences: int = 1
@@ -53,14 +58,14 @@ class Guards:
     max_norm: float | None = None
 
     def keeps(self, name: str) -> bool:
-        """Whether an array of this name is of a part of the model that must stay at the site."""
+        """Whether the array of this name belongs to a part of the model that must stay here."""
         return f"{name}.".startswith(tuple(f"{part}." for part in self.private))
 
 
-def bound_of(step: Step, most: float | None) -> Callable[[Any, Any], Any]:
-    """What a reply becomes before it leaves, given its ask: itself, where there is no bound.
+def bound_of(step: Step, most: float | None) -> Callable[[object, object], object]:
+    """The function (ask, reply) -> reply that applies the site's `max_norm` before a reply leaves.
 
-    Raises Refusal where a site has the guard `max_norm` and the step does not say how it is kept.
+    Raises Refusal if the site has a `max_norm` and the step uploads arrays without a `bound`.
     """
     bound = step.bound
     if most is not None and bound is not None:
@@ -71,16 +76,16 @@ def bound_of(step: Step, most: float | None) -> Callable[[Any, Any], Any]:
 
 
 def _has_arrays(step: Step) -> bool:
-    return not {"array", "arrays"}.isdisjoint(fields_of(step.reply).values())
+    return any(form.holds_arrays for form in forms_of(step.reply).values())
 
 
 def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
-    """The change, or where it is larger than `most` a change in the same direction that is not.
+    """The change, scaled down to the L2 norm `most` if it is larger.
 
-    Large is the L2 norm over the numbers of all arrays together, taken in float64. What is given
-    may be `times` the change that is meant. The flat clipping of an update: McMahan, Ramage, Talwar
-    & Zhang, ICLR 2018 (arXiv 1710.06963), Algorithm 1. What is not finite stays so, and is refused
-    by `check_reply`.
+    The norm is over the numbers of all arrays together, in float64; `change` is the real change
+    multiplied by `times`. This is the flat clipping of McMahan, Ramage, Talwar & Zhang, ICLR 2018
+    (arXiv 1710.06963), Algorithm 1. Values that are not finite stay so, and `check_reply` refuses
+    them.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         squares = [np.square(array, dtype=np.float64).sum() for array in change.values()]
@@ -91,9 +96,9 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
 
 
 def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) -> Arrays:
-    """The weights, or where they are more than `most` away from `before`, some on the way there.
+    """The weights, moved towards `before` if they are more than `most` away from it.
 
-    How far is as in `bounded`; both may be `times` what is meant.
+    The distance is the norm of `bounded`; both sets of weights are multiplied by `times`.
     """
     change = {name: array - before[name] for name, array in weights.items()}
     kept = bounded(change, most, times=times)
@@ -101,38 +106,35 @@ def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) ->
 
 
 def _times(array: np.ndarray, factor: float) -> np.ndarray:
-    """In the array's own type of number, computed with no fewer digits than float32 has."""
+    """The product in the array's own number type, computed in at least float32."""
     kind = np.promote_types(array.dtype, np.float32)
     scaled: np.ndarray = np.multiply(array, factor, dtype=kind).astype(array.dtype)
     return scaled
 
 
-def reply_limits(step: Step, ask: Any) -> Limits:
-    """The most that a reply to this ask can weigh, a failure included.
+def reply_limits(step: Step, ask: object) -> Limits:
+    """The largest that a reply to this ask, or a failure, can be.
 
-    Arrays that must be like those of the ask are as large as these; of others the step says how
-    many numbers they hold (`Step.numbers`), or their field how long they can be.
+    Arrays that must match the ask's are as large as those; for others the step says how many
+    numbers they hold (`Step.numbers`), or their field how long they can be.
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     numbers = step.numbers(ask) if step.numbers is not None else None
     return widest([limits_with(step.reply, like, numbers=numbers), limits_of(Failure)])
 
 
-def check_reply(step: Step, ask: Any, reply: Any) -> None:
-    """Raise GuardError where a reply is not finite, not of its declared shape, or absurd.
+def check_reply(step: Step, ask: object, reply: object) -> None:
+    """Raise GuardError if a reply is not finite, does not match its ask, or holds absurd numbers.
 
-    What a step says of its own replies (`Step.check`) comes last. The message names fields only,
-    never values.
+    The step's own check (`Step.check`) comes last. The error names fields only, never values.
     """
     expected = class_of(step.reply)
     if type(reply) is not expected:
-        raise GuardError("another message", expected=expected.__name__, got=type(reply).__name__)
+        raise GuardError("the wrong message", expected=expected.__name__, got=type(reply).__name__)
     for name, form, value in values_of(reply):
-        if form.kind == "array":
-            _check_array(name, value)
-        elif form.kind == "arrays":
-            for key, array in value.items():
-                _check_array(f"{name}/{key}", array)
+        if form.holds_arrays:
+            for place, array in form.arrays(name, value).items():
+                _check_array(place, array)
         elif form.kind == "number" and value is not None:
             if not math.isfinite(value):
                 raise GuardError(f"{name} is not finite")
@@ -145,18 +147,21 @@ def check_reply(step: Step, ask: Any, reply: Any) -> None:
 
 
 def check_names(field: str, names: Iterable[str]) -> None:
-    """Raise GuardError where these are not distinct names that can be shown and written anywhere.
+    """Raise GuardError unless these are distinct names that can be shown and written anywhere.
 
-    A name is of 1 to 200 printable characters, with a letter or a digit among them.
+    A name has 1 to 200 printable characters, among them a letter or a digit.
     """
     every = list(names)
     if len(every) > MOST_NAMES:
         got = str(len(every))
-        raise GuardError(f"{field} are too many", expected=f"at most {MOST_NAMES}", got=got)
+        raise GuardError(f"{field} has too many names", expected=f"at most {MOST_NAMES}", got=got)
     if len(set(every)) != len(every):
-        raise GuardError(f"{field} are not distinct")
+        raise GuardError(f"{field} names something twice")
     if not all(map(_is_name, every)):
-        raise GuardError(f"{field} holds what is no name", expected="printable characters")
+        raise GuardError(
+            f"{field} holds something that is not a name",
+            expected=f"1 to {LONGEST_NAME} printable characters, with a letter or digit",
+        )
 
 
 def _is_name(name: str) -> bool:
@@ -165,15 +170,15 @@ def _is_name(name: str) -> bool:
 
 
 def check_mark(field: str, mark: str) -> None:
-    """Raise GuardError where this is no digest or check value: hexadecimal digits, or nothing."""
+    """Raise GuardError unless this is a digest or check value: hexadecimal digits, or nothing."""
     if not _MARK.fullmatch(mark):
-        raise GuardError(f"{field} is no digest")
+        raise GuardError(f"{field} is not a digest", expected="at most 64 hexadecimal digits")
 
 
 def _check_array(name: str, array: np.ndarray) -> None:
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
-            # float32 is twice as fast to add up; where it overflows, float64 decides
+            # summing in float32 is twice as fast; if it overflows, float64 decides
             finite = math.isfinite(array.sum(dtype=np.float32)) or math.isfinite(
                 array.sum(dtype=np.float64)
             )
@@ -184,20 +189,20 @@ def _check_array(name: str, array: np.ndarray) -> None:
         raise GuardError(f"{name} is absurdly large")
 
 
-def _check_like(asked: str, want: dict[str, np.ndarray], name: str, got: Any) -> None:
+def _check_like(asked: str, want: Arrays, name: str, got: Arrays) -> None:
     if want.keys() != got.keys():
         odd = sorted(want.keys() ^ got.keys())[0]
-        raise GuardError(f"{name} has other arrays than {asked}: {odd}")
+        raise GuardError(f"{name} and {asked} do not hold the same arrays: {odd}")
     for key, array in want.items():
         if array.shape != got[key].shape:
             raise GuardError(
-                f"{name}/{key} has another shape",
+                f"{name}/{key} has the wrong shape",
                 expected=str(array.shape),
                 got=str(got[key].shape),
             )
         if array.dtype != got[key].dtype:
             raise GuardError(
-                f"{name}/{key} has another type of number",
+                f"{name}/{key} has the wrong number type",
                 expected=array.dtype.name,
                 got=got[key].dtype.name,
             )

@@ -1,32 +1,27 @@
-"""The embedded engine: all sites on one machine, one after the other, through the same codec.
+"""The embedded engine: all sites on one machine, one after another, through the same codec.
 
-`SiteSpec` says how a site's host is made; the sequential engine makes them here, the engine of
-`workers` in its processes, and both give the same numbers.
+`SiteSpec` says how to make a site's host. The sequential engine makes hosts here, the engine of
+`workers` makes them in its processes, and both give the same numbers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.federation.federation import Delivery
 from confide.federation.guards import Guards
 from confide.federation.memory import MemoryStore
-from confide.federation.site import Site, SiteHost
+from confide.federation.site import Scratch, Site, SiteHost
 from confide.federation.steps import Step
 from confide.text.document import Document
 
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """A site as plain data, before any process holds it. `folder` is what the site owns.
-
-    `knows` are the relations or entity types that it annotates; none: all of them. `test_knows` are
-    those that are annotated in its test text besides.
-    """
+    """A site as plain data, before any process holds it: the fields of `Site`, and its folder."""
 
     name: str
     train: Sequence[Document]
@@ -44,7 +39,7 @@ class SiteSpec:
 
     @property
     def weight(self) -> int:
-        """A measure of how much work the site is: the characters of its training text."""
+        """How much work the site is, measured in characters of training text."""
         return sum(len(document.text) for document in self.train)
 
 
@@ -69,9 +64,9 @@ def site_of(spec: SiteSpec, scratch: dict[Hashable, Any]) -> Site:
 
 @dataclass(frozen=True)
 class Hosting:
-    """What every site of a run has in common: the method's steps and memory, and the seed.
+    """What all sites of a run share: the method's steps and memory, and the seed.
 
-    The server keeps a checkpoint after every `every` rounds and after the `last` one; so do sites.
+    Server and sites keep a checkpoint after every `every`-th round and after round `last`.
     """
 
     steps: Mapping[str, Step]
@@ -80,7 +75,7 @@ class Hosting:
     every: int = 1
     last: int | None = None
 
-    def host(self, spec: SiteSpec, scratch: dict[Hashable, Any]) -> SiteHost:
+    def host(self, spec: SiteSpec, scratch: Scratch) -> SiteHost:
         """A site, ready to answer."""
         return SiteHost(
             site_of(spec, scratch),
@@ -94,10 +89,10 @@ class Hosting:
 
 
 class SequentialEngine:
-    """Asks one site after the other, in the order of their names, in this process."""
+    """Asks one site after another, in the order of their names, in this process."""
 
     def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
-        scratch: dict[Hashable, Any] = {}
+        scratch: Scratch = {}
         self._hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
 
     @property
@@ -108,14 +103,14 @@ class SequentialEngine:
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply. `timeout` is ignored: nothing here can be interrupted."""
+        """Every asked site's reply. Ignores `timeout`: nothing here can be interrupted."""
         for site in sorted(asks):
             start = time.perf_counter()
             reply = self._hosts[site].answer(step, round, asks[site])
             yield Delivery(site, reply, time.perf_counter() - start)
 
     def stop(self) -> None:
-        """Nothing goes on here that could be stopped."""
+        """Do nothing: nothing runs here between asks."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""

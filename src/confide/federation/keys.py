@@ -1,6 +1,6 @@
 """The secret key that the sites share and the server never sees.
 
-A key file is one line: "confide-key-1 " and 64 hexadecimal digits (32 random bytes), or that line
+A key file is one line, "confide-key-1 " and 64 hexadecimal digits (32 random bytes), or that line
 encrypted (see `passphrase`).
 """
 
@@ -32,14 +32,14 @@ _MARK = "confide-key-1"
 _BYTES = 32
 
 _OPENED: dict[str, bytes] = {}
-"""Keys that this process opened, by the digest of the encrypted file: asked for, opened, once."""
+"""Keys that this process has opened, by the digest of the encrypted file, so it asks only once."""
 
 
 def simulated_key(seed: int) -> bytes:
-    """The key of sites that are only simulated: whoever knows the seed knows it.
+    """The key of simulated sites. Anyone who knows the seed knows it, so it protects nothing.
 
-    It makes an experiment on a published corpus give the same numbers again, since a key decides
-    how words are numbered. It protects nothing.
+    A key decides how words are numbered; this one makes an experiment on a published corpus give
+    the same numbers again.
     """
     return hashlib.sha256(f"confide simulated key\0{seed}".encode()).digest()
 
@@ -47,7 +47,7 @@ def simulated_key(seed: int) -> bytes:
 def new_key(path: Path, key: bytes | None = None, *, passphrase: bytes | None = None) -> Path:
     """Write a key file, readable by its owner only; a new random key unless one is given.
 
-    With a passphrase it is encrypted. Never overwrites a file. Raises KeyFileError.
+    A passphrase encrypts it. Never overwrites a file: raises KeyFileError if there is one.
     """
     write_key(path, _content(key or secrets.token_bytes(_BYTES), passphrase))
     return path
@@ -56,9 +56,9 @@ def new_key(path: Path, key: bytes | None = None, *, passphrase: bytes | None = 
 def read_key(path: Path, *, ask: bool = True) -> bytes:
     """The 32 bytes of a key file. Raises KeyFileError: missing, short, or not a key.
 
-    An encrypted one is opened once in the life of a process, and again only when the file changed.
-    Where its passphrase is not in the environment's file it is asked for at the terminal, unless
-    not `ask`, or in a worker process. Raises LockedKeyError.
+    A process opens an encrypted key once, and again only if the file changed. If no passphrase file
+    is set, it asks at the terminal, but not in a worker process or with `ask=False`. Raises
+    LockedKeyError.
     """
     try:
         content = read_key_file(path)
@@ -81,10 +81,9 @@ def read_key(path: Path, *, ask: bool = True) -> bytes:
 
 
 def unlock(paths: Iterable[Path], *, ask: bool = True) -> None:
-    """Open those of these key files that are encrypted, before work begins that needs them.
+    """Open the encrypted ones among these key files, before work begins that needs them.
 
-    What else may be wrong with a file, or that there is none, is left to whoever reads it. Raises
-    LockedKeyError.
+    Raises LockedKeyError. Anything else that is wrong with a file is left to whoever reads it.
     """
     for path in sorted(set(paths)):
         try:
@@ -97,18 +96,18 @@ def unlock(paths: Iterable[Path], *, ask: bool = True) -> None:
 
 
 def protect_key(path: Path) -> Path:
-    """Encrypt the key in a file, the sites' or a private one, with a passphrase that is asked for.
+    """Encrypt the key in a file, the sites' or a private one, with a passphrase; asks for it.
 
-    The file is replaced when the new one is whole and has been opened again. What was on the disk
-    before may still be found there, and in backups. Raises KeyFileError, LockedKeyError.
+    The file is replaced once the new one is complete and has been opened again. The old key may
+    still be found on the disk, and in backups. Raises KeyFileError, LockedKeyError.
     """
     path = _own(path)
     content = read_key_file(path)
     if is_sealed(content):
         raise KeyFileError(
-            "the key is encrypted already",
+            "the key is already encrypted",
             where=str(path),
-            fix="for another passphrase: `confide key unprotect`, then `confide key protect`",
+            fix="to change the passphrase, `confide key unprotect`, then `confide key protect`",
         )
     kind: Kind = "private" if content.lstrip().startswith(b"-----BEGIN ") else "shared"
     if kind == "private":
@@ -118,7 +117,9 @@ def protect_key(path: Path) -> Path:
     passphrase = new_passphrase_for(path)
     sealed = seal(plain, passphrase, kind=kind)
     if unseal(sealed, path, kind=kind, passphrase=passphrase) != plain:
-        raise KeyFileError("the encrypted key does not open again", where=str(path))
+        raise KeyFileError(
+            "the encrypted key does not open again; the file was left as it was", where=str(path)
+        )
     write_key(path, sealed, over=True)
     return path
 
@@ -138,13 +139,13 @@ def unprotect_key(path: Path) -> Path:
 
 
 def _own(path: Path) -> Path:
-    """The file itself, where `path` is a link. Raises KeyFileError where it is another user's."""
+    """The file that `path` leads to. Raises KeyFileError if it is another user's."""
     path = path.resolve()
     if path.exists() and path.stat().st_uid != os.geteuid():
         raise KeyFileError(
             "the key belongs to another user, who could not read it afterwards",
             where=str(path),
-            fix="give the command as that user",
+            fix="run the command as that user",
         )
     return path
 
@@ -179,5 +180,5 @@ def _plain(content: bytes, path: Path) -> bytes:
 
 
 def key_check(key: bytes, nonce: str) -> str:
-    """A value that sites with the same key share, and that tells nothing about the key."""
+    """A value that only sites with the same key share, and that reveals nothing about the key."""
     return hmac.new(key, f"confide key check\0{nonce}".encode(), hashlib.sha256).hexdigest()[:32]

@@ -1,14 +1,14 @@
 """The ledger: what crossed the wall. One JSON line per (round, step, direction, site, field).
 
-"up" is what left a site. Bytes are those of the encoded message: the fields of a message and its
+"up" is what left a site. Bytes are those of the encoded message: a message's fields and its
 "(header)" add up to what was sent. `seen` says whether the server looked at single replies
-("one by one"), or only at their sum ("sum": a promise of the server's code, not of cryptography).
+("one by one") or only at their sum ("sum": a promise of the server's code, not of cryptography).
 
-The lines are a chain: each holds in `before` the digest of the line before it, so a line that is
-changed or taken out is found. Nothing is ever taken out: a run that continues from a checkpoint
-appends a line that says so, and what crossed after that checkpoint counts as "crossed again".
-Between real sites a line "(seal)" follows each message, with the digest of the message and the
-signature of the other side (`confide.federation.seals`).
+The lines form a chain: each holds, in `before`, the digest of the line before it, so a changed or
+missing line is found. Nothing is ever removed: a run that continues from a checkpoint appends a
+line that says so, and what crossed after that checkpoint counts as "crossed again". Between real
+sites a "(seal)" line follows each message, with the digest of the message and the signature of the
+other side (`confide.federation.seals`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confide.errors import RunError
 from confide.federation.messages import FieldSize
+from confide.userfiles import Tree
 
 START = "0" * 64
-"""What the first line of a chain has in place of the digest of the line before it."""
+"""The `before` of the first line of a chain."""
 SEAL = "(seal)"
-"""The field of the line that holds digest and signature of a message."""
+"""The field of the line that holds the digest and signature of a message."""
 OPENED, MET, RESUMED, CLOSED = "opened", "met", "resumed", "closed"
-"""What a line that is no message's can say: the run and its identities, a site's identity, a
+"""The notes, lines that belong to no message: the run and its identities, a peer's identity, a
 resume, the end of the run."""
 
 
@@ -63,28 +63,32 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a ledger file. `tree` is what it says; empty where it was torn by a crash.
+    """A line of a ledger file. `tree` is its content, empty if a crash tore the line.
 
-    `chained`: it holds the digest of the line before it (None: it was written before there were
-    chains). `again`: what it notes crossed once more, after a resume.
+    `chained`: whether it holds the digest of the line before it (None if it is older than chains).
+    `again`: whether a resumed run sent the same once more.
     """
 
     number: int
-    tree: Mapping[str, Any]
+    tree: Tree
     digest: str
     chained: bool | None
     again: bool = False
 
     @property
     def entry(self) -> Entry | None:
-        """The field of a message that it notes, if it notes one."""
+        """The entry in this line; None if it is a note."""
         if "field" not in self.tree:
             return None
         return Entry(**{name: self.tree[name] for name in _KINDS})
 
 
 class Ledger:
-    """Appends entries to a file, and keeps the totals per direction and site."""
+    """Appends lines to a file, and keeps the bytes per direction and site in `totals`.
+
+    `head` is the digest of the last line, `lines` their number. Without a path, nothing is written.
+    Raises RunError if the file is damaged or a line was changed.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -98,11 +102,11 @@ class Ledger:
 
     @staticmethod
     def resumed(path: Path, *, length: int | None = None, round: int | None = None) -> Ledger:
-        """The ledger of a run that continues, with a line that says so; a new one if there is none.
+        """The ledger of a run that continues, with a line that says so, or a new one.
 
-        `length` is that of the file in bytes at the checkpoint of `round`: what was noted after it
-        stays, and counts no more. Without it all counts. Raises RunError where lines are missing
-        that were there at the checkpoint, or where the file is damaged.
+        `length` is the file's length in bytes at the checkpoint of `round`: lines after that stay
+        but no longer count. Without it all lines count. Raises RunError if lines from before the
+        checkpoint are missing, or if the file is damaged.
         """
         there = path.stat().st_size if path.exists() else 0
         if there < (length or 0):
@@ -111,11 +115,11 @@ class Ledger:
                 expected=f"at least {length} bytes",
                 got=f"{there} bytes",
                 where=str(path),
-                fix="bring the file back, or start the run again in another folder",
+                fix="restore the file, or start the run again in another folder",
             )
         if there:
             raw, last = path.read_bytes(), read_lines(path, torn_end=True)[-1]
-            facts: dict[str, Any] = {} if round is None else {"round": round}
+            facts: dict[str, object] = {} if round is None else {"round": round}
             facts |= {} if length is None else {"from": length}
             facts |= {} if last.tree else {"torn": True}
             line, _ = _linked({"note": RESUMED, **facts}, last.digest)
@@ -133,7 +137,7 @@ class Ledger:
         site: str,
         seen: str,
     ) -> None:
-        """Note one message. Nothing is on disk before `flush`."""
+        """Note one message, one line per field. Nothing is on disk before `flush`."""
         for size in sizes:
             self.totals[direction][site] += size.bytes
             entry = Entry(
@@ -141,21 +145,21 @@ class Ledger:
             )
             self._add({name: getattr(entry, name) for name in Entry.__slots__})
 
-    def seal(self, weight: int, facts: Mapping[str, Any]) -> None:
-        """Note what vouches for a message: `facts` of `round`, `step`, `direction`, `site`, more.
+    def seal(self, weight: int, facts: Tree) -> None:
+        """Note the seal of a message, which adds `weight` bytes on the wire.
 
-        `weight` is what it adds to the message on the wire, in bytes.
+        `facts` holds its `round`, `step`, `direction` and `site`, and what else the line shall say.
         """
         self.totals[facts["direction"]][facts["site"]] += weight
         own = {"field": SEAL, "kind": "seal", "bytes": weight, "count": 1, "seen": "one by one"}
         self._add({**facts, **own})
 
-    def note(self, what: str, **facts: Any) -> None:
-        """A line that is no message's: `OPENED`, `MET` or `CLOSED`, and what belongs to it."""
+    def note(self, what: str, **facts: object) -> None:
+        """Add a line that belongs to no message: `OPENED`, `MET` or `CLOSED`, and its facts."""
         self._add({"note": what, **facts})
 
     def flush(self) -> int:
-        """Write what waits; gives the length of the file in bytes, for checkpoints."""
+        """Write what waits; the length of the file in bytes. Raises RunError: the disk is full."""
         if self._path is None:
             self._waiting.clear()
             return 0
@@ -166,13 +170,13 @@ class Ledger:
             raise RunError(
                 f"the ledger could not be written ({error.strerror})",
                 where=str(self._path),
-                fix="make room on the disk, then continue with --resume",
+                fix="free some disk space, then continue with --resume",
             ) from error
         self._waiting.clear()
         return self._length
 
     def _write(self, path: Path, data: bytes) -> None:
-        """All of it or nothing: what a full disk took of it is taken back."""
+        """Write all or nothing: if the disk fills up, the part already written is removed."""
         with open(path, "ab", buffering=0) as file:
             start = file.seek(0, os.SEEK_END)
             try:
@@ -183,7 +187,7 @@ class Ledger:
                 raise
             self._length = file.tell()
 
-    def _add(self, tree: dict[str, Any]) -> None:
+    def _add(self, tree: dict[str, object]) -> None:
         line, self.head = _linked(tree, self.head)
         self.lines += 1
         self._waiting.append(line)
@@ -193,9 +197,9 @@ class Ledger:
         for line in lines:
             if line.chained is False:
                 raise RunError(
-                    "this line of a ledger, or the one before it, is not what was written",
+                    "this line of the ledger, or the one before it, was changed",
                     where=f"{path}:{line.number}",
-                    fix="bring the file back, or start the run again in another folder",
+                    fix="restore the file, or start the run again in another folder",
                 )
             entry = line.entry
             if entry is not None and not line.again:
@@ -205,8 +209,8 @@ class Ledger:
         self.head = lines[-1].digest if lines else START
 
 
-def _linked(tree: dict[str, Any], head: str) -> tuple[str, str]:
-    """The line of a chain whose last digest is `head`, and its own digest."""
+def _linked(tree: dict[str, object], head: str) -> tuple[str, str]:
+    """The next line of a chain whose last digest is `head`, and its own digest."""
     line = _json({**tree, "before": head})
     return line, hashlib.sha256(line.encode("ascii")).hexdigest()
 
@@ -215,10 +219,10 @@ def _linked(tree: dict[str, Any], head: str) -> tuple[str, str]:
 
 
 def read_lines(path: Path, *, torn_end: bool = False) -> list[Line]:
-    """All lines of a ledger file, with what their chain says of each.
+    """All lines of a ledger file, each checked against the chain.
 
-    Raises RunError on a damaged line, unless a crash tore it and the run was resumed thereafter;
-    with `torn_end` the last line may be such a one.
+    Raises RunError on a damaged line, unless a crash tore it and the run was resumed afterwards.
+    With `torn_end` the last line may be torn too.
     """
     raw = path.read_bytes()
     found: list[Line] = []
@@ -238,7 +242,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> list[Line]:
         before = None if tree is None else tree.get("before")
         chained = None if before is None else before == head
         if before is None and not torn and any(line.chained is not None for line in found):
-            chained = False  # a chain that has begun does not end
+            chained = False  # once a chain has begun, every line belongs to it
         head = hashlib.sha256(data).hexdigest()
         found.append(Line(number, tree or {}, head, chained))
         starts.append(start)
@@ -248,7 +252,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> list[Line]:
 
 
 def _counted(lines: list[Line], starts: list[int]) -> list[Line]:
-    """The lines, with a mark at those that a resume does not count any more."""
+    """The lines, with `again` set on those that no longer count after a resume."""
     for place, line in enumerate(list(lines)):
         length = line.tree.get("from") if line.tree.get("note") == RESUMED else None
         if length is not None:
@@ -260,8 +264,8 @@ def _counted(lines: list[Line], starts: list[int]) -> list[Line]:
     return lines
 
 
-def _tree(data: bytes) -> dict[str, Any] | None:
-    """What a line says; None where it is none of a ledger."""
+def _tree(data: bytes) -> Tree | None:
+    """The content of a line; None if it is not a line of a ledger."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):
@@ -274,14 +278,18 @@ def _tree(data: bytes) -> dict[str, Any] | None:
     return tree if _is_note(tree) else None
 
 
-def _is_note(tree: Mapping[str, Any]) -> bool:
+def _is_note(tree: Tree) -> bool:
     return tree.get("note") in (OPENED, MET, CLOSED) or (
         tree.get("note") == RESUMED and type(tree.get("from", 0)) is int
     )
 
 
 def _damaged(path: Path, number: int) -> RunError:
-    return RunError("a damaged line in a ledger", where=f"{path}:{number}")
+    return RunError(
+        "a line of the ledger is damaged",
+        where=f"{path}:{number}",
+        fix="restore the file, or start the run again in another folder",
+    )
 
 
 def read_ledger(path: Path) -> Iterator[Entry]:
@@ -293,7 +301,7 @@ def read_ledger(path: Path) -> Iterator[Entry]:
 
 
 def ledger_files(run: Path) -> list[Path]:
-    """The ledger of a run, or those of its sites where each was a federation of its own."""
+    """The ledger of a run, or one per site if each was a federation of its own."""
     return sorted([*run.glob("ledger.jsonl"), *run.glob("alone/*/ledger.jsonl")])
 
 
@@ -301,7 +309,8 @@ def ledger_files(run: Path) -> list[Path]:
 class LedgerRow:
     """All entries of one step, direction and field, added up.
 
-    `again`: bytes that crossed besides, in rounds that were done again after a resume.
+    `sites` and `rounds` are how many had such an entry. `again`: further bytes that crossed in
+    rounds that were repeated after a resume.
     """
 
     step: str
@@ -318,42 +327,36 @@ class LedgerRow:
 def ledger(run: Path) -> list[LedgerRow]:
     """What crossed the wall in a run, by step, direction and field.
 
-    A reference run (`alone`) has a ledger per site; they are joined. Raises RunError where the
-    folder holds no ledger.
+    A reference run (`alone`) has a ledger per site; they are added up. Raises RunError if the
+    folder holds no ledger, or a damaged one.
     """
     paths = ledger_files(run)
     if not paths:
-        raise RunError(
-            "this folder holds no ledger", where=str(run), fix="name the folder of a run"
-        )
-    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+        raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
+    counted: dict[tuple[str, str, str, str], list[Entry]] = {}
+    again: dict[tuple[str, str, str, str], int] = defaultdict(int)
     for path in paths:
         for line in read_lines(path):
             entry = line.entry
             if entry is None:
                 continue
             key = (entry.step, entry.direction, entry.field, entry.seen)
-            group = groups.setdefault(
-                key, {"bytes": 0, "count": 0, "again": 0, "sites": set(), "rounds": set()}
-            )
+            found = counted.setdefault(key, [])
             if line.again:
-                group["again"] += entry.bytes
-                continue
-            group["bytes"] += entry.bytes
-            group["count"] += entry.count
-            group["sites"].add(entry.site)
-            group["rounds"].add(entry.round)
+                again[key] += entry.bytes
+            else:
+                found.append(entry)
     return [
         LedgerRow(
-            step=step,
-            direction=direction,
-            field=name,
-            bytes=group["bytes"],
-            count=group["count"],
-            sites=len(group["sites"]),
-            rounds=len(group["rounds"]),
-            seen=seen,
-            again=group["again"],
+            step=key[0],
+            direction=key[1],
+            field=key[2],
+            bytes=sum(one.bytes for one in found),
+            count=sum(one.count for one in found),
+            sites=len({one.site for one in found}),
+            rounds=len({one.round for one in found}),
+            seen=key[3],
+            again=again[key],
         )
-        for (step, direction, name, seen), group in groups.items()
+        for key, found in counted.items()
     ]

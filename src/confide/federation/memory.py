@@ -1,11 +1,11 @@
-"""What a site keeps for itself between steps. A folder that the site owns; never sent.
+"""What a site keeps for itself between steps, in a folder that it owns. It is never sent.
 
 Every change is a new version, named by the turn (round, step) that made it; a turn that changed
-nothing leaves an empty mark. So a step that is asked again, or a server that resumes from an
-earlier round, finds the memory as it was before that turn and answers with the same reply.
+nothing leaves an empty mark. So a step that is asked again, or asked by a server that resumes from
+an earlier round, finds the memory as it was before that turn and gives the same reply.
 
-Versions of the rounds after which the server keeps a checkpoint are written to the folder, whole
-or not at all; those of the rounds between live in the process and end with it.
+Versions of rounds after which the server keeps a checkpoint are written to the folder, whole or not
+at all; those of the rounds between live in the process and end with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from confide.federation.failures import Refusal
 from confide.federation.files import write_atomically
@@ -24,18 +24,18 @@ _NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
 
 
 def known(memory: Kept | None) -> Kept:
-    """What a site remembers; one without memory cannot go on. Raises Refusal."""
+    """The memory, which the step needs. Raises Refusal if the site has none."""
     if memory is None:
         raise Refusal("memory-missing")
     return memory
 
 
 @dataclass(slots=True)
-class _Version:
-    """A turn that was answered: with new memory, or (`same`) with the memory that there was.
+class _Version(Generic[Kept]):
+    """An answered turn, which made new memory or (`same`) left the memory as it was.
 
-    `path` is None where the version lives in the process only; `held` is what it remembers, or
-    None where that is in the file.
+    `path` is None if the version lives only in the process; `held` is the memory, or None if only
+    the file has it.
     """
 
     number: int
@@ -43,25 +43,25 @@ class _Version:
     step: str
     same: bool
     path: Path | None
-    held: Any = None
+    held: Kept | None = None
 
 
-class MemoryStore:
+class MemoryStore(Generic[Kept]):
     """Versioned memory of one site, for one run. `kind` is the method's `Memory` message.
 
-    `every`: the rounds whose number it divides are written to the folder, and round `last`.
+    Every `every`-th round and round `last` are written to the folder.
     """
 
     def __init__(
-        self, folder: Path, kind: type, *, every: int = 1, last: int | None = None
+        self, folder: Path, kind: type[Kept], *, every: int = 1, last: int | None = None
     ) -> None:
         self._folder = folder
         self._kind = kind
         self._every = every
         self._last = last
-        self._known: list[_Version] | None = None
+        self._known: list[_Version[Kept]] | None = None
 
-    def before(self, round: int, step: str) -> Any:
+    def before(self, round: int, step: str) -> Kept | None:
         """The memory as it was before this turn; None before the first version.
 
         Versions made by this turn or by later ones are dropped: they will be made again.
@@ -73,9 +73,9 @@ class MemoryStore:
                     _delete(late)
                 del versions[place:]
                 break
-        return self._newest()
+        return self.latest()
 
-    def commit(self, round: int, step: str, memory: Any) -> None:
+    def commit(self, round: int, step: str, memory: Kept) -> None:
         """Keep `memory` as the version that this turn made; forget what no re-ask can need."""
         path = self._path(round, step, "memory")
         if path is not None:
@@ -93,32 +93,29 @@ class MemoryStore:
             path.touch()
         self._add(_Version(self._number(), round, step, same=True, path=path))
 
-    def latest(self) -> Any:
-        """The newest version, or None."""
-        return self._newest()
-
-    def written(self) -> Any:
-        """The newest version in the folder, perhaps of the version of confide before; or None."""
+    def written(self) -> Kept | None:
+        """The newest version in the folder, which an older confide may have written; or None."""
         paths = [one.path for one in self._versions() if one.path is not None and not one.same]
         return decode_file(self._kind, paths[-1].read_bytes()) if paths else None
 
-    def _newest(self) -> Any:
+    def latest(self) -> Kept | None:
+        """The newest version, or None."""
         newest = next((version for version in reversed(self._versions()) if not version.same), None)
         if newest is None:
             return None
         if newest.held is None:
-            assert newest.path is not None
+            assert newest.path is not None, "a version is held here or in its file"
             newest.held = decode(self._kind, newest.path.read_bytes())
         return newest.held
 
-    def _add(self, version: _Version) -> None:
+    def _add(self, version: _Version[Kept]) -> None:
         """Append a version and forget those that no re-ask and no resuming server can need."""
         versions = self._versions()
         versions.append(version)
         since = version.round - 1
         written_since = version.round - self._every
-        kept: list[_Version] = []
-        has_memory = has_file = False  # an older version of each sort is kept, to begin from
+        kept: list[_Version[Kept]] = []
+        has_memory = has_file = False  # one older version of each sort is kept to start from
         for one in reversed(versions):
             needed = one.round >= (since if one.path is None else written_since)
             begins = not one.same and one.round < since and not has_memory
@@ -134,7 +131,7 @@ class MemoryStore:
         self._known = kept[::-1]
 
     def _path(self, round: int, step: str, kind: str) -> Path | None:
-        """Where the version of a turn is written; None where it is not."""
+        """Where the version of a turn is written; None if it stays in the process."""
         if round % self._every and round != self._last:
             return None
         return self._folder / f"{self._number():08d}.round-{round:06d}.{step}.{kind}"
@@ -143,7 +140,7 @@ class MemoryStore:
         versions = self._versions()
         return versions[-1].number + 1 if versions else 1
 
-    def _versions(self) -> list[_Version]:
+    def _versions(self) -> list[_Version[Kept]]:
         """All versions, oldest first; read from the folder once."""
         if self._known is None:
             self._known = []
@@ -157,6 +154,6 @@ class MemoryStore:
         return self._known
 
 
-def _delete(version: _Version) -> None:
+def _delete(version: _Version[Kept]) -> None:
     if version.path is not None:
         version.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Messages and their one codec: for the wire, site memory, checkpoints and golden tests.
+"""Messages, and one codec for the wire, site memory, checkpoints and golden tests.
 
 A message is a frozen dataclass whose fields are numbers, strings, booleans, lists or dicts of
-these, numpy arrays, dicts of numpy arrays, or messages. Arrays travel as safetensors, the rest as
-JSON in the safetensors header. Nothing is ever pickled.
+these, numpy arrays, dicts of numpy arrays, or other messages. Arrays travel as safetensors, the
+rest as JSON in the safetensors header. Nothing is ever pickled.
 
 >>> from dataclasses import dataclass
 >>> import numpy as np
@@ -21,7 +21,7 @@ import dataclasses
 import json
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -68,7 +68,7 @@ _PLAIN = (bool, int, float, str)
 
 @dataclasses.dataclass(frozen=True)
 class FieldSize:
-    """What one field of an encoded message weighs."""
+    """The size of one field of an encoded message: bytes, and how many numbers or items."""
 
     field: str
     kind: str
@@ -76,37 +76,35 @@ class FieldSize:
     count: int
 
 
-def encode(message: Any) -> bytes:
-    """The bytes of a message. Raises MessageError where it holds what cannot travel."""
+def encode(message: object) -> bytes:
+    """The bytes of a message. Raises MessageError if it holds something that cannot travel."""
+    called = type(message).__name__
     tensors: Arrays = {}
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for name, form, value in values_of(message):
-        if form.kind == "array":
-            tensors[name] = _array(value, type(message).__name__, name)
-        elif form.kind == "arrays":
-            for key, array in value.items():
-                tensors[f"{name}/{key}"] = _array(array, type(message).__name__, f"{name}/{key}")
+        if form.holds_arrays:
+            for place, array in form.arrays(name, value).items():
+                tensors[place] = _array(array, f"{called}.{place}")
         else:
-            plain[name] = _plain(value, type(message).__name__, name)
-    header = _json([FORMAT, type(message).__name__, plain])
+            plain[name] = _plain(value, f"{called}.{name}")
+    header = _json([FORMAT, called, plain])
     return safetensors.numpy.save(tensors, {"confide": header})
 
 
 def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
     """The message of class `kind` in `data`. Raises MessageError on anything else.
 
-    A generic class comes with its argument. What is beyond the limits is refused before anything of
-    it is parsed.
+    A generic class needs its type argument. A message beyond the limits is refused before any of it
+    is parsed.
     """
-    found: M = decode_one_of((kind,), data, limits=limits)
-    return found
+    return decode_one_of((kind,), data, limits=limits)
 
 
 def decode_file(kind: type[M], data: bytes) -> M:
-    """The same of a file that this place wrote, perhaps with the version before: format 2.
+    """As `decode`, for a file that this place wrote, perhaps in format 2, the previous one.
 
-    There, messages did not nest, and had other names. What a message did not have then is empty,
-    or what its field says.
+    In format 2 messages did not nest, and some fields had other names. A field that format 2 did
+    not have is empty, or a number as its `carries(before=...)` says. Raises MessageError.
     """
     header = _opened(data, OWN, formats=(FORMAT, BEFORE))
     if header.format == FORMAT:
@@ -115,10 +113,12 @@ def decode_file(kind: type[M], data: bytes) -> M:
     return found
 
 
-def _renamed(kind: Any, before: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-    """Plain fields and arrays of format 2, as they are called now."""
-    plain, named = dict[str, Any](), dict[str, np.ndarray]()
-    empty: dict[str, Any] = {"list": [], "table": {}, "text": ""}
+def _renamed(
+    kind: type, before: dict[str, object], arrays: Arrays
+) -> tuple[dict[str, object], Arrays]:
+    """Plain fields and arrays of format 2, under their present names."""
+    plain, named = dict[str, object](), dict[str, np.ndarray]()
+    empty: dict[str, object] = {"list": [], "table": {}, "text": ""}
     for name, form in forms_of(kind).items():
         was, _, key = form.was.partition("/")
         if form.kind == "arrays":
@@ -134,22 +134,23 @@ def _renamed(kind: Any, before: dict[str, Any], arrays: Arrays) -> tuple[dict[st
     return plain, named
 
 
-def decode_one_of(kinds: tuple[Any, ...], data: bytes, *, limits: Limits = OWN) -> Any:
-    """The same of a message that may be of several classes."""
+def decode_one_of(kinds: tuple[type[M], ...], data: bytes, *, limits: Limits = OWN) -> M:
+    """As `decode`, for a message that may be of any of these classes."""
     header = _opened(data, limits)
     kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
     if kind is None:
         expected = " or ".join(class_of(one).__name__ for one in kinds)
-        raise MessageError("another message", expected=expected, got=header.message[:80])
-    return _made(kind, header.fields, _arrays(kind, header, data))
+        raise MessageError("the wrong message", expected=expected, got=header.message[:80])
+    found: M = _made(kind, header.fields, _arrays(kind, header, data))
+    return found
 
 
-def _arrays(kind: Any, header: _Header, data: bytes) -> Arrays:
+def _arrays(kind: type, header: _Header, data: bytes) -> Arrays:
     """The arrays of a message, by their names on the wire. Raises MessageError."""
     called = class_of(kind).__name__
     try:
         found: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
-    except Exception as error:  # whatever a library makes of bytes that anybody may have written
+    except Exception as error:  # a library may raise anything on bytes from elsewhere
         raise MessageError(f"the arrays of a {called} cannot be read") from error
     odd = sorted(key for key, array in found.items() if array.dtype.name not in DTYPES)
     if odd:
@@ -157,10 +158,10 @@ def _arrays(kind: Any, header: _Header, data: bytes) -> Arrays:
     return found
 
 
-def _made(kind: Any, plain: dict[str, Any], tensors: Arrays) -> Any:
-    """The message of these fields, which must be all that it has. Raises MessageError."""
+def _made(kind: type, plain: dict[str, object], tensors: Arrays) -> Any:
+    """The message with exactly these fields. Raises MessageError if one is missing or unknown."""
     called = class_of(kind).__name__
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, form in forms_of(kind).items():
         if form.kind == "arrays":
             start = f"{name}/"
@@ -171,43 +172,51 @@ def _made(kind: Any, plain: dict[str, Any], tensors: Arrays) -> Any:
             if form.kind != "array":
                 values[name] = _fit(form.hint, values[name], f"{called}.{name}")
         else:
-            raise MessageError(f"a {called} without its field {name!r}")
+            raise MessageError(f"a {called} lacks its field {name!r}")
     if tensors or plain:
         extra = sorted([*tensors, *plain])[0]
-        raise MessageError(f"a {called} with an unknown field {extra[:80]!r}")
+        raise MessageError(f"a {called} has an unknown field {extra[:80]!r}")
     check_arrays(kind, values)
     return made_of(kind, values)
 
 
-def peek(data: bytes, *, limits: Limits = OWN) -> dict[str, Any]:
-    """The header of encoded bytes: format, name of the message, plain fields."""
+class Peeked(TypedDict):
+    """The header of an encoded message, without its arrays."""
+
+    format: int
+    message: str
+    fields: dict[str, object]
+
+
+def peek(data: bytes, *, limits: Limits = OWN) -> Peeked:
+    """The header of an encoded message. Raises MessageError."""
     header = _opened(data, limits)
     return {"format": FORMAT, "message": header.message, "fields": header.fields}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Header:
-    """What stands before the arrays: the message's class, its plain fields, how many arrays."""
+    """What precedes the arrays: the message's class, its plain fields, and how many arrays."""
 
     message: str
-    fields: dict[str, Any]
+    fields: dict[str, object]
     arrays: int
     format: int = FORMAT
 
 
 def check_size(data: bytes, limits: Limits) -> int:
-    """How long the header of encoded bytes is. Raises MessageError where they are too many.
+    """The length of an encoded message's header. Raises MessageError if message or header is large.
 
-    Looks at eight bytes, and parses nothing.
+    Reads eight bytes and parses nothing.
     """
     if len(data) > limits.bytes:
-        what = "the message is larger than one of its kind can be"
+        what = "the message is larger than its fields allow"
         raise MessageError(what, expected=f"at most {limits.bytes} bytes", got=f"{len(data)} bytes")
     size = int.from_bytes(bytes(data[:8]), "little")
     if len(data) < 8 or size > len(data) - 8:
         raise MessageError("these bytes are not a confide message")
     if size > limits.header:
-        what = "the message's header is larger than one of its kind can be"
+        what = "the message's header is larger than its fields allow"
         raise MessageError(what, expected=f"at most {limits.header} bytes", got=f"{size} bytes")
     return size
 
@@ -219,16 +228,16 @@ def _opened(data: bytes, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)
         outer = json.loads(str(data[8 : 8 + size], "utf-8"))
         arrays = len(outer) - 1
         if arrays > limits.arrays:
-            what = "the message has more arrays than one of its kind can have"
+            what = "the message has more arrays than its fields allow"
             raise MessageError(what, expected=f"at most {limits.arrays}", got=str(arrays))
         header = json.loads(outer["__metadata__"]["confide"])
         format = header["format"] if isinstance(header, dict) else header[0]
         if type(format) is int and format not in formats:
             raise MessageError(
-                "a message of another version of confide",
+                "this message is from another version of confide",
                 expected=f"format {FORMAT}",
                 got=f"format {format}"[:40],
-                fix="use the same version of confide at all places",
+                fix="install the same version of confide everywhere",
             )
         version, message, fields = header
         if version not in formats or not isinstance(message, str) or not isinstance(fields, dict):
@@ -240,15 +249,14 @@ def _opened(data: bytes, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)
         raise MessageError("these bytes are not a confide message") from error
 
 
-def sizes(message: Any, encoded: int) -> list[FieldSize]:
-    """Bytes and count of every field; a last row holds what the header adds, up to `encoded`."""
+def sizes(message: object, encoded: int) -> list[FieldSize]:
+    """Bytes and count of every field; a last row holds the rest of the `encoded` bytes."""
     rows = []
     for name, form, value in values_of(message):
-        if form.kind == "array":
-            rows.append(FieldSize(name, form.kind, value.nbytes, value.size))
-        elif form.kind == "arrays":
-            total = sum(array.nbytes for array in value.values())
-            rows.append(FieldSize(name, form.kind, total, sum(a.size for a in value.values())))
+        if form.holds_arrays:
+            arrays = form.arrays(name, value).values()
+            weight, count = sum(one.nbytes for one in arrays), sum(one.size for one in arrays)
+            rows.append(FieldSize(name, form.kind, weight, count))
         else:
             count = len(value) if isinstance(value, (list, tuple, dict)) else 1
             rows.append(FieldSize(name, form.kind, len(_json(value)), count))
@@ -256,34 +264,35 @@ def sizes(message: Any, encoded: int) -> list[FieldSize]:
     return [*rows, FieldSize("(header)", "header", rest, 1)]
 
 
-_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
+_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would build one per call
 
 
-def _array(value: Any, message: str, name: str) -> np.ndarray:
+def _array(value: object, place: str) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype.name not in DTYPES:
         got = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
-        raise MessageError(f"{message}.{name} cannot travel", expected="an array", got=got)
+        raise MessageError(f"{place} cannot travel", expected="an array", got=got)
     return np.asarray(value, order="C")
 
 
-def _plain(value: Any, message: str, name: str) -> Any:
+def _plain(value: object, place: str) -> object:
+    """`value` as JSON can hold it. Raises MessageError if it is not plain."""
     if value is None or type(value) in _PLAIN:
         if type(value) is int and abs(value) > MOST_INT:
-            raise MessageError(f"{message}.{name} cannot travel", expected="at most 64 bits")
+            raise MessageError(f"{place} cannot travel", expected="at most 64 bits")
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(item, message, name) for item in value]
+        return [_plain(item, place) for item in value]
     if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {key: _plain(item, message, name) for key, item in value.items()}
+        return {key: _plain(item, place) for key, item in value.items()}
     raise MessageError(
-        f"{message}.{name} cannot travel",
+        f"{place} cannot travel",
         expected="numbers, strings, lists or dicts of these",
         got=type(value).__name__,
     )
 
 
-def _fit(hint: Any, value: Any, place: str) -> Any:
-    """`value` in the form that the annotation declares; MessageError where it does not fit."""
+def _fit(hint: object, value: object, place: str) -> object:
+    """`value` as the type that the annotation declares. Raises MessageError if it does not fit."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -292,7 +301,7 @@ def _fit(hint: Any, value: Any, place: str) -> Any:
     if hint is float and (type(value) is float or (type(value) is int and abs(value) <= MOST_INT)):
         return float(value)
     if type(value) is int and abs(value) > MOST_INT:
-        raise MessageError(f"{place} is an integer of more than 64 bits")
+        raise MessageError(f"{place} is an integer with more than 64 bits")
     if hint in _PLAIN and type(value) is hint:
         return value
     if origin is list and isinstance(value, list):
@@ -304,4 +313,4 @@ def _fit(hint: Any, value: Any, place: str) -> Any:
             return tuple(_fit(a, item, place) for a, item in zip(arguments, value, strict=True))
     if origin is dict and isinstance(value, dict):
         return {key: _fit(arguments[1], item, place) for key, item in value.items()}
-    raise MessageError(f"{place} is of another type", expected=str(hint), got=type(value).__name__)
+    raise MessageError(f"{place} has the wrong type", expected=str(hint), got=type(value).__name__)

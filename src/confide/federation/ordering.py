@@ -1,4 +1,4 @@
-"""In which order replies are looked at: as they come, or by the names of their sites."""
+"""The order in which the server handles replies: as they come, or by the names of their sites."""
 
 from __future__ import annotations
 

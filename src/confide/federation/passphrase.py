@@ -1,13 +1,14 @@
-"""Keys at rest: where a passphrase comes from, and files that only whoever knows it can read.
+"""Keys at rest: where a passphrase comes from, and the form of files encrypted with it.
 
 A passphrase comes from the file that `CONFIDE_PASSPHRASE_FILE` names, or from the terminal; never
 from the command line. An encrypted key is one line:
 
     confide-key-2 KIND scrypt COST 8 1 SALT NONCE BOX
 
-KIND is `shared` (the sites' key) or `private` (PKCS #8 of a private key). BOX is ChaCha20-Poly1305
-(RFC 8439) under what scrypt (RFC 7914) makes of passphrase and salt; all before BOX is its
-associated data. There is exactly one way to write a file down, so no byte can be changed unseen.
+KIND is `shared` (the sites' key) or `private` (PKCS #8 of a private key). BOX is the key encrypted
+with ChaCha20-Poly1305 (RFC 8439), under the key that scrypt (RFC 7914) derives from passphrase and
+salt; everything before BOX is its associated data. The form leaves no freedom, so no byte of a file
+can be changed unnoticed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import stat
 import unicodedata
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from confide.errors import KeyFileError, LockedKeyError
 from confide.userfiles import NotAFileError, opened
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 VARIABLE = "CONFIDE_PASSPHRASE_FILE"
-"""Names the file with the passphrase, for whatever runs where nobody can be asked."""
+"""The environment variable with the path of the passphrase file, for use without a terminal."""
 
 Kind = Literal["shared", "private"]
 
 COST = 2**17
-"""The work of scrypt for a new file: 128 MiB of memory, about a second."""
+"""The cost of scrypt for a new file: 128 MiB of memory, about a second."""
 LEAST_COST, MOST_COST = 2**15, 2**18
-"""What a file may ask for: 32 to 256 MiB. A hostile file gets no more."""
+"""The costs that a file may ask for: 32 to 256 MiB. A hostile file gets no more."""
 FEWEST_LETTERS = 12
-"""Of a new passphrase."""
+"""The shortest new passphrase."""
 
 _MARK = b"confide-key-2 "
 _LINE = re.compile(
@@ -46,12 +47,12 @@ _LINE = re.compile(
     rb" ((?:[0-9a-f]{2}){17,8000})\n"
 )
 _MOST_BYTES = 2**15
-_SHUT = "the key is encrypted, and nobody can be asked for its passphrase here"
-_NONE = "the key needs a new passphrase, and nobody can be asked for one here"
+_SHUT = "the key is encrypted, and there is no terminal here to ask for its passphrase"
+_NONE = "the key needs a new passphrase, and there is no terminal here to ask for one"
 _SET = (
-    f"set {VARIABLE} to the path of a file with the passphrase on one line, which only its owner"
-    " can read (chmod 600), in the environment of this command or service; or give the command at"
-    " a terminal"
+    f"set {VARIABLE}, in the environment of this command or service, to the path of a file with"
+    " the passphrase on one line, readable by its owner only (chmod 600); or run the command at a"
+    " terminal"
 )
 
 
@@ -59,9 +60,9 @@ _SET = (
 
 
 def passphrase_for(path: Path, *, ask: bool = True) -> bytes:
-    """The passphrase of the encrypted key at `path`: from the file of the environment, or asked.
+    """The passphrase of the encrypted key at `path`, from the passphrase file or the terminal.
 
-    Without `ask` nobody is asked at the terminal. Raises LockedKeyError where there is none.
+    With `ask=False` the terminal is not used. Raises LockedKeyError if there is none.
     """
     if named := os.environ.get(VARIABLE):
         return _from_file(Path(named))
@@ -71,9 +72,9 @@ def passphrase_for(path: Path, *, ask: bool = True) -> bytes:
 
 
 def new_passphrase_for(path: Path) -> bytes:
-    """A passphrase for a key that is to be encrypted; at the terminal it is asked for twice.
+    """A passphrase to encrypt a key with; at the terminal it is asked for twice.
 
-    Raises LockedKeyError: none, shorter than 12 letters, or not twice the same.
+    Raises LockedKeyError: none, shorter than 12 letters, or different the second time.
     """
     if named := os.environ.get(VARIABLE):
         passphrase, where = _from_file(Path(named)), named
@@ -83,22 +84,21 @@ def new_passphrase_for(path: Path) -> bytes:
         passphrase = _usable(typed, where=where)
         if _usable(_asked("The same again: ", path, otherwise=_NONE), where=where) != passphrase:
             raise LockedKeyError(
-                "the two passphrases are not the same",
+                "the two passphrases differ",
                 where=where,
-                fix="give the command again; nothing was changed",
+                fix="run the command again; nothing was changed",
             )
     if len(passphrase.decode()) < FEWEST_LETTERS:
         raise LockedKeyError(
             "the passphrase is too short",
-            expected=f"{FEWEST_LETTERS} letters or more, such as five words that do not belong"
-            " together",
+            expected=f"{FEWEST_LETTERS} letters or more, such as five unrelated words",
             where=where,
         )
     return passphrase
 
 
 def _asked(prompt: str, path: Path, *, otherwise: str) -> str:
-    """What is typed at the terminal, unseen. Raises LockedKeyError where there is no terminal."""
+    """What is typed at the terminal, without echo. Raises LockedKeyError: there is no terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
         with warnings.catch_warnings():
@@ -113,34 +113,34 @@ def _unasked(what: str, path: Path) -> LockedKeyError:
 
 
 def _from_file(path: Path) -> bytes:
-    """The passphrase in a file that is this user's alone. Raises LockedKeyError."""
+    """The passphrase in a file that only this user can read. Raises LockedKeyError."""
     where = f"{VARIABLE}={path}"
     try:
         data, found = read_small(path, most=4096)
     except OSError as error:
         raise LockedKeyError(
-            f"the file of the passphrase cannot be read ({error.strerror})",
+            f"the passphrase file cannot be read ({error.strerror})",
             where=where,
-            fix="name a file that is there",
+            fix=f"set {VARIABLE} to a file that exists and that this user can read",
         ) from None
     if data is None:
         raise LockedKeyError(
-            "this holds no passphrase", expected="a file with one line of text", where=where
+            "this is not a passphrase file", expected="a file with one line of text", where=where
         )
     if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (os.geteuid(), 0):
         raise LockedKeyError(
-            "others can read the file of the passphrase",
+            "others can read the passphrase file",
             expected="mode 0600, and this user as its owner",
             got=f"mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
             where=where,
-            fix="chmod 600 it; where others have read it, choose another passphrase",
+            fix="chmod 600 it; if others may have read it, choose another passphrase",
         )
     text = data.decode("utf-8", "replace")
     return _usable(text.removesuffix("\n").removesuffix("\r"), where=where)
 
 
 def _usable(text: str, *, where: str) -> bytes:
-    """A passphrase as it goes into the key, the same from every keyboard (NFC)."""
+    """A passphrase as it enters the key, the same from every keyboard (NFC)."""
     if not text:
         raise LockedKeyError("the passphrase is empty", where=where)
     if "\ufffd" in text or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
@@ -161,7 +161,7 @@ def is_sealed(content: bytes) -> bool:
 
 
 def seal(plain: bytes, passphrase: bytes, *, kind: Kind) -> bytes:
-    """The line of a file that gives `plain` back to whoever knows the passphrase."""
+    """`plain` encrypted: the line of a file that only the passphrase opens."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     if not passphrase:
@@ -175,52 +175,63 @@ def seal(plain: bytes, passphrase: bytes, *, kind: Kind) -> bytes:
 def unseal(
     content: bytes, path: Path, *, kind: Kind, passphrase: bytes | None = None, ask: bool = True
 ) -> bytes:
-    """What was sealed into the file at `path`; without a passphrase, by `passphrase_for`.
+    """The plain key sealed in the file at `path`; asks for a passphrase that is not given.
 
-    Raises KeyFileError: damaged, or of another kind; LockedKeyError.
+    Raises KeyFileError: damaged, or another kind of key; LockedKeyError.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     where = str(path)
-    header, salt, nonce, box, cost = _read(content, kind=kind, where=where)
+    sealed = _read(content, kind=kind, where=where)
     passphrase = passphrase or passphrase_for(path, ask=ask)
+    box = ChaCha20Poly1305(_stretched(passphrase, sealed.salt, sealed.cost))
     try:
-        return ChaCha20Poly1305(_stretched(passphrase, salt, cost)).decrypt(nonce, box, header)
+        return box.decrypt(sealed.nonce, sealed.box, sealed.header)
     except InvalidTag:
         raise LockedKeyError(
             "this passphrase does not open the key, or the file was changed",
             where=where,
-            fix="try the passphrase again; where it is right, bring the file back from your backup",
+            fix="try again; if the passphrase is right, restore the file from your backup",
         ) from None
 
 
-def _read(content: bytes, *, kind: Kind, where: str) -> tuple[bytes, bytes, bytes, bytes, int]:
-    """The parts of a line: header, salt, nonce, box, and the cost, which is within bounds."""
+class _Sealed(NamedTuple):
+    """The parts of the line of an encrypted key."""
+
+    header: bytes
+    salt: bytes
+    nonce: bytes
+    box: bytes
+    cost: int
+
+
+def _read(content: bytes, *, kind: Kind, where: str) -> _Sealed:
+    """The parts of a line. Raises KeyFileError: damaged, of another kind, or an absurd cost."""
     match = _LINE.fullmatch(content)
     if match is None:
         raise KeyFileError(
             "the encrypted key is damaged",
             expected="the one line that confide wrote",
             where=where,
-            fix="bring the file back from your backup",
+            fix="restore the file from your backup",
         )
     header, found, cost, salt, nonce, box = match.groups()
     if found.decode() != kind:
         raise KeyFileError(
-            "this is another kind of key", expected=kind, got=found.decode(), where=where
+            "this is the wrong kind of key", expected=kind, got=found.decode(), where=where
         )
     work = int(cost)
     if work & (work - 1) or not LEAST_COST <= work <= MOST_COST:
         raise KeyFileError(
-            "the encrypted key asks for more or less work than a key of confide",
+            "the cost in this encrypted key is not one that confide writes",
             expected=f"a power of two from {LEAST_COST} to {MOST_COST}",
             got=str(work),
             where=where,
-            fix="bring the file back from your backup; do not use one from somewhere else",
+            fix="restore the file from your backup; do not use one from elsewhere",
         )
-    parts = (bytes.fromhex(part.decode()) for part in (salt, nonce, box))
-    return header, *parts, work  # type: ignore[return-value]
+    salt, nonce, box = (bytes.fromhex(part.decode()) for part in (salt, nonce, box))
+    return _Sealed(header, salt, nonce, box, work)
 
 
 def _stretched(passphrase: bytes, salt: bytes, cost: int) -> bytes:
@@ -230,8 +241,9 @@ def _stretched(passphrase: bytes, salt: bytes, cost: int) -> bytes:
         return Scrypt(salt=salt, length=32, n=cost, r=8, p=1).derive(passphrase)
     except MemoryError as error:
         raise LockedKeyError(
-            "there is not enough memory to open or close an encrypted key",
+            "there is not enough memory to encrypt or decrypt a key",
             expected=f"{cost // 1024} MiB",
+            fix="end other programs, then run the command again",
         ) from error
 
 
@@ -243,8 +255,8 @@ def save_private(
 ) -> None:
     """Write a private key for its owner's eyes only: plain PEM, or encrypted.
 
-    Only with `over` is a file written over; then the old one is there until the new one is whole.
-    Raises KeyFileError.
+    Overwrites a file only with `over`, and keeps the old one until the new one is complete. Raises
+    KeyFileError.
     """
     if passphrase is None:
         write_key(path, in_plain(key, "PEM"), over=over)
@@ -253,7 +265,7 @@ def save_private(
 
 
 def in_plain(key: PrivateKeyTypes, encoding: Literal["PEM", "DER"]) -> bytes:
-    """A private key as PKCS #8, which anybody can read."""
+    """A private key as unencrypted PKCS #8."""
     from cryptography.hazmat.primitives import serialization as forms
 
     form = forms.Encoding.PEM if encoding == "PEM" else forms.Encoding.DER
@@ -263,7 +275,7 @@ def in_plain(key: PrivateKeyTypes, encoding: Literal["PEM", "DER"]) -> bytes:
 def load_private(
     path: Path, *, passphrase: bytes | None = None, ask: bool = True
 ) -> PrivateKeyTypes:
-    """The private key in a file; of an encrypted one, by `passphrase_for` where none is given.
+    """The private key in a file; if it is encrypted, asks for a passphrase that is not given.
 
     Raises KeyFileError, LockedKeyError.
     """
@@ -273,32 +285,31 @@ def load_private(
 def private_from(
     content: bytes, path: Path, *, passphrase: bytes | None = None, ask: bool = True
 ) -> PrivateKeyTypes:
-    """The private key in what a file held. Raises as `load_private` does."""
+    """The private key in the content of the file at `path`. Raises as `load_private` does."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
 
-    load: Any = forms.load_pem_private_key
+    load = forms.load_pem_private_key
     if is_sealed(content):
         load = forms.load_der_private_key
         content = unseal(content, path, kind="private", passphrase=passphrase, ask=ask)
     try:
-        key: PrivateKeyTypes = load(content, password=None)
+        return load(content, password=None)
     except TypeError:
         raise KeyFileError(
             "this private key was encrypted by another program",
             where=str(path),
-            fix="decrypt it with that program, and encrypt it with `confide key protect`",
+            fix="decrypt it with that program, then encrypt it with `confide key protect`",
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise KeyFileError("this is not a private key", expected="PEM", where=str(path)) from None
-    return key
 
 
 # --- files --------------------------------------------------------------------------------
 
 
 def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
-    """What a file holds, and what it is; None where it is no regular file, or holds more.
+    """The content and status of a file; no content if it is not a regular file or holds more.
 
     Never waits for a pipe. Raises OSError.
     """
@@ -311,14 +322,14 @@ def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
 
 
 def read_key_file(path: Path) -> bytes:
-    """What a file with a key holds. Raises KeyFileError: missing, no regular file, far too long."""
+    """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
     try:
         data, _ = read_small(path, most=_MOST_BYTES)
     except OSError as error:
         raise KeyFileError(f"there is no key file ({error.strerror})", where=str(path)) from error
     if data is None:
         raise KeyFileError(
-            "this is no key file",
+            "this is not a key file",
             expected=f"a regular file of at most {_MOST_BYTES} bytes",
             where=str(path),
         )
@@ -326,7 +337,7 @@ def read_key_file(path: Path) -> bytes:
 
 
 def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
-    """Write a file of mode 0600, whole or not at all; one that is there stays, unless `over`.
+    """Write a file of mode 0600, whole or not at all. Overwrites one only with `over`.
 
     Raises KeyFileError.
     """
@@ -346,7 +357,7 @@ def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
             raise
     except FileExistsError as error:
         raise KeyFileError(
-            "there is a file already, and a key is never overwritten",
+            "there is already a file, and a key is never overwritten",
             where=str(path),
             fix="choose another path, or move the old key away",
         ) from error

@@ -1,23 +1,22 @@
-"""A sealed ledger, read for comparing: identities, messages, and what is wrong in itself."""
+"""A sealed ledger, read for comparison: its identities, its messages, and its own faults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confide.errors import MessageError
 from confide.federation.digests import EMPTY, is_digest
 from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Entry, Line, read_lines
 from confide.federation.seals import AskSeal, ReplySeal, seal_of, verifies
+from confide.userfiles import Tree
 
 _NONE = "0" * 64
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A message of a ledger, as its seal's line has it. `refused`: the code, if it was refused."""
+    """A message in a ledger, from the line of its seal. `refused`: the code, if it was refused."""
 
     line: Line
     seal: AskSeal | ReplySeal
@@ -31,16 +30,16 @@ class Sealed:
 
     @property
     def turn(self) -> tuple[int, str, int]:
-        """Which ask it is, or is a reply to."""
+        """Round, step and attempt of the ask, or of the ask that it replies to."""
         return self.seal.round, self.seal.step, self.seal.attempt
 
 
 @dataclass
 class Record:
-    """A ledger. `at`: whose it is ("server", a site, or "" where it holds no identities).
+    """A ledger. `at`: whose it is ("server", a site, or "" if it holds no identities).
 
-    `keys`: by peer, every identity key that it names, the newest last. `asks` and `replies` are
-    those of all sites, in the order of the file.
+    `keys`: for each peer, every identity key that the ledger names, the newest last. `asks` and
+    `replies` are those of all sites, in the order of the file. `signatures` were checked.
     """
 
     path: Path
@@ -76,12 +75,12 @@ class Record:
 
 
 def read_record(path: Path) -> Record:
-    """A ledger, with the signatures in it verified. Raises RunError where it cannot be read."""
+    """A ledger, with its signatures verified. Raises RunError if it cannot be read."""
     record = Record(path, read_lines(path))
     for line in record.lines:
         if line.chained is False:
-            record.faults.append(_at(path, line.number, "this line, or the one before it, is not"
-                                     " what was written"))  # fmt: skip
+            changed = "this line, or the one before it, was changed"
+            record.faults.append(_at(path, line.number, changed))
         try:
             _take(record, line)
         except (MessageError, KeyError, TypeError, ValueError):
@@ -90,7 +89,7 @@ def read_record(path: Path) -> Record:
 
 
 def faults_of(record: Record) -> list[str]:
-    """What is wrong in a ledger by itself, the first line first."""
+    """What is wrong in a ledger taken by itself, the first line first."""
     faults = list(record.faults)
     first = record.lines[0].tree if record.lines else {}
     if first.get("note") != OPENED:
@@ -104,7 +103,7 @@ def faults_of(record: Record) -> list[str]:
 
 
 def _take(record: Record, line: Line) -> None:
-    """Take up what one line says."""
+    """Add what one line says to the record."""
     tree = line.tree
     if tree.get("note") == OPENED:
         _open(record, tree)
@@ -116,9 +115,9 @@ def _take(record: Record, line: Line) -> None:
         record.entries.append(line.entry)
 
 
-def _open(record: Record, tree: Mapping[str, Any]) -> None:
+def _open(record: Record, tree: Tree) -> None:
     if record.at:
-        raise ValueError("a ledger is opened once")
+        raise ValueError("a ledger is opened only once")
     record.at, record.run, record.order = (str(tree[name]) for name in ("at", "run", "order"))
     record.sites = tuple(map(str, tree["sites"]))
     record.lead = str(tree["lead_identity"])
@@ -132,8 +131,8 @@ def _take_seal(record: Record, line: Line) -> None:
     sealed: Sealed
     if tree["direction"] == "down":
         audience = tree.get("audience", list(record.sites))
-        sealed = Sealed(line, seal_of(AskSeal, {**tree, "audience": audience}),
-                        str(tree.get("refused", "")))  # fmt: skip
+        seal = seal_of(AskSeal, {**tree, "audience": audience})
+        sealed = Sealed(line, seal, refused=str(tree.get("refused", "")))
         record.asks.append(sealed)
         signer = "" if record.at == "server" else "server"
     else:
@@ -145,13 +144,13 @@ def _take_seal(record: Record, line: Line) -> None:
     record.signatures += 1
     keys = record.keys.get(signer, [])
     if not keys or not verifies(sealed.seal, keys[-1]):
-        record.faults.append(_at(record.path, line.number, f"the signature of {signer} does not"
-                                 f" fit ({sealed.words})"))  # fmt: skip
+        unfit = f"the signature of {signer} does not fit ({sealed.words})"
+        record.faults.append(_at(record.path, line.number, unfit))
 
 
-def _key(text: Any) -> bytes:
+def _key(text: str) -> bytes:
     if not is_digest(text):
-        raise ValueError("no key")
+        raise ValueError("not a key")
     return bytes.fromhex(text)
 
 
@@ -160,5 +159,5 @@ def _at(path: Path, number: int, what: str) -> str:
 
 
 def is_before_joining(one: Sealed) -> bool:
-    """Whether a reply was given before the site had a ledger of the run: it refused to join."""
+    """Whether a reply came before the site had a ledger of the run: the site refused to join."""
     return isinstance(one.seal, ReplySeal) and one.seal.head == EMPTY

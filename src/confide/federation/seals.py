@@ -1,14 +1,14 @@
-"""Seals: what vouches for a message between real sites, beside its bytes.
+"""Seals: what vouches for a message between real sites, and travels beside it.
 
 The seal of an ask signs the run, the site, the round, the step, the attempt, the digest of the ask,
 who else gets the very same bytes, the digest of the last reply that came from this site, the head
-of the site's ledger as that reply told it, and the head of the server's own. The seal of a reply
-signs the same run, site, round, step and attempt, the digests of the ask and of the reply, and the
-head of the site's ledger. So neither side can change what its ledger says of an earlier message,
-unless it has the other side's identity key.
+of the site's ledger as given in that reply, and the head of the server's own ledger. The seal of a
+reply signs the same run, site, round, step and attempt, the digests of the ask and of the reply,
+and the head of the site's ledger. So neither side can change what its ledger says about an earlier
+message without the other side's identity key.
 
-The digest of a message is that of a random nonce and the message: a ledger can be shown without
-anyone being able to guess a small message from its digest. The nonces lie in a file beside it.
+The digest of a message covers a random nonce as well, so a ledger can be shown without anyone
+guessing a small message from its digest. The nonces lie in a file beside the ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -31,28 +31,45 @@ from confide.errors import MessageError
 from confide.federation.digests import EMPTY, digest, is_digest, number, statement
 
 LARGEST = 65536
-"""Bytes that a seal may have."""
+"""The most bytes that a seal may have."""
 NONCES = "nonces.txt"
-"""Beside a ledger: the nonce of each message, by its digest. Is not shown with the ledger."""
+"""Beside a ledger: the nonce of each message, by its digest. Not to be shown with the ledger."""
 _ROUNDS = 2**31
 
 S = TypeVar("S", "AskSeal", "ReplySeal")
 
 
 @dataclass(frozen=True)
-class AskSeal:
-    """What the server signs of an ask.
-
-    `audience`: the sites that get the same bytes, sorted. `reply` and `head`: of the last reply
-    that came from this site, empty before there is one. `own`: the head of the server's ledger.
-    `card` shows who signs, with the first ask; it vouches for itself.
-    """
+class _Turn:
+    """The turn of a message; `attempt` counts how often the server has asked in it."""
 
     run: str
     site: str
     round: int
     step: str
     attempt: int
+
+    def _turn(self) -> tuple[bytes, ...]:
+        """These fields as parts of a statement."""
+        return (
+            self.run.encode(),
+            self.site.encode(),
+            number(self.round),
+            self.step.encode(),
+            number(self.attempt),
+        )
+
+
+@dataclass(frozen=True)
+class AskSeal(_Turn):
+    """What the server signs about an ask.
+
+    `audience`: the sites that get the same bytes, sorted. `reply` and `head`: the digest of the
+    last reply that came from this site and the head given in it, empty before the first. `own`: the
+    head of the server's ledger. `card`: the server's card, with the first ask; it is not signed
+    here but vouches for itself.
+    """
+
     digest: str
     nonce: str
     audience: tuple[str, ...]
@@ -63,10 +80,10 @@ class AskSeal:
     signature: str = ""
 
     def said(self) -> bytes:
-        """What the signature is over."""
+        """The statement that is signed."""
         return statement(
             "ask",
-            *_turn(self),
+            *self._turn(),
             bytes.fromhex(self.digest),
             digest(*(name.encode() for name in self.audience)),
             bytes.fromhex(self.reply),
@@ -76,17 +93,12 @@ class AskSeal:
 
 
 @dataclass(frozen=True)
-class ReplySeal:
-    """What a site signs of a reply. `ask` is the digest of the ask; `head` that of its ledger.
+class ReplySeal(_Turn):
+    """What a site signs about a reply. `ask` is the digest of the ask, `head` that of its ledger.
 
-    `head` is empty where the site has no ledger of the run: it refused to join.
+    `head` is empty if the site has no ledger of the run because it refused to join.
     """
 
-    run: str
-    site: str
-    round: int
-    step: str
-    attempt: int
     ask: str
     digest: str
     nonce: str
@@ -95,28 +107,18 @@ class ReplySeal:
     signature: str = ""
 
     def said(self) -> bytes:
-        """What the signature is over."""
+        """The statement that is signed."""
         return statement(
             "reply",
-            *_turn(self),
+            *self._turn(),
             bytes.fromhex(self.ask),
             bytes.fromhex(self.digest),
             bytes.fromhex(self.head),
         )
 
 
-def _turn(seal: AskSeal | ReplySeal) -> tuple[bytes, ...]:
-    return (
-        seal.run.encode(),
-        seal.site.encode(),
-        number(seal.round),
-        seal.step.encode(),
-        number(seal.attempt),
-    )
-
-
 def fresh_nonce() -> bytes:
-    """Thirty-two random bytes."""
+    """A new nonce: 32 random bytes."""
     return secrets.token_bytes(32)
 
 
@@ -126,17 +128,17 @@ def message_digest(nonce: bytes, inner: bytes) -> str:
 
 
 def inner_digest(message: bytes) -> bytes:
-    """What is computed once for all sites that get the same bytes."""
+    """SHA-256 of the bytes, computed once for all sites that get the same."""
     return hashlib.sha256(message).digest()
 
 
 def opens(sealed: str, *, nonce: bytes, message: bytes) -> bool:
-    """Whether this message is the one of that digest."""
+    """Whether this message and nonce give that digest."""
     return message_digest(nonce, inner_digest(message)) == sealed
 
 
 def keep_nonce(ledger: Path, sealed: str, nonce: str) -> None:
-    """Note a nonce beside a ledger."""
+    """Append a nonce to the file beside a ledger."""
     with open(ledger.with_name(NONCES), "a", encoding="ascii") as file:
         file.write(f"{sealed} {nonce}\n")
 
@@ -152,7 +154,7 @@ def verifies(seal: AskSeal | ReplySeal, key: bytes) -> bool:
 
 
 def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
-    """Whether a signature, as text, over `said` is of the owner of this public key (32 bytes)."""
+    """Whether the owner of this public key (32 bytes) made this signature, as text, over `said`."""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(signature), said)
     except (InvalidSignature, ValueError, TypeError):
@@ -168,15 +170,17 @@ def encode_seal(seal: AskSeal | ReplySeal) -> bytes:
 def decode_seal(kind: type[S], data: bytes) -> S:
     """The seal in `data`. Raises MessageError on anything else."""
     if len(data) > LARGEST:
-        raise MessageError("a seal that is too large", expected=f"{LARGEST} bytes")
+        raise MessageError(
+            "the seal is too large", expected=f"at most {LARGEST} bytes", got=f"{len(data)} bytes"
+        )
     try:
         return seal_of(kind, json.loads(data))
     except (ValueError, RecursionError) as error:
         raise MessageError("these bytes are not a seal") from error
 
 
-def seal_of(kind: type[S], tree: Any) -> S:
-    """The seal that a dictionary holds. Raises MessageError where a part is not as it should be."""
+def seal_of(kind: type[S], tree: object) -> S:
+    """The seal in a dictionary. Raises MessageError if a part is missing or malformed."""
     if not isinstance(tree, dict):
         raise MessageError("this is not a seal")
     values = {field.name: tree.get(field.name, "") for field in dataclasses.fields(kind)}
@@ -184,11 +188,11 @@ def seal_of(kind: type[S], tree: Any) -> S:
         values["audience"] = tuple(values["audience"])
     odd = [name for name, value in values.items() if not _is_sound(name, value)]
     if odd:
-        raise MessageError(f"a seal whose {odd[0]} is not as it should be")
+        raise MessageError(f"the {odd[0]} of a seal is malformed")
     return kind(**values)
 
 
-def _is_sound(name: str, value: Any) -> bool:
+def _is_sound(name: str, value: object) -> bool:
     if name in ("round", "attempt"):
         return type(value) is int and 0 <= value < _ROUNDS
     if name == "audience":
@@ -200,6 +204,6 @@ def _is_sound(name: str, value: Any) -> bool:
     return _is_text(value)
 
 
-def _is_text(value: Any) -> bool:
-    """Whether it is text that can be signed: JSON can hold halves of characters."""
+def _is_text(value: object) -> bool:
+    """Whether this is text that can be encoded; JSON can hold lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)

@@ -23,18 +23,28 @@ from confide.seeds import derive_seed
 from confide.text.document import Document
 
 T = TypeVar("T")
+Scratch = dict[Hashable, Any]
+"""Things that can be made again, by name."""
 
 
 @dataclass
 class Site:
     """What a step sees of its site.
 
-    `vectors` and `context` are where the site has its file of word vectors and its frozen encoder;
-    `tag_scheme` is its own choice, where it has one; `knows` are the relations or entity types that
-    it annotates (none: all of them), `test_knows` those of its test text besides. `remote`: the
-    server is elsewhere, and no path of its choice is opened. `cache` holds
-    what can be made again from text and memory (encoded batches); `scratch` is shared by all sites
-    of one process (one model instance). Neither is saved, neither travels.
+    Attributes:
+        name: the site's name.
+        train: its training documents; `dev` and `test` likewise.
+        key_file: the file with the key that the sites share.
+        vectors: the site's file of word vectors.
+        context: its frozen encoder.
+        tag_scheme: its own tag scheme, if it has chosen one.
+        knows: the relations or entity types that it annotates; empty means all.
+        test_knows: those that are annotated only in its test text.
+        guards: its own limits.
+        remote: the server is elsewhere, so the site opens no path that the server names.
+        cache: what can be made again from text and memory, such as encoded batches.
+        scratch: what all sites of one process share, such as one model instance. Neither `cache`
+            nor `scratch` is saved or travels.
     """
 
     name: str
@@ -49,24 +59,24 @@ class Site:
     test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
-    cache: dict[str, Any] = field(default_factory=dict)
-    scratch: dict[Hashable, Any] = field(default_factory=dict)
+    cache: Scratch = field(default_factory=dict)
+    scratch: Scratch = field(default_factory=dict)
 
     def documents(self, part: str) -> Sequence[Document]:
         """The documents of `part`: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[part]
 
     def once(self, *place: Hashable, make: Callable[[], T]) -> T:
-        """What the sites of one process share under this name; the first that asks has it made."""
+        """What the sites of one process share under this name; the first site to ask makes it."""
         if place not in self.scratch:
             self.scratch[place] = make()
         found: T = self.scratch[place]
         return found
 
     def model_place(self, name: str) -> str:
-        """Where this site has the model that the server calls so: its own folder, or the name.
+        """Where to find the model that the server calls `name`: the site's own folder, or the name.
 
-        Raises Refusal where a server that is elsewhere names a path.
+        Raises Refusal if a remote server names a path.
         """
         if self.context:
             return self.context
@@ -75,7 +85,7 @@ class Site:
         return name
 
     def key(self) -> bytes:
-        """The secret key, read from the site's own file. Raises Refusal where there is none."""
+        """The secret key, from the site's own file. Raises Refusal if it is missing or locked."""
         if self.key_file is None:
             raise Refusal("no-key")
         try:
@@ -87,7 +97,7 @@ class Site:
 
 
 class SiteHost:
-    """The site's side of the wall: bytes in, bytes out, and nothing else leaves.
+    """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
     Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
     own log.
@@ -98,7 +108,7 @@ class SiteHost:
         site: Site,
         steps: Mapping[str, Step],
         *,
-        memory: MemoryStore,
+        memory: MemoryStore[Any],
         seed: int,
         log: Path | None = None,
     ) -> None:
@@ -140,8 +150,8 @@ class SiteHost:
             self._memory.commit(round, name, after)
         return encoded
 
-    def _keep_private(self, step: Step, ask: Any, memory: Any) -> None:
-        """Raise Refusal where a part of the model would leave that this site keeps to itself.
+    def _keep_private(self, step: Step, ask: object, memory: object) -> None:
+        """Raise Refusal if a part of the model that this site keeps to itself would leave.
 
         Every part that its guard names must be one that its memory keeps: a name that the model
         does not have would protect nothing.
@@ -153,13 +163,14 @@ class SiteHost:
             if any(map(guards.keeps, getattr(ask, asked))):
                 raise Refusal("private-part")
 
-    def _opened(self, step: Step, data: bytes) -> Any:
-        """The ask in these bytes. Sites of one process that get the same bytes open them once."""
+    def _opened(self, step: Step, data: bytes) -> object:
+        """The ask in these bytes. Sites of one process that get the same bytes decode them once."""
         heard = self.site.scratch.get("heard")
         if heard is not None and heard[0] is data and heard[1] == step.ask:
-            return heard[2]
+            found: object = heard[2]
+            return found
         try:
-            ask: Any = decode(step.ask, data, limits=limits_of(step.ask))
+            ask: object = decode(step.ask, data, limits=limits_of(step.ask))
         except MessageError as error:
             raise Refusal("bad-ask") from error
         self.site.scratch["heard"] = (data, step.ask, ask)
@@ -167,7 +178,7 @@ class SiteHost:
 
 
 def note_traceback(log: Path, step: str, round: int) -> None:
-    """Add the error that is being handled to a site's own log, for the site's eyes only."""
+    """Append the error being handled to a site's own log, for the site's eyes only."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "a", encoding="utf-8") as file:

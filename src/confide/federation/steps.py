@@ -1,7 +1,7 @@
 """Steps: what a site can be asked to do, and the turn in which it is asked.
 
 A step is a function `answer(site, memory, ask, turn) -> (reply, memory)`. Its annotations declare
-the two messages, and so what comes in and what leaves.
+the two messages, and so what reaches a site and what leaves it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from confide.errors import MessageError
 from confide.federation.forms import class_of, forms_of, undeclared
@@ -17,14 +19,14 @@ from confide.federation.forms import class_of, forms_of, undeclared
 Answer = Callable[..., tuple[Any, Any]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], Any]
-Start = Callable[[Any, Any, str], Any]
+Start = Callable[[Any, Any, str], np.ndarray | None]
 Numbers = Callable[[Any], Mapping[str, int]]
-Has = Callable[[Any, str], Any]
+Has = Callable[[Any, str], np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One ask to one site. `seed` depends on (run seed, round, site, step) and on nothing else."""
+    """One ask to one site. `seed` depends only on (run seed, round, site, step)."""
 
     round: int
     site: str
@@ -34,14 +36,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Where a reply says what its site learnt, so that the server can weigh one site by the others.
+    """Where a reply holds what its site learnt, so that the server can compare sites.
 
-    `field` of the reply holds it, times the reply's number `weight` ("": times 1). The site set out
-    from the ask's field `start` ("": from nothing, so that the reply holds the change itself).
-    `has(reply, name)` is 0 for the numbers of an array of which the site says nothing, and its
-    weight for the others, in a shape that broadcasts; None is all of them. Of a sum of replies it
-    says how heavy they are together. `combined` is False where a method needs the sum itself.
-    `slack`: how many times more than `most_norm` honest replies may differ in norm.
+    Attributes:
+        field: the reply's field that holds it, multiplied by `weight`.
+        weight: the reply's field with the site's weight; "" means a weight of 1.
+        start: the ask's field that the site started from; "" means that the reply holds the change
+            itself.
+        has: `has(reply, name)` is 0 for the numbers of an array that the site says nothing about
+            and the site's weight for the others, in a shape that broadcasts; None means that it
+            says something about all. For a sum of replies it gives their total weight.
+        combined: False if the method needs the plain sum.
+        slack: how many times `most_norm` the norms of honest replies may differ by.
     """
 
     field: str
@@ -56,21 +62,28 @@ class Learnt:
 class Step:
     """One thing a site can be asked to do.
 
-    `summed` steps answer with numbers and arrays only, and the server adds the replies up without
-    looking at one (`Federation.sum`). `like` names pairs of fields (ask, reply) whose arrays must
-    have equal names, shapes and types. `check(ask, reply)` raises GuardError, naming fields only,
-    where a reply is not what it should be; it stands on both sides of the wall. `bound(ask, reply,
-    most)` is the reply with no larger a change than the site's own `max_norm` (`guards.bounded`);
-    every summed step that uploads arrays has one. `start(ask, reply, name)` is what an array of the
-    reply's field in `like` would be, had nothing been learnt, computed from the ask and the reply's
-    other fields, or None; of such arrays only what changed travels (`confide.federation.changes`).
-    `numbers(ask)` says of fields of the reply how many numbers their arrays hold at most, where
-    neither `like` nor the field (`carries(most=...)`) does.
-    `learnt` says where a reply holds what a site learnt: such replies are compared with each other
-    and combined (`confide.federation.combining`). `drawn` is what random choices of the step are
-    named by, where that is not its name.
+    Attributes:
+        name: the function's name.
+        ask: the class of the ask, with its type arguments; the type variable itself if open.
+        reply: the same of the reply.
+        answer: the function.
+        summed: replies hold only numbers and arrays, and the server adds them up without looking
+            at any single one (`Federation.sum`).
+        like: pairs of fields (ask, reply) whose arrays must have the same names, shapes and types.
+        check: `check(ask, reply)` raises GuardError, naming fields only, if a reply is wrong; it
+            runs on both sides of the wall.
+        bound: `bound(ask, reply, most)` is the reply with its change limited to the site's own
+            `max_norm` (`guards.bounded`); every summed step that uploads arrays has one.
+        start: `start(ask, reply, name)` is what an array of the reply's field in `like` would be if
+            nothing had been learnt, from the ask and the reply's other fields, or None. Only the
+            changed rows of such an array travel (`confide.federation.changes`).
+        numbers: `numbers(ask)` gives, by field of the reply, the most numbers that its arrays hold,
+            where neither `like` nor the field itself (`carries(most=...)`) limits them.
+        learnt: where a reply holds what a site learnt; the server compares such replies and
+            combines them (`confide.federation.combining`).
+        drawn: the name that seeds the step's random choices, if it is not `name`.
 
-    Messages may leave types open (`Take[F]`): then `given` says which they are.
+    Messages may leave types open (`Take[F]`); `given` fills them in.
     """
 
     name: str
@@ -100,7 +113,7 @@ class Step:
     ) -> Step:
         """The step that a function declares by its annotations.
 
-        Raises MessageError where a message cannot travel, or does not declare its arrays.
+        Raises MessageError if a message cannot travel or does not declare its arrays.
         """
         hints = typing.get_type_hints(answer)
         reply = typing.get_args(hints["return"])[0]
@@ -110,7 +123,7 @@ class Step:
         )
         return step if _open(step.ask) or _open(reply) else _declared(step)
 
-    def given(self, types: Mapping[Any, type], *, drawn: str = "") -> Step:
+    def given(self, types: Mapping[TypeVar, type], *, drawn: str = "") -> Step:
         """The step with these types in place of those that its messages leave open.
 
         Raises MessageError as `of` does.
@@ -119,32 +132,34 @@ class Step:
         return _declared(replace(self, ask=ask, reply=reply, drawn=drawn or self.drawn))
 
 
-def _open(message: Any) -> tuple[Any, ...]:
+def _open(message: object) -> tuple[TypeVar, ...]:
     """The types that a message leaves open."""
-    if isinstance(message, typing.TypeVar):
+    if isinstance(message, TypeVar):
         return (message,)
-    found: tuple[Any, ...] = getattr(message, "__parameters__", ())
+    found: tuple[TypeVar, ...] = getattr(message, "__parameters__", ())
     return found
 
 
-def _filled(message: Any, types: Mapping[Any, type]) -> Any:
-    if isinstance(message, typing.TypeVar):
-        return types[message]
-    left = _open(message)
-    return message[tuple(types[one] for one in left)] if left else message
+def _filled(message: Any, types: Mapping[TypeVar, type]) -> type:
+    """The message with its open types filled in."""
+    filled: type = message
+    if isinstance(message, TypeVar):
+        filled = types[message]
+    elif left := _open(message):
+        filled = message[tuple(types[one] for one in left)]
+    return filled
 
 
 def _declared(step: Step) -> Step:
-    """The step, whose messages say what they are. Raises MessageError where they do not."""
+    """The step itself. Raises MessageError if its messages do not declare their arrays."""
     for message in (step.ask, step.reply):
         if undeclared(message):
             raise MessageError(
-                f"{class_of(message).__name__}.{undeclared(message)[0]} does not say what array it"
-                " is",
-                expected="a type of number in its annotation, and its axes in its name",
+                f"{class_of(message).__name__}.{undeclared(message)[0]} does not declare its array",
+                expected="a number type in its annotation, and its axes at the end of its name",
             )
     kinds = forms_of(step.reply)
-    numbers = {form.kind for form in kinds.values()} <= {"array", "arrays", "number"}
+    numbers = all(form.holds_arrays or form.kind == "number" for form in kinds.values())
     if step.summed and (not numbers or any("." in name for name in kinds)):
         raise MessageError(f"step {step.name}: only numbers and arrays can be summed")
     return step

@@ -1,4 +1,4 @@
-"""Message by message: a site's sealed ledger against the server's, or against another site's."""
+"""Compares two sealed ledgers message by message: a site's with the server's or another site's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Tally:
-    """What two records do not say alike; the parts are those of a `LedgerDifference`."""
+    """Where two records differ; the parts are those of a `LedgerDifference`."""
 
     faults: tuple[str, ...]
     only_here: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Tally:
 
 
 def with_server(server: Record, site: Record) -> Tally:
-    """The server's ledger and that of one of its sites."""
+    """Compare the server's ledger with that of one of its sites."""
     asks, replies = server.of(site.at)
     joined = [one for one in replies if not is_before_joining(one)]
     refused = {one.turn for one in replies if is_before_joining(one)}
@@ -63,11 +63,11 @@ def with_server(server: Record, site: Record) -> Tally:
 
 
 def _strangers(server: Record, site: Record) -> list[str]:
-    """Where the two were not at one run, or did not meet each other."""
+    """Signs that the two took part in different runs, or did not meet each other."""
     checks = {
         "not of the same run": server.run == site.run,
-        "the lead ordered them different things": server.order == site.order,
-        "the order is not of the same lead": server.lead == site.lead,
+        "the lead gave them different orders": server.order == site.order,
+        "their orders are from different leads": server.lead == site.lead,
         "the site met another server": {*site.keys["server"]} <= {*server.keys["server"]},
         "the server met another site": {*server.keys.get(site.at, [])} <= {*site.keys[site.at]},
     }
@@ -77,7 +77,7 @@ def _strangers(server: Record, site: Record) -> list[str]:
 
 
 def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
-    """Where the two hold the seal of one ask in two forms."""
+    """Asks of which the two hold different seals."""
     ours = {one.seal.digest: one for one in asks}
     pairs = [(ours.get(one.seal.digest), one) for one in site.asks if not one.refused]
     return [
@@ -88,45 +88,45 @@ def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
 
 
 def _twice(record: Record, replies: list[Sealed]) -> list[str]:
-    """Replies that stand in a ledger more than once: each has a nonce of its own."""
+    """Replies that are in a ledger more than once, although each has a nonce of its own."""
     seen, found = set(), []
     for one in replies:
         if one.seal.digest in seen:
-            found.append(f"{_only(record, one)}: it stands there before")
+            found.append(f"{_only(record, one)}: the ledger has this reply already")
         seen.add(one.seal.digest)
     return found
 
 
 def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[str]:
-    """Where one ledger lacks a line that its owner signed as its head, the first one first."""
+    """Where a ledger lacks a line that its owner signed as its head; the first for each side."""
     faults = []
     sent = {one.line.digest: one.seal.digest for one in site.replies}
     for one in replies:
         head = getattr(one.seal, "head", "")
         if sent.get(head) != one.seal.digest:
             faults.append(
-                f"{server.path}:{one.line.number}: the site signed a head that its ledger does not"
-                f" hold ({one.words})"
+                f"{server.path}:{one.line.number}: the site signed a head that is not in its"
+                f" ledger ({one.words})"
             )
             break
     lines = server.heads
     came = {one.seal.digest for one in replies} | {""}
     for one in site.asks:
         seal = one.seal
-        assert isinstance(seal, AskSeal), "asks hold seals of asks"
+        assert isinstance(seal, AskSeal), "an ask has the seal of an ask"
         if one.refused:
             continue
         if seal.own not in lines or (seal.reply not in came and seal.head):
             faults.append(
-                f"{site.path}:{one.line.number}: the server signed what its ledger does not hold"
-                f" ({one.words})"
+                f"{site.path}:{one.line.number}: the server signed something that is not in its"
+                f" ledger ({one.words})"
             )
             break
     return faults
 
 
 def _not_arrived(site: Record, joined: list[Sealed]) -> list[Sealed]:
-    """Replies of the site that got lost: the server's next ask, signed, does not know them."""
+    """Replies of the site that got lost: the server's later signed asks do not know them."""
     came = {one.seal.digest for one in joined}
     found = []
     for reply in site.replies:
@@ -145,7 +145,7 @@ def _only(record: Record, one: Sealed) -> str:
 def _entries(
     here: list[Entry], there: list[Entry], *, skip_here: set[Key], skip_there: set[Key]
 ) -> tuple[list[str], list[str], int]:
-    """Entries that only one side has, and how often the site's hold one more often."""
+    """Entries that only one side has, and how many times the site repeats the server's."""
     ours, sites = Counter(here), Counter(there)
     only_here = {
         one.words()
@@ -165,13 +165,13 @@ def _entries(
 
 
 def with_site(one: Record, other: Record) -> Tally:
-    """The ledgers of two sites of one run: were they asked the same?"""
+    """Compare the ledgers of two sites of one run: were they asked the same?"""
     faults = [
         f"{one.path}:1 and {other.path}:1: {what}"
         for what, fits in {
             "not of the same run": one.run == other.run,
-            "the lead ordered them different things": one.order == other.order,
-            "the order is not of the same lead": one.lead == other.lead,
+            "the lead gave them different orders": one.order == other.order,
+            "their orders are from different leads": one.lead == other.lead,
             "the two met different servers": one.keys["server"][-1] == other.keys["server"][-1],
         }.items()
         if not fits
@@ -193,20 +193,20 @@ def with_site(one: Record, other: Record) -> Tally:
 
 
 def _shared(record: Record) -> dict[tuple[int, str, int], Sealed]:
-    """The asks of a site, by their turn, that it did not refuse."""
+    """The asks that a site did not refuse, by their turn."""
     return {one.turn: one for one in record.asks if not one.refused}
 
 
 def _is_to(one: Sealed, site: str) -> bool:
-    """Whether the server signed that this site gets the very same ask."""
+    """Whether the server signed that this site gets the same ask."""
     return isinstance(one.seal, AskSeal) and site in one.seal.audience
 
 
 def _unlike(one: Record, other: Record, first: Sealed, second: Sealed) -> list[str]:
-    """A fault where two sites have one ask of a broadcast in two forms."""
+    """A fault if the two sites hold different versions of one broadcast ask."""
     same = first.seal.digest == second.seal.digest
     among = _is_to(first, other.at) or _is_to(second, one.at)
     if same or not among:
         return []
     where = f"{_only(one, first)}; {_only(other, second)}"
-    return [f"{where}: the server asked the two different things and signed that they are one"]
+    return [f"{where}: the server asked the two different things and signed that they are the same"]

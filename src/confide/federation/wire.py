@@ -1,7 +1,7 @@
 """The wire table: every step of a method, and every field that its messages carry.
 
-A checked-in copy of it is the wire lock (tests/wire): a change to what leaves a site shows in
-review.
+A checked-in copy of it is the wire lock (tests/wire), so that review sees every change to what
+leaves a site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confide.federation.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class WireRow:
-    """One field of one message: "down" goes to a site, "up" leaves it."""
+    """One field of one message. Direction "down" goes to a site, "up" leaves it."""
 
     step: str
     direction: str
@@ -26,7 +26,7 @@ class WireRow:
 
 
 def wire_table(steps: Iterable[Step]) -> list[WireRow]:
-    """The rows of a method's steps, in their order: first the ask, then the reply."""
+    """The rows of these steps, in their order: first the ask, then the reply."""
     rows = []
     for step in steps:
         for direction, message in (("down", step.ask), ("up", step.reply)):

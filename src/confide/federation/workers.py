@@ -1,11 +1,10 @@
-"""The embedded engine with n worker processes: spawned once, kept for the run.
+"""The embedded engine with several worker processes, spawned once and kept for the run.
 
-Each worker holds some of the sites for good (so their encoded text is kept) and computes with
-`threads` threads. Asks and replies are encoded bytes in memory that has no name, so nothing of a
-message is left when the processes are killed. A worker that dies is started again and its ask
-repeated once; since every answer depends only on memory, ask and seed, the numbers do not change.
-Where memory is not written in every round, the run stops instead, and is resumed from its last
-checkpoint.
+Each worker keeps the same sites throughout (and so their encoded text) and computes with `threads`
+threads. Asks and replies are encoded bytes in unnamed memory, so nothing of a message is left when
+the processes are killed. A worker that dies is restarted and its ask repeated once. Since every
+answer depends only on memory, ask and seed, the numbers do not change. If memory is not written in
+every round, the run stops instead, and can be resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
-from typing import Any
 
 from confide.errors import FederationError
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.messages import encode
+from confide.federation.site import Scratch
 
 _SPAWN = multiprocessing.get_context("spawn")
 _ONE_AT_A_TIME = threading.Lock()
@@ -59,7 +58,11 @@ class WorkerEngine:
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply, as they come. A site over `timeout` seconds is a failure."""
+        """Every asked site's reply, as they come; a failure if it takes over `timeout` seconds.
+
+        Raises FederationError if the engine was stopped, or if a worker ended whose sites' memory
+        is not on disk.
+        """
         queues: dict[_Worker, deque[str]] = {}
         for site in sorted(asks):
             queues.setdefault(self._home[site], deque()).append(site)
@@ -86,7 +89,7 @@ class WorkerEngine:
                     yield delivery
 
     def stop(self) -> None:
-        """End all work at once, whoever waits for it: deliveries under way raise."""
+        """End all work at once; deliveries under way raise FederationError."""
         self._stopped = True
         for worker in self._workers:
             worker.interrupt()
@@ -102,7 +105,7 @@ class WorkerEngine:
 
 
 class _Blocks:
-    """The asks of one delivery in memory that processes can share: equal bytes lie there once."""
+    """The asks of one delivery in memory that processes share; a broadcast is stored once."""
 
     def __init__(self, asks: Mapping[str, bytes]) -> None:
         self._blocks: dict[int, int] = {}
@@ -143,11 +146,11 @@ class _Worker:
         self._left = self._up = False
 
     def leave(self) -> None:
-        """Nobody waits for the ask in hand any more; its reply must not answer the next one."""
+        """Give up on the ask in hand; its reply must not answer the next one."""
         self._left = True
 
     def begin(self, step: str, round: int, *, site: str, blocks: _Blocks) -> None:
-        """Hand over an ask. A death is noticed by `finish`."""
+        """Hand over an ask. `finish` notices if the process died."""
         if self._left:
             self._kill()
             self._spawn()
@@ -162,13 +165,13 @@ class _Worker:
             send_handle(self.pipe, handle, self._process.pid)
 
     def overdue(self, timeout: float | None) -> bool:
-        """Whether the ask in hand has taken too long, since the process was up."""
+        """Whether the ask in hand has taken too long, not counting the start of the process."""
         return timeout is not None and self._up and time.perf_counter() - self._since > timeout
 
     def finish(
         self, step: str, round: int, *, blocks: _Blocks, timeout: float | None
     ) -> Delivery | None:
-        """The reply in hand; None where the process is only up, or died and was asked again."""
+        """The reply; None if the process has only started, or died and was asked again."""
         try:
             if self.pipe.poll(0):
                 said = self.pipe.recv()
@@ -185,8 +188,8 @@ class _Worker:
         self._spawn()
         if self._arguments[1].every > 1:
             raise FederationError(
-                f"a worker process ended while it worked for {self._site} ({code}), and what its"
-                " sites remembered since the last checkpoint ended with it",
+                f"a worker process ended while working for {self._site} ({code}), and its sites'"
+                " memory since the last checkpoint is lost",
                 fix="continue the run with --resume",
             )
         if code == "lost" and not self._again:
@@ -197,11 +200,11 @@ class _Worker:
         return Delivery(self._site, encode(Failure(code, "", "", "")), seconds, heard=False)
 
     def interrupt(self) -> None:
-        """Kill the process; who waits for it hears that it died."""
+        """Kill the process; whoever waits for it sees that it died."""
         self._process.kill()
 
     def end(self) -> None:
-        """Let the process go, and make sure that it went."""
+        """Let the process end, and make sure that it did."""
         with contextlib.suppress(OSError):
             self.pipe.close()
         self._process.join(timeout=2)
@@ -221,10 +224,10 @@ def _leave(workers: Sequence[_Worker]) -> None:
 
 @contextlib.contextmanager
 def _no_script() -> Iterator[None]:
-    """Inside, a spawned process does not run the caller's script again; it needs nothing of it."""
+    """Keep a process spawned inside from running the caller's script again; it does not need it."""
     main = vars(sys.modules["__main__"])
     with _ONE_AT_A_TIME:
-        kept: dict[str, Any] = {n: main[n] for n in ("__spec__", "__file__") if n in main}
+        kept: dict[str, object] = {n: main[n] for n in ("__spec__", "__file__") if n in main}
         main["__spec__"] = None
         main.pop("__file__", None)
         try:
@@ -234,7 +237,7 @@ def _no_script() -> Iterator[None]:
 
 
 def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:
-    """Workers with something to say, or overdue. Waits until there is one."""
+    """The workers that have something to say or are overdue. Waits until there is one."""
     while True:
         pipes = {worker.pipe: worker for worker in workers}
         speaking = wait(list(pipes), timeout=None if timeout is None else 0.2)
@@ -245,7 +248,7 @@ def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:
 
 
 def _deal(specs: Sequence[SiteSpec], count: int) -> list[list[SiteSpec]]:
-    """Sites to workers: the largest first, each to whoever has least to do so far."""
+    """The sites of each worker: the largest first, each to the worker with the least so far."""
     shares: list[list[SiteSpec]] = [[] for _ in range(count)]
     loads = [0] * count
     for spec in sorted(specs, key=lambda spec: (-spec.weight, spec.name)):
@@ -261,7 +264,7 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
-    scratch: dict[Hashable, Any] = {}
+    scratch: Scratch = {}
     hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(None)
@@ -278,7 +281,7 @@ def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: in
 
 
 def _placed(data: bytes) -> int:
-    """A handle of new memory without a name that holds these bytes; it ends with its processes."""
+    """A handle of new unnamed memory that holds these bytes; it is gone with its processes."""
     handle = _nameless()
     view = memoryview(data)
     while view:

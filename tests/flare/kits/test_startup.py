@@ -151,28 +151,28 @@ def test_an_address_and_days_are_taken(tmp_path):
     [
         ({"sites": []}, "at least one site"),
         ({"sites": ["a", "A"]}, "another site has that name"),
-        ({"sites": ["north.ward"]}, "a site cannot be called that"),
-        ({"sites": ["../north"]}, "a site cannot be called that"),
-        ({"sites": ["-x"]}, "a site cannot be called that"),
-        ({"sites": ["x" * 49]}, "a site cannot be called that"),
-        ({"sites": ["2026"]}, "takes this name for a number"),
-        ({"sites": ["1e5"]}, "takes this name for a number"),
-        ({"sites": ["1_2"]}, "takes this name for a number"),
-        ({"sites": ["N"]}, "for yes or no"),
+        ({"sites": ["north.ward"]}, "a site cannot have this name"),
+        ({"sites": ["../north"]}, "a site cannot have this name"),
+        ({"sites": ["-x"]}, "a site cannot have this name"),
+        ({"sites": ["x" * 49]}, "a site cannot have this name"),
+        ({"sites": ["2026"]}, "read this name as a number"),
+        ({"sites": ["1e5"]}, "read this name as a number"),
+        ({"sites": ["1_2"]}, "read this name as a number"),
+        ({"sites": ["N"]}, "as yes or no"),
         ({"sites": ["server"]}, "means something else here"),
         ({"sites": ["All"]}, "means something else here"),
         ({"sites": ["lead"]}, "the lead has that name"),
         ({"sites": ["localhost"]}, "is the server's host"),
         ({"lead": "server"}, "means something else here"),
-        ({"lead": "a b"}, "a lead cannot be called that"),
-        ({"name": "my trial"}, "a consortium cannot be called that"),
+        ({"lead": "a b"}, "a lead cannot have this name"),
+        ({"name": "my trial"}, "a consortium cannot have this name"),
         ({"host": "localhost:8002"}, "not the name of a host"),
         ({"host": "https://fl.example.org"}, "not the name of a host"),
         ({"host": "my_host"}, "not the name of a host"),
         ({"host": "::1"}, "IPv6"),
         ({"port": 0}, "not a port"),
         ({"port": 65536}, "not a port"),
-        ({"days": 0}, "good for some time"),
+        ({"days": 0}, "valid for some time"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, changed, said):
@@ -198,7 +198,7 @@ def test_the_engine_reads_a_name_as_it_is_written(name):
 
 def test_nothing_is_written_over(copied):
     before = _digests(copied.path)
-    with pytest.raises(KitError, match="never written over"):
+    with pytest.raises(KitError, match="never overwritten"):
         init("other", sites=["west"], host="localhost", out=copied.path)
     assert _digests(copied.path) == before
 
@@ -287,7 +287,7 @@ def test_another_authority_does_not_fit(copied, tmp_path):
 def test_a_kit_is_renewed_with_a_new_key(copied, name):
     old = copied.kit(name)
     key, root = old.key.read_bytes(), old.root.read_bytes()
-    with pytest.raises(KitError, match="there is a kit of that name"):
+    with pytest.raises(KitError, match="there is already a kit of that name"):
         renew(copied.path, name)
     shutil.rmtree(old.path)
     before = _digests(copied.path)
@@ -300,7 +300,7 @@ def test_a_kit_is_renewed_with_a_new_key(copied, name):
 
 
 def test_nobody_unknown_is_renewed(copied):
-    with pytest.raises(KitError, match="nobody of that name"):
+    with pytest.raises(KitError, match="no participant of that name"):
         renew(copied.path, "west")
 
 
@@ -329,10 +329,10 @@ def test_what_is_no_kit_is_refused(founded, copied, tmp_path):
     file = kit.path / "local" / "confide.json"
     held = json.loads(file.read_text())
     for changed, said in (
-        (held | {"schema": 2}, "newer confide"),
+        (held | {"schema": 2}, "newer version of confide"),
         ({**held, "schema": "one"}, "its schema"),
         ({name: held[name] for name in held if name != "port"}, "lacks 'port'"),
-        (held | {"kind": "relay"}, "no known kind"),
+        (held | {"kind": "relay"}, "unknown kind"),
     ):
         file.write_text(json.dumps(changed))
         with pytest.raises(KitError, match=said):
@@ -352,7 +352,7 @@ def test_what_is_no_consortium_is_refused(copied, tmp_path):
     file = copied.path / "consortium.toml"
     text = file.read_text()
     for changed, said in (
-        (text.replace("schema = 1", "schema = 2"), "newer confide"),
+        (text.replace("schema = 1", "schema = 2"), "newer version of confide"),
         (text.replace('host = "fl.example.org"', ""), "lacks 'host'"),
         ("name =", "not a project file"),
     ):

@@ -122,7 +122,7 @@ def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None
 def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
     running = supervisor.lock(kit.path)
     assert running is not None
-    with running, pytest.raises(KitError, match="the server runs"):
+    with running, pytest.raises(KitError, match="the server is running"):
         clearing.delete(kit, held(kit))
     assert len(held(kit)) == 5
 

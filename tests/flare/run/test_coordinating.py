@@ -281,7 +281,7 @@ def test_a_lead_that_submits_while_the_run_is_ended_takes_it_back(
         return taken(folder)
 
     monkeypatch.setattr(server, "submit", ended_meanwhile)
-    with pytest.raises(RunError, match=r"was ended.*--resume goes on"):
+    with pytest.raises(RunError, match=r"was ended.*--resume to continue"):
         lead(server, settings, tmp_path / "lead")
     assert server.stopped == ["job-1"]
 

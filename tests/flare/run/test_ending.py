@@ -160,4 +160,4 @@ def test_the_verb_says_what_came_of_it(
     assert code == 2 and "--end and --resume exclude each other" in text
     (folder.path / NOTES).unlink()
     code, text = said()
-    assert code == 2 and "nothing to end" in text
+    assert code == 2 and "folder to end" in text

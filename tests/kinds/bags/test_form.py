@@ -132,7 +132,7 @@ def test_sites_must_have_the_same_vectors(tmp_path: Path) -> None:
     wide.write_text("aspirin 1 2 3\ncodeine 1 2 3\n")
     both = {site: {"vectors": str(wide)} for site in SITES}
     method, federation, _ = begun(tmp_path / "wide", **both)
-    with pytest.raises(QuorumError, match="another dimension than `word_dim`"):
+    with pytest.raises(QuorumError, match="word vectors is not `word_dim`"):
         method.start(federation)
 
 

@@ -1,28 +1,28 @@
-"""The parts of a kit's or a consortium's description, looked at one by one before they are used."""
+"""The parts of a kit's or a consortium's description, each checked before it is used."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from confide.errors import KitError, printable
+from confide.userfiles import Tree
 
 _KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
 _LONGEST = 1000
 
 
 def names_of(kind: type) -> list[str]:
-    """The fields of a kit or a consortium that stand in its description."""
+    """The fields of a kit or a consortium that its description holds."""
     return [field.name for field in dataclasses.fields(kind) if field.name != "path"]
 
 
-def parts_of(kind: type, held: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What a description says of each field of a `kind`.
+def parts_of(kind: type, held: Tree, file: Path) -> Tree:
+    """What a description says about each field of a `kind`.
 
     Raises:
-        KeyError: it does not say one.
-        KitError: one is of another sort: no name, no port, no list of names.
+        KeyError: a field is missing.
+        KitError: a value has the wrong type, or is a text that cannot be a name.
     """
     parts = {name: held[name] for name in names_of(kind)}
     for name, value in parts.items():
@@ -31,7 +31,7 @@ def parts_of(kind: type, held: dict[str, Any], file: Path) -> dict[str, Any]:
                 f"{name} is damaged in this description",
                 got=printable(repr(value)),
                 where=str(file),
-                fix="bring the file back from a backup",
+                fix="restore the file from a backup",
             )
     return parts
 
@@ -45,14 +45,19 @@ def _fits(name: str, value: object) -> bool:
     )
 
 
-def check_schema(held: Any, file: Path, schema: int) -> None:
-    """Raise KitError for a description without a schema, or of a newer one than `schema`."""
+def check_schema(held: object, file: Path, schema: int) -> None:
+    """Raise KitError if a description has no schema, or a newer one than `schema`."""
     found = held.get("schema") if isinstance(held, dict) else None
     if not isinstance(found, int):
-        raise KitError("it does not say its schema", expected=f"schema {schema}", where=str(file))
+        raise KitError(
+            "this file does not say its schema",
+            expected=f"schema {schema}",
+            where=str(file),
+            fix="restore the file from a backup",
+        )
     if found > schema:
         raise KitError(
-            "a newer confide wrote this",
+            "a newer version of confide wrote this file",
             expected=f"schema {schema}",
             got=printable(found),
             where=str(file),

@@ -1,8 +1,8 @@
 """Identity keys: each place makes an Ed25519 key of its own, which never leaves it.
 
-The keys of the kits come from whoever founded the consortium, so they prove nothing against that
-person, and they change whenever a kit is renewed. Identity keys do neither. Peers pin them, and two
-people compare them by telephone.
+The keys in kits come from the founder of the consortium, so they give no protection from that
+person, and they change whenever a kit is renewed. Identity keys have neither flaw. Peers pin them,
+and people compare them by telephone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from confide.federation.passphrase import load_private, save_private
 from confide.userfiles import bytes_of
 
 ARCHIVE = "archive"
-"""Beside an identity key: the keys that were replaced. Nothing new is signed with them."""
+"""The folder beside an identity key for replaced keys. They sign nothing any more."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """An identity key. `public` are its 32 bytes that others may know."""
+    """An identity key."""
 
     key: Ed25519PrivateKey = field(repr=False)
 
@@ -39,17 +39,15 @@ class Identity:
         return fingerprint_of(self.public)
 
     def sign(self, said: bytes) -> str:
-        """The signature over a statement (`digests.statement`), as text."""
+        """The signature over a statement (`digests.statement`), as hexadecimal digits."""
         return self.key.sign(said).hex()
 
 
 def make_identity(path: Path) -> Identity:
     """Make a new identity key, in a PEM file that only its owner can read.
 
-    `confide key protect` encrypts it.
-
-    A key that is there is moved to `ARCHIVE` beside it, by its fingerprint. Raises KeyFileError
-    where the disk does not take it.
+    `confide key protect` encrypts it. An old key is moved to `ARCHIVE` beside it. Raises
+    KeyFileError if the file cannot be written.
     """
     identity = Identity(Ed25519PrivateKey.generate())
     try:
@@ -67,8 +65,8 @@ def make_identity(path: Path) -> Identity:
 def read_identity(path: Path) -> Identity:
     """The identity key in a file.
 
-    Raises KeyFileError: missing, readable by others, or no key; LockedKeyError: encrypted, and its
-    passphrase is not at hand.
+    Raises KeyFileError if it is missing, readable by others or not a key, and LockedKeyError if it
+    is encrypted and its passphrase is wrong or missing.
     """
     try:
         open_to = path.stat().st_mode & 0o077
@@ -76,8 +74,8 @@ def read_identity(path: Path) -> Identity:
         raise KeyFileError(
             "there is no identity key",
             where=str(path),
-            fix="it is made by `confide site setup`, `confide server start` or the first `confide"
-            " coordinate`; after a renewal, move the folder `identity` to the new kit",
+            fix="run `confide site setup`, `confide server start` or `confide coordinate`, which"
+            " make it; after a renewal, move the folder `identity` to the new kit",
         ) from error
     if open_to:
         raise KeyFileError(
@@ -93,7 +91,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def archive(path: Path) -> Path:
-    """Move a key, or another file of an identity, to the archive beside it; where it is now."""
+    """Move a key, or another file of an identity, to the archive beside it; its new path."""
     digest = hashlib.sha256(bytes_of(path)).hexdigest()[:16]
     kept = path.parent / ARCHIVE / f"{path.stem}-{digest}{path.suffix}"
     kept.parent.mkdir(exist_ok=True, mode=0o700)
@@ -107,12 +105,12 @@ def fingerprint_of(public: bytes) -> str:
 
 
 def shown(fingerprint: str) -> str:
-    """A fingerprint as two people compare it by telephone: sixteen groups of four digits."""
+    """A fingerprint as people compare it by telephone: sixteen groups of four digits."""
     return " ".join(fingerprint[at : at + 4] for at in range(0, len(fingerprint), 4))
 
 
 def read_fingerprint(text: str) -> str:
-    """The fingerprint that somebody typed or pasted, in groups or not. Raises KeyFileError."""
+    """The fingerprint in typed or pasted text, in groups or not. Raises KeyFileError."""
     digits = re.sub(r"[\s:-]", "", text).lower()
     if not re.fullmatch(r"[0-9a-f]{64}", digits):
         raise KeyFileError(

@@ -1,18 +1,17 @@
-"""What a consortium, its sites, its lead and its server may be called, and a run of theirs."""
+"""Which names a consortium, its sites, its lead, its server and its runs may have."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from confide.errors import EngineError, GuardError, KitError
 from confide.federation.files import plain_name
 
 SERVER = "server"
 RESERVED = (SERVER, "client", "all", "admin")
-"""Names that mean something else to NVIDIA FLARE."""
+"""Names with another meaning in NVIDIA FLARE."""
 
 _TRUTHS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
@@ -21,13 +20,12 @@ _HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
 
 def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) -> None:
-    """Raise KitError where a name cannot be, or stands for two. Letters' case makes no name.
+    """Raise KitError if a name is not allowed or is used twice, whatever its case.
 
-    A site's name has no dot here, unlike in a settings file: FLARE makes addresses of names and
-    dots.
+    Unlike in a settings file, a site's name has no dot: FLARE makes addresses from names and dots.
     """
     if not sites:
-        raise KitError("a consortium has at least one site", fix="name one with --site")
+        raise KitError("a consortium needs at least one site", fix="name one with --site")
     for what, name in (("consortium", consortium), ("lead", lead), *(("site", s) for s in sites)):
         _check_form(what, name)
     taken = {name: f"{name!r} means something else here" for name in RESERVED}
@@ -35,7 +33,7 @@ def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) 
     for what, name in (("lead", lead), *(("site", s) for s in sites)):
         if name.lower() in taken:
             raise KitError(
-                f"the {what} cannot be called that: {taken[name.lower()]}",
+                f"the {what} cannot have this name: {taken[name.lower()]}",
                 got=repr(name),
                 fix="choose another name",
             )
@@ -45,14 +43,14 @@ def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) 
 
 
 def check_site(name: str, *, host: str) -> None:
-    """Raise KitError where no site of a server at `host` can have that name."""
+    """Raise KitError if no site of a server at `host` can have that name."""
     _check_form("site", name)
     if name.lower() in (*RESERVED, host.lower()):
-        raise KitError("no site is called that", got=repr(name))
+        raise KitError("no site can have this name", got=repr(name), fix="check the spelling")
 
 
 def check_peer(name: str) -> None:
-    """Raise KitError where no peer can have that name: the server, a site or a lead."""
+    """Raise KitError if no peer (the server, a site or a lead) can have that name."""
     if name != SERVER:
         _check_form("peer", name)
 
@@ -60,20 +58,20 @@ def check_peer(name: str) -> None:
 def _check_form(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise KitError(
-            f"a {what} cannot be called that",
+            f"a {what} cannot have this name",
             expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
             got=repr(name),
         )
     if what == "site" and _is_no_text(name):
         raise KitError(
-            "the engine takes this name for a number, or for yes or no",
+            "FLARE would read this name as a number, or as yes or no",
             got=repr(name),
-            fix=f"choose another name, as {'site-' + name!r}",
+            fix=f"choose another name, such as {'site-' + name!r}",
         )
 
 
 def _is_no_text(value: str) -> bool:
-    """Whether FLARE, which is given names on a command line, reads this as something else."""
+    """Whether FLARE, which gets names on a command line, would read this as something else."""
     try:
         float(value)
     except ValueError:
@@ -82,15 +80,13 @@ def _is_no_text(value: str) -> bool:
 
 
 def check_host(host: str) -> None:
-    """Raise KitError where sites could not reach, or FLARE not take, a server of that name."""
+    """Raise KitError if sites could not reach a server of that name, or FLARE would not take it."""
     if _is_ipv6(host.strip("[]")):
-        raise KitError(
-            "the engine cannot listen on an IPv6 address", got=host, fix="give a host name"
-        )
+        raise KitError("FLARE cannot listen on an IPv6 address", got=host, fix="give a host name")
     if not _HOST.fullmatch(host) or len(host) > 253:
         raise KitError(
             "this is not the name of a host",
-            expected="a name as fl.example.org, or an IPv4 address; no port and no scheme",
+            expected="a name such as fl.example.org, or an IPv4 address; no port and no scheme",
             got=repr(host),
         )
 
@@ -103,7 +99,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def organisation(consortium: str) -> str:
-    """The consortium's name as certificates have it: the organisation of all who take part."""
+    """The consortium's name as it stands in certificates: the organisation of all participants."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", consortium)
     return f"{name}_" if _is_no_text(name) else name
 
@@ -111,28 +107,30 @@ def organisation(consortium: str) -> str:
 MOST_SITES = 1000
 LONGEST_CARD = 20_000
 LONGEST_SETTINGS = 200_000
-"""Characters of a run's settings as TOML; the longest recipe has some 2,000."""
+"""Characters of a run's settings as TOML; the longest recipe has about 2,000."""
 
 
-def check_order(run: Any, settings: Any, *, sites: Any, version: Any, lead: Any) -> None:
-    """Raise EngineError where what a lead handed in cannot be a run: whatever types came."""
+def check_order(
+    run: object, settings: object, *, sites: object, version: object, lead: object
+) -> None:
+    """Raise EngineError if what a lead submitted, of whatever types, cannot be a run."""
     try:
         plain_name(run, "a run")
         plain_name(version, "a version")
         if not isinstance(sites, list) or not 0 < len(sites) <= MOST_SITES:
-            raise GuardError("sites are not a list of names", expected=f"1 to {MOST_SITES} names")
+            raise GuardError("sites is not a list of names", expected=f"1 to {MOST_SITES} names")
         for site in sites:
             plain_name(site, "a site")
         if len(set(sites)) < len(sites):
             raise GuardError("a site is named twice")
         if not isinstance(settings, str) or len(settings) > LONGEST_SETTINGS:
             raise GuardError(
-                "settings are not a text", expected=f"at most {LONGEST_SETTINGS} characters"
+                "settings is not a text", expected=f"at most {LONGEST_SETTINGS} characters"
             )
         if not isinstance(lead, str) or len(lead) > LONGEST_CARD:
             raise GuardError("the lead's card and signature are not a text")
     except GuardError as error:
         raise EngineError(
             f"the server does not take this submission: {error}",
-            fix="submit runs with `confide coordinate`, of the server's version",
+            fix="submit runs with `confide coordinate` of the server's version",
         ) from error

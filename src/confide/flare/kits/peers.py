@@ -1,4 +1,4 @@
-"""Peers: whose identity key a place has pinned, and the card by which a place shows its own.
+"""Peers: the identity keys that a place has pinned, and the card with which it shows its own.
 
 ```
 KIT/identity/identity.key    the place's own key; stays here
@@ -6,8 +6,8 @@ KIT/identity/card.json       its public key, certified by the kit's key; shown t
 KIT/identity/peers.json      the peers' fingerprints, and which of them people compared
 KIT/identity/archive/        keys and cards that were replaced
 ```
-A peer that is met for the first time is pinned, and marked as not compared. A pinned key that has
-changed is refused.
+A peer is pinned when it is first met, and marked as not compared. If its key changes after that, it
+is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Card:
     """A place's public identity key, certified by the key of its kit.
 
     `kind`: server, site or lead; `key`: 64 hexadecimal digits; `certificate`: the kit's, as PEM;
-    `signature`: of the kit's key. The kit's key signs nothing else of ours.
+    `signature`: made with the kit's key, which signs nothing else of ours.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Card:
         return bytes.fromhex(self.key)
 
     def said(self) -> bytes:
-        """What the kit's key signs."""
+        """The statement that the kit's key signs."""
         return statement("identity", self.kind.encode(), self.name.encode(), self.public)
 
     def encode(self) -> str:
@@ -81,7 +81,7 @@ class Card:
             card = Card(**{field.name: tree[field.name] for field in dataclasses.fields(Card)})
             sound = all(isinstance(value, str) for value in dataclasses.asdict(card).values())
             if not sound or not is_digest(card.key):
-                raise ValueError("no card")
+                raise ValueError("not a card")
             card.said()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refusal("uncertified") from error
@@ -97,36 +97,36 @@ class Pin:
 
 
 class Pins:
-    """The peers that a place has pinned, in a file."""
+    """The file with the peers that a place has pinned."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> dict[str, Pin]:
-        """All pins, by the peer's name. Raises KitError where the file is damaged."""
+        """All pins, by the peer's name. Raises KitError if the file is damaged."""
         try:
             held = json_of(bytes_of(self._path))
             if held["schema"] > SCHEMA:
                 raise ValueError("a newer schema")
             found = {name: Pin(**pin) for name, pin in held["peers"].items()}
             if not all(is_digest(pin.fingerprint) for pin in found.values()):
-                raise ValueError("no fingerprint")
+                raise ValueError("not a fingerprint")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise KitError(
                 "the list of peers cannot be read",
                 where=str(self._path),
-                fix="bring the file back; without it every peer has to be compared again",
+                fix="restore the file; without it every peer must be compared again",
             ) from error
         return dict(sorted(found.items()))
 
     def pin(self, name: str, fingerprint: str, *, compared: bool) -> None:
-        """Pin a peer, in place of an earlier pin of it."""
+        """Pin a peer; replaces an earlier pin."""
         self._write({**self.read(), name: Pin(fingerprint, compared)})
 
     def forget(self, name: str) -> bool:
-        """Take a pin away: the next key of that name is pinned again. False where there is none."""
+        """Remove a pin, so that the peer's next key is pinned. False if there is no such pin."""
         pins = self.read()
         if pins.pop(name, None) is None:
             return False
@@ -134,9 +134,9 @@ class Pins:
         return True
 
     def meet(self, name: str, public: bytes, *, only_compared: bool = False) -> Pin:
-        """The pin of a peer that shows this key; a first one is pinned now, as not compared.
+        """The pin of a peer that shows this key; a new peer is pinned now, as not compared.
 
-        Raises Refusal: another key is pinned, or only compared ones are let in and it is not.
+        Raises Refusal if another key is pinned, or if the peer must have been compared and was not.
         """
         known, fingerprint = self.read().get(name), fingerprint_of(public)
         if known is not None and known.fingerprint != fingerprint:
@@ -161,7 +161,7 @@ Vouched = Callable[[Card], bool]
 
 @dataclass(frozen=True)
 class Place:
-    """Who signs here, and whom it knows."""
+    """A place that signs: its identity, its card, and the peers that it knows."""
 
     name: str
     identity: Identity
@@ -182,7 +182,7 @@ class Place:
 def place_of(kit: Kit, *, make: bool = False) -> Place:
     """The place of a kit. With `make` it gets an identity if it has none.
 
-    The card is made anew where the kit was renewed. Raises KeyFileError, KitError.
+    If the kit was renewed, the place gets a new card. Raises KeyFileError, KitError.
     """
     folder = kit.path / FOLDER
     path = folder / KEY
@@ -199,7 +199,7 @@ def place_of(kit: Kit, *, make: bool = False) -> Place:
 def renew(kit: Kit) -> Place:
     """Give a place a new identity key; the old one and its card go to the archive.
 
-    Peers refuse it until they pinned the new one. Raises KeyFileError, KitError.
+    Peers refuse the place until they pin the new key. Raises KeyFileError, KitError.
     """
     with for_the_owner():
         make_identity(kit.path / FOLDER / KEY)
@@ -207,7 +207,7 @@ def renew(kit: Kit) -> Place:
 
 
 def _card(kit: Kit, identity: Identity) -> Card:
-    """The place's card, made anew if it is not of this key and of this kit."""
+    """The place's card; a new one if the old one does not belong to this key and this kit."""
     path = kit.path / FOLDER / CARD
     try:
         certificate = text_of(kit.certificate, encoding="ascii")
@@ -222,7 +222,7 @@ def _card(kit: Kit, identity: Identity) -> Card:
             if card.public == identity.public and card.certificate == certificate:
                 return card
         except (Refusal, ValueError):
-            pass  # it is made anew
+            pass  # a new one is made
         archive(path)
     plain = Card(kit.kind, kit.name, identity.public.hex(), certificate, "")
     card = dataclasses.replace(plain, signature=_certified(kit, plain.said()))
@@ -242,19 +242,19 @@ def _certified(kit: Kit, said: bytes) -> str:
     except (OSError, ValueError, TypeError) as error:
         raise KitError("the kit's key cannot be read", where=str(kit.key)) from error
     if not isinstance(key, RSAPrivateKey):
-        raise KitError("the kit's key is of another kind", expected="RSA", where=str(kit.key))
+        raise KitError("the kit's key is of the wrong kind", expected="RSA", where=str(kit.key))
     return key.sign(said, _PSS, hashes.SHA256()).hex()
 
 
 class Vouching:
-    """Says whether a card is certified by a kit of the consortium that this kit is of."""
+    """Says whether a card is certified by a kit of this kit's consortium."""
 
     def __init__(self, kit: Kit) -> None:
         self._root = kit.root
         self._server = kit.identity
 
     def __call__(self, card: Card) -> bool:
-        """Whether the kit's certificate is of this root, name and time, and its key signed."""
+        """Whether the card's certificate fits our root, its name and today, and its key signed."""
         try:
             root = x509.load_pem_x509_certificate(bytes_of(self._root))
             shown = x509.load_pem_x509_certificate(card.certificate.encode())
@@ -270,7 +270,7 @@ class Vouching:
         return good and _common_name(shown) == self._expected(card)
 
     def _expected(self, card: Card) -> str:
-        """The common name in the certificate of who shows this card."""
+        """The common name that the certificate on this card must have."""
         names = {"server": self._server, "site": card.name, "lead": f"{card.name}@confide.lead"}
         return names.get(card.kind, "")
 
@@ -285,7 +285,7 @@ def _common_name(certificate: x509.Certificate) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A place's own fingerprint ("" before it has a key), and what it has pinned, by name."""
+    """A place's own fingerprint ("" before it has a key), and its pins, by the peer's name."""
 
     name: str
     fingerprint: str
@@ -293,31 +293,31 @@ class Known:
 
 
 def known_to(kit: Kit) -> Known:
-    """Whom the place of a kit knows. Raises KeyFileError, KitError."""
+    """The peers that the place of a kit knows. Raises KeyFileError, KitError."""
     path = kit.path / FOLDER / KEY
     own = read_identity(path).fingerprint if path.exists() else ""
     return Known(kit.name, own, _pins(kit).read())
 
 
 def pin(kit: Kit, name: str, fingerprint: str) -> None:
-    """Pin a peer whose fingerprint was compared, in place of an earlier pin of it.
+    """Pin a peer whose fingerprint was compared; replaces an earlier pin.
 
-    The server is called "server". Raises KeyFileError (no fingerprint), KitError.
+    The server is called "server". Raises KeyFileError (not a fingerprint), KitError.
     """
     digits = read_fingerprint(fingerprint)
     if name == kit.name:
-        raise KitError("this is the name of this place itself", got=name)
+        raise KitError("this is the name of this place itself", expected="a peer", got=name)
     check_peer(name)
     _pins(kit).pin(name, digits, compared=True)
 
 
 def mark_compared(kit: Kit, name: str) -> None:
-    """Note that two people have compared the pinned fingerprint of a peer. Raises KitError."""
+    """Note that people have compared the pinned fingerprint of a peer. Raises KitError."""
     _pins(kit).pin(name, _pinned(kit, name).fingerprint, compared=True)
 
 
 def forget(kit: Kit, name: str) -> None:
-    """Take a pin away: the next key that the peer shows is pinned. Raises KitError."""
+    """Remove a pin, so that the next key that the peer shows is pinned. Raises KitError."""
     _pinned(kit, name)
     _pins(kit).forget(name)
 

@@ -1,13 +1,13 @@
 """What every startup kit allows, as the files that NVIDIA FLARE reads from a kit's `local/`.
 
 The defaults of FLARE 2.9 let a lead ship code, let anyone with a role read a site's files, and send
-each site's error log to the server. Here nothing is allowed that a run does not need:
+each site's error log to the server. Here only what a run needs is allowed:
 
 - no code travels, and only our two classes can be built from what a lead submits;
 - a lead may submit, watch, abort and download its own runs, and see which sites are connected;
-- no log leaves a site, and what is logged holds no content of messages;
-- what the server stores lies in its kit; a site that is gone is noticed within half a minute;
-- the processes of one machine speak TLS with each other too.
+- no log leaves a site, and no log holds the content of messages;
+- what the server stores lies in its kit; it notices within half a minute that a site is gone;
+- processes on the same machine also use TLS with each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from confide.federation.forms import MOST_BYTES
 
@@ -25,7 +25,7 @@ CLASSES = (
     "confide.flare.nvidia.controller.ConfideController",
     "confide.flare.nvidia.executor.ConfideExecutor",
 )
-"""All that a run may build, at the server and at a site."""
+"""The only classes that a run may build, at the server and at a site."""
 
 ROLES = ("project_admin", "org_admin", "lead", "member")
 RIGHTS = (
@@ -39,28 +39,28 @@ RIGHTS = (
     "byoc",
     "server-predeployed-flwr",
 )
-"""The rights that FLARE gives to a role, each a group of commands or one command."""
+"""The rights that FLARE gives to a role; each is a group of commands or one command."""
 
 OWN = "n:submitter"
-"""The lead that submitted it."""
+"""Only the lead that submitted the run."""
 MEMBER = "o:site"
-"""A lead of this consortium: its certificate and this kit name the same organisation."""
+"""Every lead of this consortium: its certificate and this kit name the same organisation."""
 
 HEARTBEAT_EVERY = 5
 HEARTBEAT_TIMEOUT = 25
-"""Seconds between a site's signs of life, and without one until the server takes it for gone."""
+"""Seconds between a site's heartbeats, and without one until the server counts it as gone."""
 MESSAGE_TIMEOUT = 10.0
-"""Seconds that a site waits for the answer to a sign of life."""
+"""Seconds that a site waits for the answer to a heartbeat."""
 
 LARGEST = MOST_BYTES + 64 * 2**20
-"""Bytes of one message, at every place: the weights of one model, and what is said besides."""
+"""The most bytes of one message, everywhere: the weights of one model, and some more."""
 
 STORE = Path("store")
-"""Where the server keeps what leads submitted and what came of it, inside its kit."""
+"""The folder in the server's kit for submissions and their outcomes."""
 
 
-def authorization(kind: Kind) -> dict[str, Any]:
-    """`authorization.json`: every right of every role, named."""
+def authorization(kind: Kind) -> dict[str, object]:
+    """`authorization.json`: every right of every role."""
     permissions: dict[str, dict[str, str]] = {role: dict.fromkeys(RIGHTS, "none") for role in ROLES}
     lead = permissions["lead"]
     lead["submit_job"] = MEMBER
@@ -71,12 +71,12 @@ def authorization(kind: Kind) -> dict[str, Any]:
     return {"format_version": "1.0", "permissions": permissions}
 
 
-def resources(kind: Kind) -> dict[str, Any]:
-    """`resources.json`: which parts a server, a site or a lead runs with."""
+def resources(kind: Kind) -> dict[str, object]:
+    """`resources.json`: the components that a server, a site or a lead runs with."""
     if kind == "lead":
         waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
         return {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
-    common = {
+    common: dict[str, object] = {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": list(CLASSES),
@@ -85,7 +85,7 @@ def resources(kind: Kind) -> dict[str, Any]:
     return common | (_server() if kind == "server" else _site())
 
 
-def _server() -> dict[str, Any]:
+def _server() -> dict[str, object]:
     service = {
         "admin_storage": "transfer",
         "max_num_clients": 100,
@@ -94,13 +94,13 @@ def _server() -> dict[str, Any]:
         "download_job_url": "",
         "admin_timeout": MESSAGE_TIMEOUT,
     }
-    schedule = {
+    schedule: dict[str, object] = {
         "max_jobs": 1,
         "max_schedule_count": 1000,
         "min_schedule_interval": 2.0,
         "max_schedule_interval": 10.0,
     }
-    store = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
+    store: dict[str, object] = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
     parts = [
         _part("job_scheduler", "job_schedulers.job_scheduler.DefaultJobScheduler", args=schedule),
         _part("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", args=store),
@@ -110,8 +110,8 @@ def _server() -> dict[str, Any]:
     return {"servers": [service], "components": parts}
 
 
-def _site() -> dict[str, Any]:
-    """What the site tells the server of itself (`site_config`) is nothing."""
+def _site() -> dict[str, object]:
+    """The site's part; `site_config`, which it would tell the server, is empty."""
     manager = "resource_managers.passthrough_resource_manager.PassthroughResourceManager"
     consumer = "resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
     parts = [
@@ -123,21 +123,20 @@ def _site() -> dict[str, Any]:
     return {"client": talk, "components": parts}
 
 
-def watching() -> dict[str, Any]:
-    """`watch__p_resources.json`: our own part of the resident process, which tells `status`."""
+def watching() -> dict[str, object]:
+    """`watch__p_resources.json`: our own component in the resident process, for `status`."""
     return {"components": [_part("watch", "confide.flare.nvidia.watch.Watch")]}
 
 
-def _part(name: str, path: str, *, args: dict[str, Any] | None = None) -> dict[str, Any]:
+def _part(name: str, path: str, *, args: dict[str, object] | None = None) -> dict[str, object]:
     full = path if path.split(".")[0] in ("nvflare", "confide") else f"nvflare.app_common.{path}"
     return {"id": name, "path": full, "args": args or {}}
 
 
-def connections() -> dict[str, Any]:
-    """`comm_config.json`: no connections but to the server; TLS also between local processes.
+def connections() -> dict[str, object]:
+    """`comm_config.json`: connections only to the server; TLS between local processes as well.
 
-    A message of more than `LARGEST` bytes is refused by its declared size, before there is memory
-    for it.
+    A message that declares more than `LARGEST` bytes is refused before memory is allocated for it.
     """
     local = {"host": "localhost", "connection_security": "mtls"}
     return {
@@ -148,8 +147,8 @@ def connections() -> dict[str, Any]:
     }
 
 
-def logging_config() -> dict[str, Any]:
-    """`log_config.json`: one file that stays in the kit, through a formatter without content."""
+def logging_config() -> dict[str, object]:
+    """`log_config.json`: one file that stays in the kit, in a format that leaves out content."""
     file = {
         "class": "logging.handlers.RotatingFileHandler",
         "level": "INFO",
@@ -169,7 +168,7 @@ def logging_config() -> dict[str, Any]:
 
 
 def write(folder: Path, kind: Kind) -> None:
-    """Put these policies into a kit's `local/`, in place of whatever stood there."""
+    """Write these policies into a kit's `local/`, in place of what was there."""
     local = folder / "local"
     for old in local.iterdir():
         old.unlink()

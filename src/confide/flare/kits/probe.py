@@ -12,23 +12,23 @@ SECONDS = 3.0
 
 
 def ended(kit: Kit) -> str:
-    """In words, that the kit's certificate has ended; nothing while it is good."""
+    """A sentence saying that the kit's certificate has expired; "" while it is valid."""
     end = expires(kit)
     if end > datetime.datetime.now(datetime.UTC):
         return ""
     return (
-        f"the certificate of {kit.name} ended on {end:%Y-%m-%d}, and nobody is let in with it; ask "
+        f"the certificate of {kit.name} expired on {end:%Y-%m-%d}, and the server refuses it; ask "
         "the founder of the consortium for a new kit (`confide consortium renew`)"
     )
 
 
 def trouble_with(kit: Kit) -> str:
-    """In words, what stands between this kit and its server; nothing where the server answers."""
+    """A sentence on what keeps this kit from its server; "" if the server answers."""
     at = f"{kit.host}:{kit.port}"
     try:
         raw = socket.create_connection((kit.host, kit.port), timeout=SECONDS)
     except socket.gaierror:
-        return f"the name {kit.host} is not known here"
+        return f"this machine cannot resolve the server's name, {kit.host}"
     except OSError as error:
         return f"no server answers at {at} ({error.strerror or 'no answer in time'})"
     with raw:
@@ -36,16 +36,16 @@ def trouble_with(kit: Kit) -> str:
             return _greeting(kit, raw)
         except ssl.SSLCertVerificationError as error:
             ended = "expired" in error.verify_message
-            said = "has ended" if ended else "is not of this consortium"
-            return f"the certificate of what answers at {at} {said}"
+            said = "has expired" if ended else "is not from this consortium"
+            return f"something answers at {at}, but its certificate {said}"
         except TimeoutError:
-            return f"what answers at {at} does not speak in time"
+            return f"something answers at {at}, but too slowly"
         except OSError:
             return _refused(at)
 
 
 def _greeting(kit: Kit, raw: socket.socket) -> str:
-    """Speak TLS with what answers, and see that it is the server and lets us in."""
+    """Connect with TLS; "" if the server answers and lets us in, else what is wrong."""
     at = f"{kit.host}:{kit.port}"
     context = ssl.create_default_context(cafile=str(kit.root))
     context.check_hostname = False  # the kit says which name the server has, below
@@ -53,13 +53,13 @@ def _greeting(kit: Kit, raw: socket.socket) -> str:
     with context.wrap_socket(raw, server_hostname=kit.host) as tls:
         subject = (tls.getpeercert() or {}).get("subject", ())
         if ("commonName", kit.identity) not in [pair for group in subject for pair in group]:
-            return f"what answers at {at} is not the server"
+            return f"something answers at {at}, but it is not the server"
         tls.sendall(b"GET / HTTP/1.0\r\n\r\n")
         return "" if tls.recv(1) else _refused(at)
 
 
 def _refused(at: str) -> str:
     return (
-        f"the server at {at} does not take this kit's certificate: the kit is of another "
-        "consortium, or its certificate has ended"
+        f"the server at {at} refuses this kit's certificate: the kit is from another consortium, "
+        "or its certificate has expired"
     )

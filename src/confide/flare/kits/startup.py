@@ -5,8 +5,8 @@ OUT/consortium.toml              who takes part, and where the server is
 OUT/authority/                   the root key: whoever has it can let anyone in
 OUT/kits/server, SITE…, LEAD
 ```
-A kit holds a private key and the certificates of its owner (`startup/`), our policies (`local/`,
-see `policies`), and later what its processes leave. It is given to its owner alone.
+A kit holds its owner's private key and certificates (`startup/`), our policies (`local/`, see
+`policies`), and later what its processes leave. Only its owner gets it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT_KEY = Path(_AUTHORITY, "root.key")
 
 @dataclass(frozen=True)
 class Kit:
-    """A startup kit. `identity` is the server's name in its certificate; `user` the lead's."""
+    """A startup kit. `identity` is the server's name in its certificate, `user` the lead's."""
 
     path: Path
     kind: Kind
@@ -47,7 +47,7 @@ class Kit:
 
     @property
     def certificate(self) -> Path:
-        """What its owner shows to the others."""
+        """The certificate that its owner shows to the others."""
         return self.path / "startup" / f"{'server' if self.kind == SERVER else 'client'}.crt"
 
     @property
@@ -63,7 +63,7 @@ class Kit:
 
 @dataclass(frozen=True)
 class Consortium:
-    """A consortium's folder. `days` is how long a new kit's certificate is good."""
+    """A consortium's folder. `days` is how long a new kit's certificate is valid."""
 
     path: Path
     name: str
@@ -79,24 +79,24 @@ class Consortium:
         return self.path / _AUTHORITY
 
     def kit(self, name: str) -> Kit:
-        """The kit of `server`, of a site or of the lead."""
+        """The kit of `server`, a site or the lead. Raises KitError."""
         return open_kit(self.path / KITS / name)
 
     def kits(self) -> tuple[Kit, ...]:
-        """All kits: the server's, the sites', the lead's. They must still lie here."""
+        """All kits: the server's, the sites', the lead's. Raises KitError if one is gone."""
         return tuple(self.kit(name) for name in (SERVER, *self.sites, self.lead))
 
 
 def no_engine() -> EngineError:
-    """What is said where NVIDIA FLARE is not installed."""
+    """The error to raise if NVIDIA FLARE is not installed."""
     return EngineError(
-        "NVIDIA FLARE is not installed, and real sites run on it",
+        "NVIDIA FLARE is not installed, and real sites need it",
         fix="install it with: pip install 'confide[flare]'",
     )
 
 
 def open_consortium(path: Path) -> Consortium:
-    """Read a consortium's project file. Raises KitError: missing, damaged, or newer than us."""
+    """Read a consortium's project file. Raises KitError: missing, damaged, or too new."""
     file = path / PROJECT
     try:
         held = read_toml(file)
@@ -119,7 +119,7 @@ def open_consortium(path: Path) -> Consortium:
 
 
 def open_kit(path: Path, kind: Kind | None = None) -> Kit:
-    """Open a startup kit, and see that it is of this `kind`. Raises KitError."""
+    """Open a startup kit. Raises KitError if it is missing, damaged or not of this `kind`."""
     file = path / "local" / DESCRIPTION
     try:
         held = json_of(text_of(file))
@@ -130,14 +130,23 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
             where=str(path),
         ) from error
     except (OSError, ValueError) as error:
-        raise KitError("the kit's description is damaged", where=str(file)) from error
+        raise KitError(
+            "the kit's description is damaged",
+            where=str(file),
+            fix="restore the file from a backup",
+        ) from error
     check_schema(held, file, SCHEMA)
     try:
         kit = Kit(path.resolve(), **parts_of(Kit, held, file))
     except KeyError as error:
         raise KitError(f"the kit's description lacks {error}", where=str(file)) from error
     if kit.kind not in get_args(Kind):
-        raise KitError("this is a kit of no known kind", got=repr(kit.kind), where=str(file))
+        raise KitError(
+            "the kit is of an unknown kind",
+            expected=" or ".join(get_args(Kind)),
+            got=repr(kit.kind),
+            where=str(file),
+        )
     if kind is not None and kit.kind != kind:
         raise KitError(
             f"this is the kit of {_article(kit)}",
@@ -147,7 +156,12 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
         )
     for part in (kit.certificate, kit.key, kit.root):
         if not part.is_file():
-            raise KitError("the kit lacks a part", expected=part.name, where=str(part.parent))
+            raise KitError(
+                "a part of the kit is missing",
+                expected=part.name,
+                where=str(part.parent),
+                fix="restore the kit from a backup, or ask the founder for a new one",
+            )
     return kit
 
 
@@ -164,7 +178,7 @@ def _verb(kit: Kit) -> str:
 
 
 def expires(kit: Kit) -> datetime.datetime:
-    """When the kit's certificate ends, in UTC. Raises KitError where it cannot be read."""
+    """When the kit's certificate expires, in UTC. Raises KitError if it cannot be read."""
     try:
         from cryptography import x509
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Keeps a kit's resident process alive: `python -m confide.flare.kits.supervisor KIT`.
 
-A small process of its own that starts the resident one, and again whenever it ends, until it is
-told to stop (SIGTERM). It holds a lock in the kit, so that there is never a second one. It goes to
-the background, or with `--foreground` stays: then Ctrl-C stops it as well.
+This small process starts the resident one, and restarts it whenever it ends, until it is told to
+stop (SIGTERM). It holds a lock in the kit, so there is never a second supervisor. It moves to the
+background; with `--foreground` it does not, and Ctrl-C stops it too.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import IO
 
 RESIDENT = "confide.flare.nvidia.resident"
 LOCK, NOTES, STATE = (Path("run") / name for name in ("lock", "restarts.txt", "state.json"))
-"""In the kit: who supervises, when the resident process ended, and how it does (see `watch`)."""
+"""In the kit: the lock, when the resident process ended, and how it is doing (see `watch`)."""
 CONSOLE = Path("console.txt")
 FOREGROUND = "--foreground"
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds until a resident process is started again; doubled each time, up to the longest."""
+"""Seconds before the resident process is restarted; doubled each time, up to the longest."""
 LONG_ENOUGH = 60.0
-"""Seconds after which a resident process counts as having worked."""
+"""Seconds after which a resident process counts as having worked, and the pause starts over."""
 CONSOLE_BYTES = 1_000_000
 
 
 def lock(kit: Path) -> IO[str] | None:
-    """The kit's lock, held as long as the file is open; None where another process holds it."""
+    """The kit's lock, held while the file is open; None if another process holds it."""
     (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
     file = open(kit / LOCK, "a", opener=_private)  # noqa: SIM115 - open means held
     try:
@@ -47,7 +47,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class Supervisor:
-    """Starts the resident process again and again, until `stop`."""
+    """Starts the resident process, and restarts it until `stop`."""
 
     def __init__(self, kit: Path) -> None:
         self._kit = kit
@@ -61,7 +61,7 @@ class Supervisor:
             self._resident.terminate()
 
     def run(self) -> None:
-        """Until `stop` has been called and the resident process has ended."""
+        """Keep the resident process running until `stop` is called, then wait for its end."""
         pause = FIRST_PAUSE
         while self._goes_on():
             began = time.monotonic()
@@ -78,7 +78,7 @@ class Supervisor:
         return not self._stopping
 
     def _live(self) -> int:
-        """One life of the resident process: how it ended."""
+        """Run the resident process once; its exit code."""
         with open(self._kit / CONSOLE, "ab") as console:
             self._resident = subprocess.Popen(
                 [sys.executable, "-m", RESIDENT, str(self._kit)],
@@ -92,13 +92,13 @@ class Supervisor:
         return self._resident.wait()
 
     def _rest(self, seconds: float) -> None:
-        """Wait, or until `stop`."""
+        """Wait so many seconds, or until `stop`."""
         end = time.monotonic() + seconds
         while self._goes_on() and time.monotonic() < end:
             time.sleep(0.1)
 
     def _tell(self, note: str) -> None:
-        """A line in the kit; a console file that has grown long starts anew."""
+        """Add a line to the kit's notes; set the console file aside if it has grown long."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         try:
             with open(self._kit / NOTES, "a", encoding="utf-8") as file:
@@ -111,9 +111,9 @@ class Supervisor:
 
 
 def main(path: str, *, foreground: bool = False) -> None:
-    """Take the kit's lock, and keep its resident process alive; from the background, or from here.
+    """Take the kit's lock and keep its resident process alive, in the background or here.
 
-    In the foreground it ends with 0 when it was told to stop, and with 1 where another one runs.
+    In the foreground it exits with 0 when told to stop, and with 1 if another supervisor runs.
     """
     if not foreground and os.fork():
         os._exit(0)

@@ -1,7 +1,7 @@
-"""What NVIDIA FLARE leaves in a kit and never takes away: folders of runs, and a growing audit log.
+"""Removes what NVIDIA FLARE leaves in a kit: folders of runs, and a growing audit log.
 
-Called before anything of the kit runs, so every run has ended. What a run comes to does not lie
-here but in `runs`, `store` and a site's memory, which nothing here touches.
+To be called before any process of the kit runs, when every run has ended. The outcome of runs lies
+in `runs`, `store` and a site's memory, which nothing here touches.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import uuid
 from pathlib import Path
 
 KEPT = 5
-"""So many folders of runs stay, the newest: they hold the logs of the runs' processes."""
+"""How many folders of runs stay, the newest ones: they hold the logs of the runs' processes."""
 AUDIT = Path("audit.log")
 AUDIT_BYTES = 5_000_000
 AUDITS_KEPT = 4
-"""An audit log that has grown longer is set aside, and so many old ones are kept."""
+"""An audit log that grows longer than this is set aside; this many old ones are kept."""
 
 
 def tidy(kit: Path) -> None:
-    """Remove what old runs left in a kit, and set a long audit log aside. What fails stays."""
+    """Remove what old runs left in a kit, and set a long audit log aside; ignores failures."""
     for folder in _runs(kit)[KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
     for folder in _runs(kit / "transfer"):
-        with contextlib.suppress(OSError):  # only those that are empty
+        with contextlib.suppress(OSError):  # removes only empty ones
             folder.rmdir()
     with contextlib.suppress(OSError):
         _set_aside(kit / AUDIT)
 
 
 def _runs(folder: Path) -> list[Path]:
-    """The folders that are named as FLARE names runs and transfers, the newest first."""
+    """The folders with names that FLARE gives to runs and transfers, the newest first."""
     try:
         found = [path for path in folder.iterdir() if _is_of_a_run(path)]
         return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -1,4 +1,4 @@
-"""An encrypted shared key, and processes of a site that can ask nobody for its passphrase."""
+"""Checks that a site's processes, which have no terminal, can open an encrypted shared key."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from confide.flare.kits.startup import Kit
 
 
 def check_key(kit: Kit) -> None:
-    """Raise LockedKeyError where the key that a site's own file names would stay closed.
+    """Raise LockedKeyError if the key that a site's own file names could not be opened.
 
-    A site that starts in the background has no terminal; better now than in the middle of a run.
-    What else may be wrong with that file, `setup` says, and a run.
+    A site in the background has no terminal to ask at, so it is better to fail now than in the
+    middle of a run. Other faults of that file are left to `setup` and to the run.
     """
     file = kit.path / "local" / "site.toml"
     if kit.kind != "site" or not file.exists():

@@ -1,7 +1,7 @@
-"""The consortium's authority: the root key that signs every kit, and the kits that come of it.
+"""The consortium's authority: the root key that signs every kit, and the kits made with it.
 
-The kits are provisioned by NVIDIA FLARE, in a folder that is removed afterwards: its state would
-keep a copy of every site's private key. Only the root key and its certificate are kept.
+NVIDIA FLARE provisions the kits in a folder that is deleted afterwards, since its state holds a
+copy of every site's private key. Only the root key and its certificate are kept.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant, Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -41,9 +42,9 @@ ROOT_DAYS = 3650
 
 
 def found(folder: Path, name: str, *, days: float, passphrase: bytes | None = None) -> None:
-    """Make a new root key and its certificate in `folder`. Good for ten years, or `days`.
+    """Make a new root key and its certificate in `folder`, valid for ten years or `days`.
 
-    With a passphrase the root key is encrypted.
+    A passphrase encrypts the root key. Raises KeyFileError.
     """
     folder.mkdir(mode=0o700)
     private, public = generate_keys()
@@ -60,7 +61,7 @@ def found(folder: Path, name: str, *, days: float, passphrase: bytes | None = No
 
 
 def participants(made: Consortium, *, sites: Sequence[str], user: str) -> list[Participant]:
-    """The server, these sites, and the lead where its `user` name is given, as FLARE has them."""
+    """The server, these sites, and the lead if its `user` name is given, as FLARE needs them."""
     org = organisation(made.name)
     days = {"days": made.days}
     server = Participant("server", made.host, org, {"fed_learn_port": made.port, **days})
@@ -80,8 +81,8 @@ def provision(
 ) -> dict[str, Path]:
     """Provision startup kits into `out`: the folder of each participant, by its name.
 
-    How long a certificate is good is each participant's property `days`. The passphrase of an
-    encrypted root key is asked for where it is not given. Raises KitError, LockedKeyError.
+    A participant's property `days` says how long its certificate is valid. Asks for the passphrase
+    of an encrypted root key if it is not given. Raises KitError, LockedKeyError.
     """
     key, certificate = _root(authority, passphrase)
     project = Project(
@@ -111,7 +112,8 @@ def provision(
     return {participant.name: out / participant.name for participant in participants}
 
 
-def _root(folder: Path, passphrase: bytes | None) -> tuple[Any, bytes]:
+def _root(folder: Path, passphrase: bytes | None) -> tuple[PrivateKeyTypes, bytes]:
+    """The root key and its certificate. Raises KitError, LockedKeyError."""
     try:
         certificate = bytes_of(folder / ROOT_CERTIFICATE)
         public = x509.load_pem_x509_certificate(certificate).public_key()
@@ -122,18 +124,24 @@ def _root(folder: Path, passphrase: bytes | None) -> tuple[Any, bytes]:
         raise KitError(
             "the consortium's authority is missing or damaged, and no kit can be made without it",
             where=str(folder),
-            fix="restore it from your backup; the kits that are out go on working",
+            fix="restore it from your backup; kits already made keep working",
         ) from error
     if key.public_key() != public:
-        raise KitError("the authority's key and its certificate do not match", where=str(folder))
+        raise KitError(
+            "the authority's key and its certificate do not match",
+            where=str(folder),
+            fix="restore both from your backup",
+        )
     return key, certificate
 
 
 class _Certificates(CertBuilder):  # type: ignore[misc]
-    """FLARE's certificates, but good for as long as was asked and not always for 360 days."""
+    """FLARE's certificates, but valid for as long as asked instead of always 360 days."""
 
-    def get_pri_key_cert(self, participant: Participant) -> tuple[Any, Any]:
-        """A new key pair and its certificate, never good for longer than the root's."""
+    def get_pri_key_cert(
+        self, participant: Participant
+    ) -> tuple[tuple[PrivateKeyTypes, PublicKeyTypes], x509.Certificate]:
+        """A new key pair and its certificate, which never outlives the root's."""
         private, public = generate_keys()
         now = datetime.datetime.now(datetime.UTC)
         end = now + datetime.timedelta(days=participant.get_prop("days"))
@@ -152,13 +160,13 @@ class _Certificates(CertBuilder):  # type: ignore[misc]
 
 
 class _Silent:
-    """Takes what FLARE says while it provisions, and keeps the errors."""
+    """A logger for FLARE's provisioning that keeps only the errors."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
 
     def debug(self, message: str) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     info = warning = debug
 

@@ -1,7 +1,7 @@
-"""What a server holds of runs, and the end of it: nothing goes that nobody named or that may go on.
+"""What a server holds of runs, and how to delete it: only runs that are over, or that are named.
 
-Of each run there is its folder, `runs/RUN`, and the submissions of it that NVIDIA FLARE keeps in
-`store/runs`, each with a name, how it ended, and what the lead can bring home.
+Each run has its folder, `runs/RUN`, and its submissions, which NVIDIA FLARE keeps in `store/runs`,
+each with a name, its outcome, and what the lead can download.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
 class Held:
     """What a server holds of one run.
 
-    `over`: it came to its result, or never began; only then nobody can resume it. `last`: when
-    anything of it was last written, in UTC. `folders` are all that is held, of `bytes` together.
+    `over`: it has a result or never began, so it cannot be resumed. `last`: when anything of it was
+    last written, in UTC. `folders`: everything that is held, `bytes` in all.
     """
 
     run: str
@@ -41,14 +41,16 @@ class Held:
 
 
 def held(kit: Kit) -> tuple[Held, ...]:
-    """What the server of this kit holds, the oldest first. Raises KitError where it cannot look."""
+    """What the server of this kit holds, the oldest first. Raises KitError: unreadable."""
     try:
         submissions = _submissions(kit)
         names = submissions.keys() | {path.name for path in _folders(kit.path / RUNS)}
         found = [_of(_own(kit, name), name, submissions[name]) for name in names]
     except OSError as error:
         raise KitError(
-            f"what the server holds cannot be read ({error.strerror})", where=str(kit.path)
+            f"the server's runs cannot be read ({error.strerror})",
+            where=str(kit.path),
+            fix="run the command as the user that runs the server",
         ) from error
     return tuple(sorted(found, key=lambda one: (one.last, one.run)))
 
@@ -60,14 +62,18 @@ def chosen(
     runs: Sequence[str] = (),
     now: datetime.datetime | None = None,
 ) -> tuple[Held, ...]:
-    """The runs that are over and older than so many days, and those that are named, over or not.
+    """The runs that are over and older than so many days, and the named ones, over or not.
 
-    Raises KitError where nothing is held of a name.
+    Raises KitError if the server holds no run of a given name.
     """
     there = tuple(found)
     unknown = sorted(set(runs) - {one.run for one in there})
     if unknown:
-        raise KitError("the server holds nothing of this run", got=unknown[0])
+        raise KitError(
+            "the server holds nothing of this run",
+            got=unknown[0],
+            fix="`confide server tidy` lists what it holds",
+        )
     since = (now or datetime.datetime.now(datetime.UTC)) - datetime.timedelta(days=older_than or 0)
     return tuple(
         one
@@ -77,16 +83,17 @@ def chosen(
 
 
 def delete(kit: Kit, those: Iterable[Held]) -> None:
-    """Delete all that is held of these runs. Raises KitError: the server runs, or a disk refuses.
+    """Delete everything that is held of these runs.
 
-    A run's own folder goes last: what could not be deleted whole is still held, and can be again.
+    A run's own folder goes last, so a run that could not be deleted completely is still listed.
+    Raises KitError if the server is running or a folder cannot be deleted.
     """
     alone = lock(kit.path)
     if alone is None or lives(kit):
         raise KitError(
-            "the server runs, and nothing is deleted below it",
+            "the server is running, and nothing is deleted under a running server",
             where=str(kit.path),
-            fix="look that no run goes on (`confide server status`), stop it, and start it after",
+            fix="see that no run is under way (`confide server status`), then stop the server",
         )
     with alone:
         for one in those:
@@ -100,7 +107,7 @@ def delete(kit: Kit, those: Iterable[Held]) -> None:
 
 
 def _own(kit: Kit, name: str) -> Path | None:
-    """The run's own folder; None where it has none, or a submission's name can be no folder's."""
+    """The run's own folder; None if it has none, or if a submission's name is not a safe one."""
     try:
         folder = inside(kit.path / RUNS, name)
     except GuardError:
@@ -123,14 +130,14 @@ def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]])
 
 
 def _submissions(kit: Kit) -> defaultdict[str, list[tuple[Path, str]]]:
-    """By the name of its run: where each submission lies, and how it stands."""
+    """For each run, the folder and status of its submissions."""
     found = defaultdict(list)
     for path in _folders(kit.path / STORE / RUNS):
         try:
             meta = json_of(bytes_of(path / _META))
             found[printable(meta["name"], 200)].append((path, str(meta["status"])))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # it is none that FLARE knows
+            continue  # FLARE does not know this submission either
     return found
 
 

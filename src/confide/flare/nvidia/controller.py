@@ -1,17 +1,17 @@
 """The server's component in NVIDIA FLARE: the rounds of a run over real sites.
 
-The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so that a run
-which is submitted again continues from its last checkpoint. At the end a fixed list of its files is
+The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so a run that
+is submitted again continues from its last checkpoint. At the end a fixed list of its files is
 copied to where FLARE collects what the lead may download.
 
-Whatever a lead submits is hostile until `naming.check_order` has looked at it.
+Whatever a lead submits is hostile until `naming.check_order` has checked it.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
@@ -27,23 +27,34 @@ from confide.flare.run.collecting import collect
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.events import OUTCOME, TOPIC, Bulletin
 from confide.flare.run.signing import evidence_of
+from confide.userfiles import Tree
 
 SILENCE = 45.0
-"""Seconds without a sign of life until a site's process counts as lost; it gives one every ten."""
+"""Seconds without a heartbeat before a site's process counts as lost; it sends one every ten."""
 COLLECTED = "confide"
-"""The folder in what the lead downloads."""
+"""The name of the folder in the lead's download."""
 RUNS, PUBLIC = "runs", "public"
-"""In the server's kit: its runs, and the files that a run's public set may be of."""
+"""Folders in the server's kit: its runs, and the files that a public set may be read from."""
+
+
+class _Ordered(TypedDict):
+    """What a lead submits; of any types until it is checked."""
+
+    run: str
+    settings: str
+    sites: list[str]
+    version: str
+    lead: str
 
 
 class ConfideController(Controller):  # type: ignore[misc]
     """Conducts one run.
 
     Args:
-        run: the name of the run: the folder on the server, and at each site.
-        settings: of the run, as TOML.
-        sites: who takes part.
-        version: of confide at the lead.
+        run: the name of the run, and of its folder at the server and at each site.
+        settings: those of the run, as TOML.
+        sites: the sites that take part.
+        version: that of confide at the lead.
         lead: the lead's card and signature of this order (`orders.submitted`).
     """
 
@@ -51,17 +62,17 @@ class ConfideController(Controller):  # type: ignore[misc]
         self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
     ) -> None:
         super().__init__(task_check_period=0.02)
-        self._order: dict[str, Any] = {
+        self._order: _Ordered = {
             "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
         }  # fmt: skip
         self._bulletin = Bulletin()
         self._heard: dict[str, float] = {}
 
     def set_communicator(self, communicator: WFCommServer) -> None:
-        """Listen to every sign of life of a site's process.
+        """Listen to every heartbeat of a site's process.
 
-        FLARE itself misses a process that was killed together with the resident one of its site:
-        that comes back as a newcomer, and nobody says that its process is gone.
+        FLARE itself does not notice a process that was killed together with the resident one of its
+        site: the site comes back as a newcomer, and nothing reports that its process is gone.
         """
         super().set_communicator(communicator)
         told = communicator.client_is_active
@@ -73,11 +84,11 @@ class ConfideController(Controller):  # type: ignore[misc]
         communicator.client_is_active = heard
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Let the lead ask how far the run is."""
+        """Let the lead ask for the progress of the run."""
         fl_ctx.get_engine().register_app_command(TOPIC, self._told)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """The run, from its last checkpoint on; what travels of it is collected when it is over."""
+        """Run it from its last checkpoint to the end, then collect the files that travel."""
         workspace = fl_ctx.get_engine().get_workspace()
         root = Path(workspace.get_root_dir())
         collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
@@ -96,14 +107,14 @@ class ConfideController(Controller):  # type: ignore[misc]
     def _conducted(
         self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
     ) -> bool:
-        """Whether the run came to an end, good or bad; otherwise the lead submits it again."""
+        """Whether the run succeeded or failed for good; if not, the lead submits it again."""
         sites = self._order["sites"]
         self._heard = dict.fromkeys(sites, time.monotonic())
         engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
         if not set(sites) <= there:
-            return False  # a name that no site has, or one that has just left
+            return False  # no site has this name, or it has just left
         try:
             self._conductor(engine, folder, root=root).conduct(self._bulletin)
             self._bulletin.end()
@@ -118,20 +129,20 @@ class ConfideController(Controller):  # type: ignore[misc]
         return True
 
     def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
-        """Of an order that was checked. Raises ConfideError where the lead has not signed it."""
-        run, settings, version = (self._order[key] for key in ("run", "settings", "version"))
+        """The conductor of the checked order. Raises ConfideError if the lead has not signed it."""
+        order = self._order
         evidence = evidence_of(
             open_kit(root, "server"),
-            self._order["lead"],
-            run=run,
-            settings=settings,
-            sites=self._order["sites"],
-            version=version,
+            order["lead"],
+            run=order["run"],
+            settings=order["settings"],
+            sites=order["sites"],
+            version=order["version"],
         )
         return Conductor(
-            run,
-            settings,
-            version=version,
+            order["run"],
+            order["settings"],
+            version=order["version"],
             engine=engine,
             folder=folder,
             public=root / PUBLIC,
@@ -139,11 +150,11 @@ class ConfideController(Controller):  # type: ignore[misc]
         )
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to let go of: checkpoints are whole at all times."""
+        """Do nothing: checkpoints are whole at all times."""
 
     def _is_silent(self, site: str) -> bool:
         return time.monotonic() - self._heard[site] > SILENCE
 
-    def _told(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
+    def _told(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
         since = data.get("since", 0) if isinstance(data, dict) else 0
         return self._bulletin.since(since if type(since) is int else 0)

@@ -1,4 +1,4 @@
-"""The engine over NVIDIA FLARE: one task for each asked site, replies as they come."""
+"""The engine over NVIDIA FLARE: one FLARE task per asked site, replies as they come."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from confide.flare.nvidia.envelope import ask_of, replied
 from confide.flare.nvidia.freeing import LARGE, free
 
 _POLL = 0.02
-"""Seconds between two looks at the tasks that are still open."""
+"""Seconds between two checks of the tasks that are still open."""
 
 
 class FlareEngine:
     """Asks sites through a controller's tasks; every site has its own task, and so its own bytes.
 
     Args:
-        controller: whose `broadcast` sends a task.
+        controller: its `broadcast` sends a task.
         context: FLARE's context of the controller's thread.
-        stop: FLARE's signal that the run is to end.
+        stop: FLARE's signal that the run shall end.
         sites: the names of all sites.
-        gone: says of a site whether the engine lost it.
+        gone: says whether a site's process is lost.
     """
 
     def __init__(
@@ -63,10 +63,9 @@ class FlareEngine:
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply, in the order of their coming, or `lost` or `timeout`.
+        """Every asked site's reply, in the order they come, or a failure: `lost` or `timeout`.
 
-        `seals` vouch for the asks (`flare.run.signing`). Raises EngineError where FLARE ended
-        the run.
+        `seals` vouch for the asks (`flare.run.signing`). Raises EngineError if FLARE ends the run.
         """
         free()
         heard: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
@@ -120,7 +119,7 @@ class FlareEngine:
         return task
 
     def _lost(self, site: str, task: Task, *, late: bool) -> str | None:
-        """Why no reply of this site will come; None where it still may."""
+        """The code of a site whose reply will not come; None if it still may."""
         status = task.completion_status
         if late or status == TaskCompletionStatus.TIMEOUT:
             return "timeout"

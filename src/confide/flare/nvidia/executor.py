@@ -1,7 +1,7 @@
-"""The site's component in NVIDIA FLARE: hands each task's bytes to the site's home, and back.
+"""The site's component in NVIDIA FLARE: hands each task's bytes to the site's home and back.
 
-Nothing of an exception leaves: FLARE sees either our reply, which may be a `Failure` without text,
-or an empty one.
+No part of an exception leaves: FLARE sees our reply, which may be a `Failure` without text, or an
+empty one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from confide.flare.run.home import SiteHome
 
 
 class ConfideExecutor(Executor):  # type: ignore[misc]
-    """Answers every task of a job with the site's home, which lives as long as the job."""
+    """Answers every task of a FLARE job with the site's home, which lives as long as the job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         self._folder: Path | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """At the start of a run, note where the kit is."""
+        """At the start of a run, restrict FLARE's commands, and note where the kit is."""
         if event_type == EventType.START_RUN:
             quiet.seal_run()
             workspace = fl_ctx.get_engine().get_workspace()

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -29,6 +28,7 @@ from confide.flare.kits.startup import (
     open_consortium,
     open_kit,
 )
+from confide.userfiles import Tree
 
 try:
     from confide.flare.nvidia import authority
@@ -36,7 +36,7 @@ except ImportError as error:
     raise no_engine() from error
 
 _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
-"""FLARE's scripts and their descriptions: they start its processes without what we add."""
+"""FLARE's scripts and their descriptions, which would start its processes without our part."""
 
 
 def init(
@@ -50,20 +50,20 @@ def init(
     days: float = DAYS,
     passphrase: bytes | None = None,
 ) -> Consortium:
-    """Found a consortium in `out` (a folder of its name): the project file and all kits.
+    """Found a consortium in the folder `out` (by default its name): the project file and all kits.
 
-    Sites and the lead reach the server at `host`, on this one port. With a passphrase the root key
-    is encrypted. Raises KitError where a name, the host or the port cannot be, or the folder is
-    there already; EngineError without FLARE.
+    Sites and the lead reach the server at `host`, on this one port. A passphrase encrypts the root
+    key. Raises KitError if a name, the host or the port is not allowed or the folder exists;
+    EngineError without FLARE.
     """
     out = Path(name) if out is None else out
     made = Consortium(out, name, host, port, lead, tuple(sites), days)
     _check(made)
     if out.exists():
         raise KitError(
-            "there is something there already, and a consortium is never written over",
+            "this path already exists, and a consortium is never overwritten",
             where=str(out),
-            fix="choose another folder; a further site joins with `confide consortium add`",
+            fix="choose another folder; to add a site, use `confide consortium add`",
         )
     beside = out.with_name(f".{out.name}.new")
     try:
@@ -84,7 +84,7 @@ def init(
 
 
 def add(consortium: Path, site: str) -> Kit:
-    """Make the kit of a further site. The others keep theirs, and the server's needs nothing."""
+    """Make the kit of a further site. All other kits stay as they are. Raises KitError."""
     held = open_consortium(consortium)
     grown = dataclasses.replace(held, sites=(*held.sites, site))
     _check(grown)
@@ -94,15 +94,15 @@ def add(consortium: Path, site: str) -> Kit:
 
 
 def renew(consortium: Path, name: str) -> Kit:
-    """Make the kit of `server`, a site or the lead anew: a new key, and a certificate that lasts.
+    """Make a new kit for `server`, a site or the lead, with a new key and certificate.
 
-    The old kit works until its own certificate ends; nothing is written over it.
+    The old kit works until its own certificate expires; it is not overwritten. Raises KitError.
     """
     held = open_consortium(consortium)
     known = (SERVER, *held.sites, held.lead)
     if name not in known:
         raise KitError(
-            "nobody of that name takes part",
+            "this consortium has no participant of that name",
             expected=", ".join(known),
             got=name,
             where=str(held.path),
@@ -111,13 +111,13 @@ def renew(consortium: Path, name: str) -> Kit:
 
 
 def _make(made: Consortium, name: str) -> Kit:
-    """One more kit under the authority of a consortium that is there."""
+    """One more kit under the authority of an existing consortium."""
     path = made.path / KITS / name
     if path.exists():
         raise KitError(
-            "there is a kit of that name",
+            "there is already a kit of that name",
             where=str(path),
-            fix="if it was given to its owner, delete it here; if it is in use here, move it away",
+            fix="if its owner has it, delete this copy; if it is used from here, move it away",
         )
     beside = made.path / f".{name}.new"
     try:
@@ -142,7 +142,7 @@ def _provision(
 ) -> None:
     """Provision the kits of these names (`server`, sites, the lead) into `out`.
 
-    FLARE makes no kit without a server: where its kit is not wanted, it is thrown away.
+    FLARE cannot provision without a server; if the server's kit is not wanted, it is deleted.
     """
     user = f"{made.lead}@confide.lead"
     sites = [name for name in names if name in made.sites]
@@ -150,7 +150,7 @@ def _provision(
     folders = authority.provision(
         made.authority, out, name=made.name, participants=people, passphrase=passphrase
     )
-    identity: str = people[0].name  # as FLARE has cut it, where the host's name is long
+    identity: str = people[0].name  # FLARE cuts long host names
     owners: dict[str, tuple[Kind, str]] = {site: ("site", site) for site in sites}
     owners |= {identity: ("server", SERVER), user: ("lead", made.lead)}
     for own, folder in folders.items():
@@ -164,7 +164,7 @@ def _provision(
 
 
 def _finish(kit: Kit) -> None:
-    """Our policies in, FLARE's scripts and samples out, all for the owner's eyes only."""
+    """Add our policies, remove FLARE's scripts and samples, and close all to others."""
     for folder in (kit.path, kit.path / "startup"):
         for pattern in _NOT_OURS:
             for path in folder.glob(pattern):
@@ -197,8 +197,8 @@ def _write_project(made: Consortium) -> None:
     beside.replace(made.path / PROJECT)
 
 
-def _fields(thing: Kit | Consortium) -> dict[str, Any]:
-    """All fields but where it lies."""
+def _fields(thing: Kit | Consortium) -> Tree:
+    """All fields but the path."""
     fields = dataclasses.asdict(thing)
     del fields["path"]
     return fields
@@ -208,8 +208,10 @@ def _check(made: Consortium) -> None:
     check_names(made.name, made.sites, lead=made.lead, host=made.host)
     check_host(made.host)
     if not 0 < made.port < 65536:
-        raise KitError("this is not a port", expected="a number below 65536", got=str(made.port))
+        raise KitError("this is not a port", expected="1 to 65535", got=str(made.port))
     if not made.days > 0:
         raise KitError(
-            "a certificate must be good for some time", expected="days", got=f"{made.days:g}"
+            "a certificate must be valid for some time",
+            expected="a number of days above 0",
+            got=f"{made.days:g}",
         )

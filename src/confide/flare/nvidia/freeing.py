@@ -1,7 +1,7 @@
-"""Frees what NVIDIA FLARE keeps of messages that have been sent or read.
+"""Frees the memory that NVIDIA FLARE keeps for messages already sent or read.
 
-A stream of FLARE's refers to itself, and so keeps its message and a buffer of a megabyte until
-Python's collector comes round to old objects, which is seldom: many rounds' messages wait for it.
+A FLARE stream refers to itself, so it keeps its message and a buffer of a megabyte until Python
+collects old objects. That is seldom, and the messages of many rounds pile up.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 
 LARGE = 1_000_000
-"""Bytes from which on a message is worth a collection of its own."""
+"""Messages of more bytes than this are worth a collection each."""
 
 
 def free() -> None:
-    """Collect now what nobody refers to any more; some milliseconds.
+    """Collect unreachable objects now, which takes some milliseconds.
 
-    What is there at the first call stays, and is not looked at again.
+    Objects that exist at the first call are never looked at again.
     """
     gc.collect()
     if not gc.get_freeze_count():

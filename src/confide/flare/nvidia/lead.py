@@ -1,4 +1,4 @@
-"""What the lead of a consortium calls: a run over real sites, or its end, with the lead's kit."""
+"""The lead's public functions: start a run over real sites, or end one, with the lead's kit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from confide.settings import Settings, load
 
 @dataclass(frozen=True)
 class Coordinated:
-    """A finished run over real sites: the lead's folder of it, and what result.json says."""
+    """A finished run over real sites: the lead's folder, and the content of result.json."""
 
     folder: Path
     result: Result
@@ -37,15 +37,15 @@ def coordinate(
     resume: bool = False,
     on_event: Watcher | None = None,
 ) -> Coordinated:
-    """Train and score over real sites what the settings say.
+    """Train and score over real sites, as the settings say.
 
     Args:
-        settings: a TOML file, or the name of a recipe, without anybody's text.
+        settings: a TOML file, or the name of a recipe; it names no one's text.
         kit: the lead's startup kit.
-        overrides: `key=value` texts that go before the file's values.
+        overrides: `key=value` texts that replace values in the file.
         out: the run's folder at the lead; by default `runs/NAME-METHOD-SEED`.
-        sites: who takes part; all that are connected, if none is named.
-        resume: go on with the run of that folder.
+        sites: the sites that take part; all that are connected, if none is named.
+        resume: continue the run in that folder.
         on_event: is told what happens.
 
     Raises SettingsError, KitError, RunError, EngineError.
@@ -68,13 +68,13 @@ def coordinate(
 def end(
     settings: str | Path, *, kit: Path, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Ending:
-    """End a run over real sites before its time, at the server and at the sites.
+    """Stop a run over real sites early, at the server and at the sites.
 
-    The arguments are those that it was started with. Checkpoints and the sites' memory stay, and
-    `coordinate(…, resume=True)` goes on from there. To end a run twice is no error.
+    Takes the arguments that the run was started with. Checkpoints and the sites' memory are kept,
+    and `coordinate(…, resume=True)` continues from there. Ending a run twice is not an error.
 
     Raises SettingsError, KitError, RunError (no run in the folder), EngineError (the server cannot
-    be reached, or does not end it).
+    be reached, or does not end the run).
     """
     _, _, folder = _chosen(settings, overrides, out=out)
     held = open_kit(kit, "lead")
@@ -82,7 +82,10 @@ def end(
 
 
 def _from_the_servers(settings: Settings, folder: Path) -> Settings:
-    """The settings with their public files as they are written: below the server's own folder."""
+    """The settings with their public files as written in the file, relative to the server's folder.
+
+    Loading made them paths below `folder`, where the settings file lies.
+    """
     files = tuple(path.removeprefix(f"{folder}/") for path in settings.public.files)
     public = settings.public.model_copy(update={"files": files})
     return settings.model_copy(update={"public": public})

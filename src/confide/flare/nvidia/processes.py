@@ -1,7 +1,8 @@
-"""The processes of a server's or a site's kit: start them, stop them, look how they do.
+"""The processes of a server's or a site's kit: starts them, stops them, reports on them.
 
-Three kinds belong to a kit, and all carry its path in their environment: a supervisor, the resident
-process that it keeps alive, and one more for each run that goes on. Nothing else is ever killed.
+A kit has three kinds of processes, and all carry its path in their environment: a supervisor, the
+resident process that it keeps alive, and one more for each run under way. Nothing else is ever
+killed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from confide.errors import KitError
 from confide.federation.passphrase import VARIABLE as PASSPHRASE
@@ -31,7 +32,7 @@ from confide.flare.kits.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, 
 from confide.flare.kits.tidying import tidy
 from confide.flare.kits.unlocking import check_key
 from confide.flare.nvidia.revoking import revoked
-from confide.userfiles import MOST_JSON, bytes_of, json_of
+from confide.userfiles import MOST_JSON, Tree, bytes_of, json_of
 
 try:
     import psutil
@@ -46,7 +47,7 @@ RUN = (
     "nvflare.private.fed.app.server.runner_process",
 )
 NOT_PASSED = ("FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT")
-"""What would make FLARE write elsewhere, or more than it should."""
+"""Environment variables that would make FLARE write elsewhere, or write more than it should."""
 LINK = {
     "NVFLARE_STREAMING_CHUNK_SIZE": str(2**18),
     "NVFLARE_STREAMING_WINDOW_SIZE": str(2**20),
@@ -54,27 +55,37 @@ LINK = {
     "NVFLARE_STREAMING_RETRY_WAIT": "20",
     "NVFLARE_STREAMING_RETRY_TIMEOUT": "300",
 }
-"""How FLARE sends a long message: in parts of 256 KiB, at most 1 MiB of which are on their way, and
-again after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all of it again every 5 s, so that
-a link of some Mbit/s is jammed by copies, and a sign of life waits behind them."""
+"""How FLARE sends a long message: in parts of 256 KiB, with at most 1 MiB under way, resent after
+20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all resent every 5 s. On a link of a few Mbit/s
+the copies would jam the link and hold up the heartbeats."""
 MODELS = "models"
-"""In a kit: models by the names that a run's settings give them."""
+"""The folder in a kit with models, by the names that a run's settings give them."""
 KILLED_WITHIN = 10.0
 TURNED_AWAY = (
-    "the server answers, but does not let this site in; ask who runs it whether the site was "
-    "revoked (`confide server status` there names those)"
+    "the server answers but does not let this site in; ask whoever runs it whether the site was "
+    "revoked (`confide server status` there lists revoked sites)"
 )
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a kit's processes do.
+    """How a kit's processes are doing.
 
-    `memory`: resident bytes of them all; `runs`: how many go on; `restarts`: how often the resident
-    process was started again since `start`. `connected`: at a site, whether the server takes its
-    signs of life; at the server, whether it is ready. `sites`: those the server heard of lately;
-    `revoked`: those that it lets in no more. `trouble` says in words why a site that runs is not
-    connected, or will not be again.
+    Attributes:
+        kind: server or site.
+        name: the kit's name.
+        running: whether the resident process is there.
+        pid: its process id.
+        since: when it was started, in UTC.
+        memory: the resident bytes of all processes.
+        runs: how many runs are under way.
+        restarts: how often the resident process was restarted since `start`.
+        connected: at a site, whether the server takes its heartbeats; at the server, whether it is
+            ready.
+        sites: the sites that the server has heard from lately.
+        revoked: the sites that it no longer lets in.
+        days_left: how many days the kit's certificate is still valid.
+        trouble: why a running site is not connected, or soon cannot connect, in words.
     """
 
     kind: str
@@ -96,10 +107,10 @@ class Status:
 
 
 def start(kit: Kit, *, wait: float = 20.0) -> bool:
-    """Start the kit's processes, and tidy the kit up before. False where they ran already.
+    """Tidy the kit up and start its processes. False if they are running already.
 
-    Waits until the server is ready, or the site connected, but no longer than `wait` seconds: a
-    site goes on trying by itself. Raises KitError where it cannot start, LockedKeyError.
+    Waits until the server is ready or the site is connected, at most `wait` seconds; after that a
+    site keeps trying by itself. Raises KitError if it cannot start; LockedKeyError.
     """
     if not _prepared(kit):
         return False
@@ -118,20 +129,20 @@ def start(kit: Kit, *, wait: float = 20.0) -> bool:
         raise KitError(
             "the process ended as soon as it was started",
             where=str(kit.path / CONSOLE),
-            fix="look into that file, and into log.txt beside it",
+            fix="read that file, and log.txt beside it",
         )
     return True
 
 
 def serve(kit: Kit) -> NoReturn:
-    """Become the kit's supervisor: what `start` starts, in the foreground, for a service manager.
+    """Become the kit's supervisor, as `start` starts it, in the foreground for a service manager.
 
-    This process ends with 0 after SIGTERM or Ctrl-C. Raises KitError where it cannot start, or runs
-    already.
+    This process exits with 0 after SIGTERM or Ctrl-C. Raises KitError if it cannot start, or if one
+    is running already.
     """
     if not _prepared(kit):
         raise KitError(
-            "it runs already",
+            f"the {kit.kind} is already running",
             where=str(kit.path),
             fix=f"stop it first: `confide {kit.kind} stop KIT`",
         )
@@ -141,9 +152,9 @@ def serve(kit: Kit) -> NoReturn:
 
 
 def stop(kit: Kit, *, wait: float = 20.0) -> bool:
-    """End all processes of the kit: asked to, and killed after `wait` seconds. False: none ran.
+    """End all processes of the kit, and kill those that remain after `wait` seconds.
 
-    Returns when nothing is left. Raises KitError where a process cannot be killed.
+    Returns once none is left; False if none was running. Raises KitError if one cannot be killed.
     """
     ended = _end(kit, wait=wait)
     (kit.path / STATE).unlink(missing_ok=True)
@@ -156,13 +167,13 @@ def lives(kit: Kit) -> bool:
 
 
 def status(kit: Kit) -> Status:
-    """How the kit's processes do, as far as can be known on this machine."""
+    """How the kit's processes are doing, as far as this machine can tell. Raises KitError."""
     processes = _processes(kit)
     resident = next((one for one in processes if _is(one, RESIDENT)), None)
     state = _state(kit)
     fresh = time.time() - state.get("at", 0.0) < HEARTBEAT_TIMEOUT
     if kit.kind == SERVER:
-        fresh = True  # it says something only when a site does
+        fresh = True  # it notes something only when it hears from a site
     mine = resident is not None and state.get("pid") == resident.pid
     connected = bool(mine and fresh and state.get("connected"))
     refused = bool(state.get("refused")) and bool(processes)
@@ -193,7 +204,7 @@ def status(kit: Kit) -> Status:
 
 
 def _prepared(kit: Kit) -> bool:
-    """Make a kit ready to start; False where it runs. Raises KitError where it cannot start."""
+    """Make a kit ready to start; False if it is running. Raises KitError if it cannot start."""
     _check(kit)
     held = lock(kit.path)
     if held is None:
@@ -221,7 +232,7 @@ def _check(kit: Kit) -> None:
         )
     if any(letter.isspace() or letter in "'\"\\" for letter in str(kit.path)):
         raise KitError(
-            "the engine cannot run from a path with spaces or quotes in it",
+            "FLARE cannot run from a path with spaces or quotes in it",
             where=str(kit.path),
             fix="move the kit to another folder",
         )
@@ -230,7 +241,7 @@ def _check(kit: Kit) -> None:
     end = expires(kit)
     if end <= datetime.datetime.now(datetime.UTC):
         raise KitError(
-            f"the kit's certificate ended on {end:%Y-%m-%d}",
+            f"the kit's certificate expired on {end:%Y-%m-%d}",
             where=str(kit.path),
             fix="ask the founder of the consortium for a new kit",
         )
@@ -238,7 +249,7 @@ def _check(kit: Kit) -> None:
 
 
 def _check_port(kit: Kit) -> None:
-    """Raise KitError where another program has the server's port."""
+    """Raise KitError if another program has the server's port."""
     host = kit.host if kit.host == "localhost" or kit.host.startswith("127.") else ""
     with socket.socket() as probing:
         probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -248,26 +259,26 @@ def _check_port(kit: Kit) -> None:
             raise KitError(
                 f"the server cannot listen on port {kit.port} ({error.strerror})",
                 where=str(kit.path),
-                fix="end the program that uses the port",
+                fix="stop the program that uses the port",
             ) from error
 
 
 def _environment(kit: Kit) -> dict[str, str]:
-    """Ours, with this Python first, the kit's mark, and what keeps FLARE inside the kit."""
+    """Our environment, with this Python first, the kit's mark, and what keeps FLARE in the kit."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_PASSED}
     here = str(Path(sys.executable).parent)
     if named := kept.get(PASSPHRASE):
-        kept[PASSPHRASE] = str(Path(named).absolute())  # the processes have a folder of their own
+        kept[PASSPHRASE] = str(Path(named).absolute())  # the processes run in another folder
     own = {
         MARK: str(kit.path),
         "PATH": os.pathsep.join((here, kept.get("PATH", os.defpath))),
         "TMPDIR": str(kit.path / "tmp"),
-        "HF_HUB_OFFLINE": "1",  # a model is what lies here; nothing is fetched
+        "HF_HUB_OFFLINE": "1",  # models lie here; nothing is downloaded
         "NVFL_JOB_STORE_ROOT": str(kit.path / STORE / "runs"),
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",
     }
-    freeing = {"MALLOC_ARENA_MAX": "4"}  # or freed messages stay in the process
+    freeing = {"MALLOC_ARENA_MAX": "4"}  # otherwise freed messages stay in the process
     if kit.kind == SERVER:
         freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
     models = {"CONFIDE_MODELS": str(kit.path / MODELS)}
@@ -309,7 +320,7 @@ def _memory(one: psutil.Process) -> int:
 
 
 def _end(kit: Kit, *, wait: float) -> bool:
-    """Ask the supervisor to stop, or what it left; then kill. True where anything ran."""
+    """Ask the supervisor to stop, or what it left; then kill. True if anything was running."""
     processes = _processes(kit)
     if not processes:
         return False
@@ -320,12 +331,17 @@ def _end(kit: Kit, *, wait: float) -> bool:
         return True
     if not _until(lambda: not _killed(kit), KILLED_WITHIN):
         left = ", ".join(str(one.pid) for one in _processes(kit))
-        raise KitError("processes of the kit cannot be killed", got=left, where=str(kit.path))
+        raise KitError(
+            "processes of the kit cannot be killed",
+            got=left,
+            where=str(kit.path),
+            fix="restart this machine",
+        )
     return True
 
 
 def _killed(kit: Kit) -> list[psutil.Process]:
-    """Kill the kit's processes, the supervisor first, so that it starts no other."""
+    """Kill the kit's processes, the supervisor first, so that it starts no new one."""
     found = sorted(_processes(kit), key=lambda one: not _is(one, SUPERVISOR))
     for one in found:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -336,7 +352,7 @@ def _killed(kit: Kit) -> list[psutil.Process]:
 # --- what they wrote ----------------------------------------------------------------------
 
 
-def _state(kit: Kit) -> dict[str, Any]:
+def _state(kit: Kit) -> Tree:
     try:
         return dict(json_of(bytes_of(kit.path / STATE)))
     except (OSError, ValueError):
@@ -349,7 +365,7 @@ def _settled(kit: Kit) -> bool:
 
 
 def follows(kit: Kit, *, wait: float) -> bool:
-    """Whether a server that runs knows who is revoked, at most `wait` seconds from now."""
+    """Whether a running server knows who is revoked; waits for it at most `wait` seconds."""
     names = list(revoked(kit))
     return _until(lambda: _state(kit).get("revoked") == names, wait)
 
@@ -362,7 +378,7 @@ def _restarts(kit: Kit) -> int:
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it is true, at most that long; whether it became true."""
+    """Wait until it is true, at most so many seconds; whether it became true."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() >= end:

@@ -1,7 +1,7 @@
-"""What may be written down by a resident process: where and what kind, never the content.
+"""What a resident process may log: what kind of thing happened and where, never any content.
 
-FLARE's messages name steps, sites, sizes and times. An exception's message can hold anything that
-the failing line had in its hands, so of exceptions only the kind and the lines of code remain.
+FLARE's log messages name steps, sites, sizes and times. An exception's message can hold anything
+that the failing line worked on, so only its kind and the lines of code are logged.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import traceback
 from types import TracebackType
 
 NEEDED_IN_RUN = ("AbortCommand", "AbortTaskCommand", "ByeCommand", "CheckStatusCommand")
-"""The commands of the server that a site's process of a run takes."""
+"""The server's commands that a site's process of a run accepts."""
 
 LONGEST = 400
-"""Characters of one entry's message; names and times fit, what a message carries does not."""
+"""The most characters of one entry; names and times fit, the content of a message does not."""
 
 _CONTENT = re.compile(r"\bb['\"]|\{['\"]")
-"""Where printed bytes or a printed dict begin."""
+"""The beginning of printed bytes or of a printed dict."""
 
 
 class Plain(logging.Formatter):
-    """Formats an entry on one line, without content and without an exception's message."""
+    """Formats an entry on one line, without content and without exception messages."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The time, level, logger and message; then what kind of exception, and where."""
+        """The time, level, logger and message; then the kind of exception, and where it was."""
         stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
         said = f"{stamp} {record.levelname} {record.name}: {without_content(record.getMessage())}"
         error = record.exc_info[1] if record.exc_info else None
@@ -35,7 +35,7 @@ class Plain(logging.Formatter):
 
 
 def without_content(message: str) -> str:
-    """A message's first line up to where bytes or dicts are printed, and the code lines below it.
+    """A message's first line, cut where bytes or a dict begin, and the lines of code below it.
 
     >>> without_content("Can't encode msg=b'Mr Smith'")
     "Can't encode msg=..."
@@ -51,7 +51,7 @@ def without_content(message: str) -> str:
 
 
 def where(error: BaseException) -> str:
-    """An exception's kind and the lines of code it passed, without its message.
+    """An exception's kind and the lines of code that it passed through, without its message.
 
     >>> where(ValueError("Mr Smith"))
     'ValueError'
@@ -61,15 +61,15 @@ def where(error: BaseException) -> str:
 
 
 def install() -> None:
-    """From now on an uncaught exception of this process is told without its message."""
+    """From now on, print uncaught exceptions of this process without their messages."""
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
 
 
 def seal_run() -> None:
-    """To be called in a site's process of a run: `install`, and no command that looks into it.
+    """In a site's process of a run: `install`, and reject commands that look into the process.
 
-    FLARE would let the server turn up the run's log, and ask for its latest errors.
+    FLARE would let the server turn up the run's log and ask for its latest errors.
     """
     from nvflare.private.fed.client.admin_commands import AdminCommands
 

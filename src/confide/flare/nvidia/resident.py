@@ -1,7 +1,7 @@
 """The resident process of a kit: FLARE, hardened. `python -m confide.flare.nvidia.resident KIT`.
 
-It starts FLARE's server or site with our environment. A site takes only those of FLARE's commands
-that a run needs: whoever holds the server cannot look into it, restart it or turn up its log.
+It starts FLARE's server or site in our environment. A site accepts only the FLARE commands that a
+run needs, so whoever controls the server cannot look into it, restart it or turn up its log.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
 
 from confide.flare.kits.naming import SERVER, organisation
 from confide.flare.kits.policies import HEARTBEAT_EVERY
@@ -29,11 +29,11 @@ NEEDED = (
     "NotifyJobStatusProcessor",
     "StartJobProcessor",
 )
-"""The commands of the server that a site takes. Others are answered "invalid"."""
+"""The server's commands that a site accepts. It answers others with "invalid"."""
 
 
 def main(path: str) -> None:
-    """Be the resident process of the kit at `path` until it is asked to end."""
+    """Be the resident process of the kit at `path` until asked to end."""
     kit = open_kit(Path(path))
     quiet.install()
     os.umask(0o077)
@@ -47,18 +47,15 @@ def main(path: str) -> None:
     sys.exit(run(flare.main, run_dir=args.workspace, shutdown_grace_time=1, args=args))
 
 
-def _flare(kit: Kit) -> Any:
-    """FLARE's own module for this kind of kit."""
+def _flare(kit: Kit) -> ModuleType:
+    """FLARE's module for this kind of kit, with a site's commands cut down to `NEEDED`."""
     if kit.kind == SERVER:
-        from nvflare.private.fed.app.server import server_train
-
-        return server_train
-    from nvflare.private.fed.app.client import client_train
+        return import_module("nvflare.private.fed.app.server.server_train")
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
     commands = ClientRequestProcessors.request_processors
     commands[:] = [command for command in commands if type(command).__name__ in NEEDED]
-    return client_train
+    return import_module("nvflare.private.fed.app.client.client_train")
 
 
 def _arguments(kit: Kit) -> list[str]:
@@ -69,7 +66,7 @@ def _arguments(kit: Kit) -> list[str]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Leave in good order: runs are stopped, and the server hears that the site goes."""
+    """Shut down in good order: stop runs, and tell the server that the site is leaving."""
     from confide.flare.nvidia.watch import Watch
 
     if Watch.engine is None or not Watch.registered:

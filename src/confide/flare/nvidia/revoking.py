@@ -1,8 +1,8 @@
-"""Which sites the server lets in no more, whatever certificate they show.
+"""The sites that the server no longer lets in, whatever certificate they show.
 
-A certificate cannot be called back, so the server has a list of names, the one that NVIDIA FLARE
-reads from a server's kit when it starts. Here a server that runs follows that file as well: whoever
-is written into it is out at its next sign of life, and so is the run that it takes part in.
+A certificate cannot be called back, so the server keeps a list of names: the one that NVIDIA FLARE
+reads from a server's kit when it starts. Here a running server follows that file too: a site on the
+list is out at its next heartbeat, and the runs it takes part in are ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from confide.errors import KitError
 from confide.federation.files import write_atomically
@@ -18,26 +18,29 @@ from confide.flare.kits.naming import check_site
 from confide.flare.kits.startup import Kit
 from confide.userfiles import bytes_of, json_of
 
+if TYPE_CHECKING:
+    from nvflare.private.fed.server.server_engine import ServerEngine
+
 LIST = Path("disabled_clients.json")
-"""In the server's kit; its name and form are FLARE's."""
+"""The list in the server's kit; its name and form are FLARE's."""
 _KEY = "disabled_clients"
 
 
 def revoked(kit: Kit) -> tuple[str, ...]:
-    """The sites that this server lets in no more, sorted. Raises KitError: a damaged list."""
+    """The sites that this server no longer lets in, sorted. Raises KitError: a damaged list."""
     path = kit.path / LIST
     try:
         return tuple(sorted(_read(path)))
     except (OSError, ValueError) as error:
         raise KitError(
-            "the list of revoked sites cannot be read, and a server does not start with it",
+            "the list of revoked sites cannot be read, so the server does not start",
             where=str(path),
             fix="restore it from your backup, or delete it and revoke the sites again",
         ) from error
 
 
 def revoke(kit: Kit, site: str) -> bool:
-    """Let a site in no more, also with a renewed kit. False where it was revoked before.
+    """Revoke a site, even with a renewed kit. False if it was revoked already.
 
     A server's kit does not know who takes part, so only the form of the name is checked. Raises
     KitError.
@@ -51,12 +54,12 @@ def revoke(kit: Kit, site: str) -> bool:
 
 
 def admit(kit: Kit, site: str) -> None:
-    """Let a site in again. Raises KitError where it was not revoked."""
+    """Let a revoked site in again. Raises KitError if it was not revoked."""
     before = revoked(kit)
     if site not in before:
         raise KitError(
             "this site is not revoked",
-            expected=f"one of: {', '.join(before)}" if before else "nobody: no site is",
+            expected=f"one of: {', '.join(before)}" if before else "none: no site is revoked",
             got=repr(site),
             where=str(kit.path),
         )
@@ -64,9 +67,9 @@ def admit(kit: Kit, site: str) -> None:
 
 
 class Door:
-    """Makes a server that runs follow its list. `path` is that of the list.
+    """Makes a running server follow its list, which lies at `path`.
 
-    A list that cannot be read changes nothing: who was out stays out.
+    If the list cannot be read, nothing changes: sites that were out stay out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,8 +77,8 @@ class Door:
         self._lock = threading.Lock()
         self._seen: tuple[int, int] | None = None
 
-    def look(self, engine: Any) -> bool:
-        """Read the list if it changed, and follow it. `engine` is FLARE's; whether it changed."""
+    def look(self, engine: ServerEngine) -> bool:
+        """Follow the list if it changed; whether it did. `engine` is FLARE's."""
         with self._lock:
             try:
                 stamp = self._stamp()
@@ -86,7 +89,7 @@ class Door:
                 return False
             self._seen = stamp
             manager = engine.client_manager
-            manager.set_disabled_clients_file(None)  # only our verbs write the list
+            manager.set_disabled_clients_file(None)  # only our commands write the list
             out = set(manager.disabled_clients)
             engine.enable_clients(sorted(out - names))
             for site in sorted(names - out):
@@ -96,7 +99,7 @@ class Door:
             return True
 
     def _stamp(self) -> tuple[int, int]:
-        """Changes whenever the list is written; a list that is not there is an empty one."""
+        """A value that changes whenever the list is written; a missing list is an empty one."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -104,8 +107,8 @@ class Door:
         return found.st_mtime_ns, found.st_ino
 
 
-def _runs_of(engine: Any, site: str) -> list[str]:
-    """The runs that go on and in which the site takes part, by FLARE's names for them."""
+def _runs_of(engine: ServerEngine, site: str) -> list[str]:
+    """The runs under way in which the site takes part, by FLARE's ids."""
     from nvflare.apis.fl_constant import RunProcessKey
 
     found = []
@@ -116,14 +119,14 @@ def _runs_of(engine: Any, site: str) -> list[str]:
     return found
 
 
-def _end_runs(engine: Any, runs: list[str]) -> None:
+def _end_runs(engine: ServerEngine, runs: list[str]) -> None:
     for run in runs:
         with engine.new_context() as context:
             engine.job_runner.stop_run(run, context)
 
 
 def _read(path: Path) -> set[str]:
-    """The names in a list; none where there is no file. Raises OSError, ValueError."""
+    """The names in a list; none if there is no file. Raises OSError, ValueError."""
     try:
         held = json_of(bytes_of(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A session of the lead with the server, over NVIDIA FLARE's own Python API."""
+"""The lead's session with the server, over NVIDIA FLARE's Python API."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from nvflare.fuel.flare_api.api_spec import (
     InternalError,
@@ -24,16 +25,19 @@ from confide.flare.kits.probe import ended
 from confide.flare.kits.startup import Kit
 from confide.flare.run.coordinating import GONE, RUNNING
 from confide.flare.run.events import TOPIC, heard_told
+from confide.userfiles import Tree
 
-logging.getLogger("nvflare").addHandler(logging.NullHandler())  # else Python prints its warnings
+T = TypeVar("T")
+
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # or Python prints its warnings
 _PATIENCE = 120.0
 """Seconds that the lead waits for a server that went away."""
 _CLEARING = 30.0
-"""Seconds in which the server clears up after a run that has ended, and still calls it running."""
+"""Seconds that the server takes to clean up after a run, while it still calls it running."""
 
 
 class LeadSession:
-    """What the lead asks of the server; a connection that is lost is made again."""
+    """What the lead asks of the server; reconnects if the connection is lost."""
 
     def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
         self._kit = kit
@@ -47,13 +51,13 @@ class LeadSession:
         return sorted(name for name in named if name)
 
     def submit(self, folder: Path) -> str:
-        """Hand in a submission; its id. Raises EngineError where the server refuses it."""
-        token = secrets.token_hex(16)  # asked twice over a bad connection, it is submitted once
+        """Hand in a submission; its id. Raises EngineError if the server refuses it."""
+        token = secrets.token_hex(16)  # over a bad connection it is still submitted only once
         said = self._do(lambda session: session.submit_job(str(folder), token))
         return plain_name(said, "a submission")
 
     def submissions(self, run: str) -> list[str]:
-        """Those of the run of that name that the server knows, the oldest first."""
+        """The run's submissions that the server knows, the oldest first."""
         rows = self._do(lambda session: session.list_jobs(name_prefix=run))
         found = [_named(row, "job_id") for row in rows if row.get("job_name") == run]
         return [name for name in found if name]
@@ -64,12 +68,12 @@ class LeadSession:
             self._do(lambda session: session.abort_job(submission))
         except EngineError as error:
             if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
-                raise  # the others: it does not run yet, or no more
+                raise  # the others mean that it is not running yet, or no longer
 
     def status(self, submission: str) -> str:
-        """How it stands. What the server calls running and does not run is `GONE`.
+        """Its status; `GONE` if the server calls it running but does not run it.
 
-        A server that was started again never looks after what ran before.
+        A restarted server never looks at what was running before.
         """
         meta = self._do(lambda session: session.get_job_meta(submission))
         status = printable(meta.get("status", ""))
@@ -83,16 +87,16 @@ class LeadSession:
         meta = self._do(lambda session: session.check_status("server"))
         return [name for row in meta.get("jobs", ()) if (name := _named(row, "job_id"))]
 
-    def told(self, submission: str, since: int) -> dict[str, Any] | None:
-        """What the run says of itself; None while it does not run."""
+    def told(self, submission: str, since: int) -> Tree | None:
+        """The run's events after `since`, and its state; None while it is not running."""
         try:
             said = self._session.do_app_command(submission, TOPIC, {"since": since})
         except Exception:
-            return None  # the status says more
+            return None  # the status tells more
         return heard_told(said, since)
 
     def download(self, submission: str, to: Path) -> Path | None:
-        """What an ended one left."""
+        """The folder that an ended one left; None if there is none."""
         try:
             found = self._do(lambda session: session.download_job_result(submission, str(to)))
         except EngineError:
@@ -100,14 +104,14 @@ class LeadSession:
         return Path(found) if found else None
 
     def close(self) -> None:
-        """Say good-bye, if somebody listens."""
+        """End the session; ignores failures."""
         try:
             self._session.close()
         except Exception:
             return
 
-    def _do(self, what: Any) -> Any:
-        """Ask; where the connection is lost, connect again for a while. Raises EngineError."""
+    def _do(self, what: Callable[[Session], T]) -> T:
+        """Ask the server; if the connection is lost, reconnect for a while. Raises EngineError."""
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -118,7 +122,9 @@ class LeadSession:
                 self._again()
             except (JobNotFound, JobNotRunning) as error:
                 raise EngineError(
-                    "the server does not know this submission", got=printable(error)
+                    "the server does not know this submission",
+                    got=printable(error),
+                    fix="start the run again, without --resume",
                 ) from error
             except Exception as error:
                 raise EngineError(
@@ -135,8 +141,8 @@ class LeadSession:
             return
 
 
-def _named(row: Any, key: str) -> str | None:
-    """A name in what the server lists; None where it is not one."""
+def _named(row: Tree, key: str) -> str | None:
+    """A name in a row of the server's lists; None if it is not a proper name."""
     try:
         return plain_name(row[key], key)
     except (GuardError, LookupError, TypeError):
@@ -144,7 +150,7 @@ def _named(row: Any, key: str) -> str | None:
 
 
 def _connected(kit: Kit, timeout: float) -> Session:
-    """A session of FLARE's, which is not to print what it does."""
+    """A FLARE session that prints nothing. Raises EngineError if it cannot connect."""
     try:
         session = Session(str(kit.user), str(kit.path))
         session.api._print_hci = _say_nothing
@@ -160,7 +166,7 @@ def _connected(kit: Kit, timeout: float) -> Session:
 
 
 def _say_nothing(message: str) -> None:
-    """In place of FLARE's `print`."""
+    """Replace FLARE's `print`."""
 
 
 def _unreachable(kit: Kit) -> EngineError:
@@ -170,6 +176,6 @@ def _unreachable(kit: Kit) -> EngineError:
         where=f"{kit.host}:{kit.port}",
         fix=None
         if said
-        else "start it with `confide server start`, open its port, and see that the kit is of the"
-        " same consortium",
+        else "start it with `confide server start`, open its port, and check that the kit is from"
+        " the same consortium",
     )

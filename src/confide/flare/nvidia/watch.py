@@ -1,4 +1,4 @@
-"""FLARE's component that tells, in a small file of the kit, how its resident process is doing."""
+"""Our FLARE component that notes, in a small file in the kit, how its resident process is doing."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from confide.flare.nvidia.revoking import LIST, Door
 
 _LOG = logging.getLogger(__name__)
 KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)
-"""At the server, before it looks whether it takes the site."""
+"""Events at the server before it decides whether to accept a site."""
 
 
 class Watch(FLComponent):  # type: ignore[misc]
-    """Notes each sign of life: at a site whether the server took it, at the server whose it was.
+    """Notes every heartbeat: at a site whether the server took it, at the server whose it was.
 
-    At the server it also sees to it that a site that was revoked is out at once.
+    At the server it also makes sure that a revoked site is shut out at once.
     """
 
     engine: Any = None
-    """FLARE's engine, once it is there; for whoever must end the process in good order."""
+    """FLARE's engine, once it exists; needed to end the process in good order."""
     registered = False
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Watch(FLComponent):  # type: ignore[misc]
             if not fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN):
                 self._note(connected=False, refused=True)
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
-            if self._unanswered:  # FLARE says no "after" of a sign of life that was refused
+            if self._unanswered:  # FLARE sends no "after" event for a refused heartbeat
                 self._note(connected=False, refused=True)
             self._asked, self._unanswered = time.monotonic(), True
             self._look_at_certificate()
@@ -73,10 +73,10 @@ class Watch(FLComponent):  # type: ignore[misc]
             self._note(connected=True)
 
     def _look_at_certificate(self) -> None:
-        """A site whose certificate has ended leaves, once the runs of that moment are over.
+        """Make a site whose certificate has expired leave once its present runs are over.
 
-        TLS looks at a certificate when a connection is made, so the site would stay; but its
-        process of a new run could not connect, and that run would fail again and again.
+        TLS checks certificates only when a connection is made, so the site could stay connected.
+        But its process of a new run could not connect, and that run would fail again and again.
         """
         said = self._ended()
         if not said:
@@ -93,17 +93,17 @@ class Watch(FLComponent):  # type: ignore[misc]
         try:
             return ended(open_kit(Path.cwd()))
         except KitError:
-            return ""  # a kit that cannot be read says so elsewhere
+            return ""  # a kit that cannot be read is reported elsewhere
 
     def _answered(self, fl_ctx: FLContext) -> bool:
-        """FLARE says "after" of a sign of life that timed out, too."""
+        """Whether the server answered; FLARE sends "after" events for timed-out heartbeats too."""
         if time.monotonic() - self._asked >= MESSAGE_TIMEOUT:
             return False
         cell = fl_ctx.get_prop(SystemComponents.FED_CLIENT).cell
         return bool(cell.core_cell.is_cell_connected(FQCN.ROOT_SERVER))
 
     def _old(self) -> bool:
-        """With many sites, not every sign of life is written down."""
+        """Whether the last note is over a second old: with many sites not every one is written."""
         return time.monotonic() - self._noted > 1.0
 
     def _note(self, *, connected: bool, refused: bool = False) -> None:
@@ -118,5 +118,5 @@ class Watch(FLComponent):  # type: ignore[misc]
             "sites": {site.name: site.last_connect_time for site in known},
             "revoked": sorted(manager.disabled_clients) if manager else [],
         }
-        with contextlib.suppress(OSError):  # on a full disk the file grows old, and that is seen
+        with contextlib.suppress(OSError):  # on a full disk the file grows old, which `status` sees
             write_atomically(Path.cwd() / STATE, json.dumps(state).encode())

@@ -1,8 +1,8 @@
 """A site's agreements on its disk, and the runs that count against them.
 
-Both lie in the kit, beside the site's own file: `consent.toml`, and `consent-runs.jsonl` with a
-line for each agreement that was made and each run that was begun under it. Whoever deletes the
-site's memory deletes neither; without its line an agreement is good for no run at all.
+Both lie in the kit, beside the site's own file: `consent.toml`, and `consent-runs.jsonl` with one
+line for each agreement made and one for each run begun under it. Deleting the site's memory deletes
+neither. An agreement without its line allows no run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True)
 class Agreed:
-    """An agreement that holds. `old`: it is of a site's file, from before agreements had bounds."""
+    """An agreement. `old`: it is from a site's own file, from before agreements had bounds."""
 
     agreement: Agreement
     old: bool = False
 
 
 class Reread(Generic[Held]):
-    """What a file holds, read again whenever it changed."""
+    """The content of a file, read again whenever the file changed."""
 
     def __init__(self, path: Path, read: Callable[[Path], Held]) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class Reread(Generic[Held]):
         self._held: Held | None = None
 
     def now(self) -> Held | None:
-        """None where there is no such file. Raises what reading raises."""
+        """The content; None if there is no such file. Raises what `read` raises."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -64,9 +64,9 @@ class Reread(Generic[Held]):
 
 
 class Agreements:
-    """What the site whose own file is `path` agreed to, as of now.
+    """What the site whose own file is `path` has agreed to, as of now.
 
-    `today` gives the day at the site; it is looked at whenever a run is.
+    `today` gives the day at the site; it is called for every run.
     """
 
     def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
@@ -76,11 +76,11 @@ class Agreements:
         self._today = today
 
     def of(self, site: SiteFile) -> dict[str, Agreed]:
-        """All agreements of a site, by method. Raises SettingsError: the file is damaged."""
+        """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
         held = self._consent.now()
         if held is not None and held.site != site.name:
             raise SettingsError(
-                "the agreements are of another site",
+                "these agreements belong to another site",
                 expected=site.name,
                 got=held.site,
                 where=str(self._path.with_name(CONSENT_FILE)),
@@ -91,9 +91,9 @@ class Agreements:
         }
 
     def agreed(self, site: SiteFile, method: str, wire: str | None) -> Agreed:
-        """What the site agreed to for a method whose wire table is that of `wire`, if it is given.
+        """The site's agreement to a method, whose wire table has the digest `wire`, if given.
 
-        Raises Refusal where it did not agree to what the method lets leave.
+        Raises Refusal if the site did not agree to everything that the method sends.
         """
         from confide.flare.run.joining import wire_digest, wire_of  # methods, which take their time
 
@@ -109,7 +109,7 @@ class Agreements:
         return found
 
     def hold(self, found: Agreed, asked: Asked) -> None:
-        """Raise Refusal, with the names of the fields, where a run is outside an agreement."""
+        """Raise Refusal, with the names of the fields, if a run is outside an agreement."""
         method = asked.settings.trained_by
         runs = self.runs(found, method)
         fields = outside(
@@ -124,9 +124,9 @@ class Agreements:
             raise Refusal(OUTSIDE, ", ".join(fields))
 
     def runs(self, found: Agreed, method: str) -> frozenset[str] | None:
-        """The runs that count against an agreement; None where the count of it is gone.
+        """The runs that count against an agreement; None if its count is lost.
 
-        A line that cannot be read counts as a run of every agreement that is older.
+        A line that cannot be read counts as a run under every agreement made before it.
         """
         counted = self._count.now() or {}
         mark = _mark(method, found)
@@ -135,13 +135,13 @@ class Agreements:
         return frozenset(counted[mark]) if mark in counted else None
 
     def count(self, found: Agreed, asked: Asked) -> None:
-        """Write down that a run began, once. Raises RunError where the disk does not take it."""
+        """Note once that a run began. Raises RunError if it cannot be written."""
         method = asked.settings.trained_by
         if asked.key not in (self.runs(found, method) or ()):
             _add(self._path.parent, _mark(method, found), asked.key, self._today())
 
     def old(self, site: SiteFile) -> dict[str, Agreed]:
-        """Those of the site's own file: good for a year from when that was written."""
+        """The agreements in the site's own file, valid for a year from when it was written."""
         if not site.consent:
             return {}
         written = int(self._path.stat().st_mtime)
@@ -160,9 +160,9 @@ def _with_usual_bounds(site: SiteFile, method: str, written: int) -> Agreement:
 
 
 def write_agreements(folder: Path, held: ConsentFile) -> None:
-    """Write a site's agreements, and begin to count the runs of those that are new.
+    """Write a site's agreements, and start a count of runs for the new ones.
 
-    Raises RunError where the disk does not take them.
+    Raises RunError if they cannot be written.
     """
     with for_the_owner():
         count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
@@ -174,7 +174,7 @@ def write_agreements(folder: Path, held: ConsentFile) -> None:
 
 
 def _mark(method: str, found: Agreed) -> str:
-    """What stands for an agreement in the count. Other bounds by hand are no other agreement."""
+    """The name of an agreement in the count; editing its bounds by hand does not change it."""
     return f"{method} {'' if found.old else found.agreement.agreed.astimezone(UTC).isoformat()}"
 
 
@@ -192,12 +192,13 @@ def _add(folder: Path, agreement: str, run: str, day: date) -> None:
         raise RunError(
             f"the count of runs could not be written ({error.strerror})",
             where=str(path),
-            fix="make room on the disk, and see that the file is of the user that runs the site",
+            fix="free some disk space, and see that the file belongs to the user that runs the"
+            " site",
         ) from error
 
 
 def _read_count(path: Path) -> dict[str, set[str]]:
-    """Runs by agreement; under "" the lines that cannot be read."""
+    """The runs by agreement; unreadable lines are under "" and under every agreement before."""
     found: dict[str, set[str]] = {"": set()}
     for number, line in enumerate(bytes_of(path, MOST_JSON).splitlines()):
         try:

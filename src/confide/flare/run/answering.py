@@ -1,13 +1,12 @@
-"""The site's side of evidence: a home that answers only what the server's key has signed.
+"""The site's side of evidence: a home that answers only asks that the server's key has signed.
 
-It looks at the seal of an ask before the home sees the ask, notes both seals in the site's ledger,
-and seals the reply. What a seal says is in `confide.federation.seals`.
+It checks the seal of an ask before the home sees the ask, notes both seals in the site's ledger,
+and seals the reply. `confide.federation.seals` describes the seals.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from confide.errors import MessageError
 from confide.federation.digests import EMPTY
@@ -32,6 +31,7 @@ from confide.flare.kits.peers import Card, Place
 from confide.flare.run.home import SiteHome
 from confide.flare.run.joining import JOIN, Join
 from confide.flare.run.orders import Order, unpacked
+from confide.userfiles import Tree
 
 
 class SignedHome:
@@ -46,9 +46,9 @@ class SignedHome:
         self._met: dict[str, str] = {}
 
     def answer(self, step: str, round: int, data: bytes, *, seal: bytes) -> tuple[bytes, bytes]:
-        """The encoded reply or failure, and its seal; both noted before they are given.
+        """The encoded reply or failure, and its seal; both are noted before they are returned.
 
-        An ask whose seal cannot be read at all gets a failure without a seal.
+        An ask whose seal cannot be read gets a failure without a seal.
         """
         with for_the_owner():
             try:
@@ -72,7 +72,7 @@ class SignedHome:
             return self._sealed(asked, real, reply, weight=len(seal), refused=why)
 
     def _check(self, asked: AskSeal, step: str, round: int, real: str) -> None:
-        """Raise Refusal where an ask is not what the server signed, or not for this moment."""
+        """Raise Refusal if an ask is not the one that the server signed, or not for this turn."""
         if asked.card:
             self._meet_server(Card.decode(asked.card))
         if self._server is None or not verifies(asked, self._server.public):
@@ -95,7 +95,7 @@ class SignedHome:
         self._server = card
 
     def _check_join(self, asked: AskSeal, data: bytes) -> None:
-        """Raise Refusal where the lead did not order this run of these sites."""
+        """Raise Refusal if the lead did not order this run with these sites."""
         try:
             ask = decode(Join, data)
         except MessageError as error:
@@ -114,9 +114,9 @@ class SignedHome:
         self._home.opening = self._opening(order, lead)
         self._run = ask.run
 
-    def _opening(self, order: Order, lead: Card) -> dict[str, Any]:
-        """What the first line of a new ledger binds."""
-        assert self._server is not None, "its seal was looked at before"
+    def _opening(self, order: Order, lead: Card) -> Tree:
+        """The run and identities in the first line of a new ledger."""
+        assert self._server is not None, "its seal has been checked"
         return {
             "at": self._place.name,
             "run": order.run,
@@ -131,13 +131,13 @@ class SignedHome:
     def _sealed(
         self, asked: AskSeal, real: str, reply: bytes, *, weight: int, refused: str
     ) -> tuple[bytes, bytes]:
-        """The reply and its seal, when both seals are noted; a failure if that went wrong."""
+        """The reply and its seal, once both seals are noted; a failure if that goes wrong."""
         joined = self._home.book is not None
         book = self._home.book or self._home.refusals()
         head = book.head if joined else EMPTY
         try:
             if joined and asked.step == JOIN.name and not refused:
-                book.flush()  # where the reply could not be noted, nothing is on disk yet
+                book.flush()  # if the reply could not be noted, nothing is on disk yet
                 self._recall(book)
             seal = self._reply_seal(asked, real, reply)
             down = {"refused": refused} if refused else {}
@@ -148,7 +148,7 @@ class SignedHome:
                     keep_nonce(self._home.book_path, one.digest, one.nonce)
             book.flush()
             head = book.head if joined else EMPTY
-        except Exception as error:  # what cannot be noted does not leave
+        except Exception as error:  # a reply that cannot be noted does not leave
             self._home.complain(asked.step, asked.round, error)
             reply = encode(failure_from(error))
             seal = self._reply_seal(asked, real, reply)
@@ -174,8 +174,8 @@ class SignedHome:
     def _signed(self, seal: ReplySeal, head: str) -> ReplySeal:
         return signed(dataclasses.replace(seal, head=head), self._place.identity.key)
 
-    def _note(self, book: Ledger, facts: dict[str, Any], direction: str, weight: int) -> None:
-        """The seal's line, without what stands in the first line, beside it, or in the next one."""
+    def _note(self, book: Ledger, facts: Tree, direction: str, weight: int) -> None:
+        """Add the seal's line, without what the ledger's first line or the next one holds."""
         audience = facts.pop("audience", None)
         if audience is not None and list(audience) != self._home.opening.get("sites"):
             facts["audience"] = audience
@@ -188,7 +188,7 @@ class SignedHome:
         book.seal(weight, {"direction": direction, **kept})
 
     def _recall(self, book: Ledger) -> None:
-        """The heads that an earlier process of this run signed, and the keys that it met."""
+        """Read back the heads that an earlier process of this run signed, and the keys it met."""
         opening = self._home.opening
         for line in read_lines(self._home.book_path):
             tree = line.tree
@@ -206,5 +206,5 @@ class SignedHome:
 
 
 def _weight(seal: ReplySeal, head: str) -> int:
-    """What the seal weighs with its signature; every head but none is as long."""
+    """The bytes of the seal with its signature; every head but the empty one is as long."""
     return len(encode_seal(dataclasses.replace(seal, head=head, signature="0" * 128)))

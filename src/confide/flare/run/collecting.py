@@ -1,7 +1,7 @@
-"""What of a run's folder travels: the files that a run writes, by name, and nothing else.
+"""Which files of a run's folder travel: those that a run writes, by name, and nothing else.
 
-The server puts them where its engine collects what the lead may download; the lead takes the same
-files, and no others, from what it gets.
+The server copies them to where FLARE collects what the lead may download; the lead takes the same
+files, and no others, from the download.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from confide.runs.folder import ALONE, CHECKPOINTS
 
 RESULT = "result.json"
 FILES = ("environment.json", "ledger.jsonl", OUTCOME, RESULT)
-"""Of a run, or of one site's part of it. The result comes last: with it a run is finished. The lead
-has the settings already: they are its own."""
+"""The files of a run, or of one site's part of it. The result comes last, since it marks the run as
+finished. The settings do not travel: they are the lead's own."""
 _CHECKPOINT = re.compile(r"round-\d{6}\.ckpt")
 
 
 def carried(folder: Path) -> Iterator[tuple[str, ...]]:
-    """The files of this run that travel, as names below the folder; the result comes last."""
+    """The files of this run that travel, as names below the folder, the result last."""
     for site in _names(folder / ALONE):
         for file in _of_a_part(folder / ALONE / site):
             yield (ALONE, site, *file)
@@ -32,16 +32,16 @@ def carried(folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def collect(folder: Path, into: Path) -> None:
-    """Copy what travels of a run, for its owner only."""
+    """Copy the files of a run that travel, readable by their owner only."""
     with for_the_owner():
         for names in carried(folder):
             _copy(inside(folder, *names), inside(into, *names))
 
 
 def bring_home(source: Path, target: Path) -> None:
-    """Copy a run that was downloaded into its folder, each file whole or not at all.
+    """Copy a downloaded run into its folder, each file whole or not at all.
 
-    Checkpoints that came earlier and are no more go: the run keeps its last and its best.
+    Earlier checkpoints that the download lacks are deleted: the run keeps its last and its best.
     """
     new = set(carried(source))
     for names in carried(target):
@@ -58,7 +58,7 @@ def _of_a_part(folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _names(folder: Path) -> list[str]:
-    """The plain names in a folder that is no link."""
+    """The plain names in a folder; none if it is a link."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path.name for path in folder.iterdir() if _is_plain(folder, path.name))

@@ -1,7 +1,7 @@
 """The server's side of a run over real sites: sites join, a method runs, sites leave.
 
-Knows an engine, not which; the same path from federation to result as on one machine
-(`confide.runs.outcomes`).
+It does not know which engine it has. From federation to result it follows the same path as a run on
+one machine (`confide.runs.outcomes`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from confide import __version__
 from confide.data.corpus.facts import fingerprint
@@ -36,7 +35,7 @@ from confide.flare.run.joining import (
     wire_of,
 )
 from confide.flare.run.orders import packed, settings_for_sites
-from confide.flare.run.signing import Evidence
+from confide.flare.run.signing import Carrier, Evidence
 from confide.methods import method_of
 from confide.runs.folder import RunFolder, environment
 from confide.runs.gathering import public_set
@@ -54,17 +53,18 @@ from confide.runs.result import Result
 from confide.settings import Settings, dump, parse
 from confide.settings.tomlfile import parse_toml
 from confide.text.document import Document
+from confide.userfiles import Tree
 
 WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
-"""Codes of a site that does not agree, or no longer."""
+"""Codes of a site that does not agree, or no longer agrees."""
 
 
 class Conductor:
-    """Conducts one run: `name` at every place, `folder` at the server.
+    """Conducts one run, called `name` everywhere and kept in `folder` at the server.
 
-    `version` is that of confide at the lead; `public` the folder of the server's that a public set
-    may be read from, if there is one. With `evidence` every ask and reply is signed; the engine
-    must be one that carries seals; without it, `lead` is who is said to have ordered the run.
+    `version` is that of confide at the lead. `public` is the server's folder from which a public
+    set may be read, if there is one. With `evidence` every ask and reply is signed; without it,
+    `lead` is the name of whoever is said to have ordered the run.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Conductor:
         settings: str,
         *,
         version: str,
-        engine: Engine,
+        engine: Carrier,
         folder: Path,
         public: Path | None = None,
         evidence: Evidence | None = None,
@@ -90,16 +90,16 @@ class Conductor:
 
     @for_the_owner()
     def conduct(self, watch: Watcher) -> Result:
-        """The run, from its last checkpoint on; what result.json says.
+        """Run it from its last checkpoint to the end; the content of result.json.
 
-        Raises FederationError (a site that fails, two versions), SettingsError, RunError.
+        Raises FederationError (a site fails, versions differ), SettingsError, RunError.
         """
         if self._version != __version__:
             raise FederationError(
                 "the lead and the server run different versions of confide",
                 expected=f"{__version__}, as at the server",
                 got=self._version,
-                fix="install the same version at all places",
+                fix="install the same version everywhere",
             )
         settings = parse(parse_toml(self._settings))
         check_suited(settings)
@@ -137,17 +137,17 @@ class Conductor:
     ) -> tuple[Outcome, dict[str, Joined]]:
         """One federation of the run: join, train and score, leave."""
         ledger = open_ledger(self._folder, name)
-        engine = self._engine
+        engine: Engine = self._engine
         if self._evidence:
-            carrier: Any = engine
-            engine = self._evidence.engine(carrier, ledger, ledger_path(self._folder, name))
+            path = ledger_path(self._folder, name)
+            engine = self._evidence.engine(self._engine, ledger, path)
         federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined, public))
         method = method_of(settings)(settings, public)
         plan = Plan(settings, method, engine, self._folder, binding, watch)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
-        watch(Event("scores", message="the sites keep their models and look at their own errors"))
+        watch(Event("scores", message="the sites keep their models and count their own errors"))
         self._leave(federation, outcome, sites=sorted(joined))
         if self._evidence:
             _close(federation, ledger, outcome, sites=sorted(joined))
@@ -155,7 +155,7 @@ class Conductor:
         return outcome, joined
 
     def _public(self, settings: Settings) -> tuple[Document, ...]:
-        """The public set, of files of the server's own folder only."""
+        """The public set, from files in the server's own folder only."""
         files = settings.public.files
         if not files:
             return ()
@@ -179,9 +179,9 @@ class Conductor:
         )
 
     def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
-        """Every site gets the state; one that does not answer any more has its memory still.
+        """Send every site the state; one that no longer answers still has its memory.
 
-        The run ends well as well where no site wants it: none agrees any more.
+        The run succeeds even if no site takes the state because none agrees any more.
         """
         progress = outcome.trained.progress
         ask = Leave(as_array(encode(outcome.trained.state)), progress.best_round)
@@ -197,16 +197,16 @@ class Conductor:
 
 
 def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The federations of a run and their sites; those of `alone` have one each."""
+    """The federations of a run and their sites: under `alone`, one for each site."""
     return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
 
 
 def _close(
     federation: Federation, ledger: Ledger, outcome: Outcome, *, sites: Sequence[str]
 ) -> None:
-    """Server and sites sign the heads of their ledgers, so that neither can cut its end unseen.
+    """Have server and sites sign the heads of their ledgers, so that neither can cut off the end.
 
-    The run is whole without it: a site that does not answer any more is noted as left out.
+    The run is complete without it: a site that no longer answers is noted as left out.
     """
     progress, last = outcome.trained.progress, outcome.trained.progress.history[-1]["round"]
     with contextlib.suppress(QuorumError):
@@ -217,14 +217,14 @@ def _close(
 
 
 def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:
-    """One digest of all sites' text, and of the public set, where there is one."""
+    """One digest of all sites' text, and of the public set, if there is one."""
     lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
     if public:
         lines += fingerprint([("", "public", public)], relations=True)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _facts(joined: Joined) -> dict[str, Any]:
+def _facts(joined: Joined) -> Tree:
     return {
         **joined.sentences,
         "entities": dict(sorted(joined.entities.items())),

@@ -1,4 +1,4 @@
-"""How far a site's agreement goes, and whether a run stays within it. Nothing here reads a disk."""
+"""How far a site's agreement goes, and whether a run stays within it. Nothing here reads files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,15 +14,16 @@ from confide.errors import SettingsError
 from confide.settings import Settings, dump, nearest, parse
 from confide.settings.consentfile import ANYONE, BOUNDS, Agreement
 from confide.settings.reading import explained, parse_assignment
+from confide.userfiles import Tree
 
 ALONE = "alone"
 DAYS = 365
-"""How long an agreement holds where its end is not named."""
+"""Days that an agreement is valid if its end is not named."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A run as a site is asked to join it: what its agreement is held against."""
+    """A run that a site is asked to join, to be checked against its agreement."""
 
     settings: Settings
     sites: tuple[str, ...]
@@ -32,26 +32,29 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """The same for a run that is resumed; another for the same name with other settings."""
+        """A key that stays the same if a run is resumed, and differs if its settings differ."""
         digest = hashlib.sha256(dump(self.settings).encode()).hexdigest()[:16]
         return f"{self.run} {digest}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of an agreement: what it bounds, what is agreed, what is asked, and does it fit."""
+    """A line of an agreement: its name and meaning, what is agreed, what is asked.
+
+    `outside`: more is asked than was agreed.
+    """
 
     name: str
     says: str
-    agreed: Any
-    asked: Any
+    agreed: object
+    asked: object
     outside: bool
 
 
 def fewest(settings: Settings, sites: Sequence[str]) -> int:
-    """Of how few sites a sum of this run may be; whoever trains alone is one.
+    """The fewest sites that a sum of this run may cover; under `alone` it is one.
 
-    Less than half of those that are drawn can be too far off to be in it (`most_norm`).
+    Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`).
     """
     from confide.federation.combining import fewest_left
     from confide.federation.federation import round_half_up  # torch, which takes its time
@@ -80,14 +83,14 @@ def outside(
     runs: int,
     today: date,
 ) -> list[str]:
-    """The fields of a run that are outside an agreement; none: the run is within it.
+    """The fields of a run that are outside an agreement; empty if the run is within it.
 
     Args:
-        agreement: of the method that runs.
-        settings: of the run.
-        sites: the names of all who take part.
-        lead: the name of whoever started the run.
-        runs: how many runs under this agreement there are, with this one.
+        agreement: the site's agreement to the method.
+        settings: those of the run.
+        sites: the names of all sites that take part.
+        lead: the name of the lead who started the run.
+        runs: the number of runs under this agreement, including this one.
         today: the day at the site.
     """
     named, known = set(sites), set(agreement.sites)
@@ -108,7 +111,7 @@ def outside(
 
 
 def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
-    """The lines in which one agreement would allow what another does not."""
+    """The lines in which the agreement `asked` allows more than `agreed` does."""
     leads = ANYONE not in agreed.lead and set(asked.lead) - set(agreed.lead)
     strangers = asked.others or set(asked.sites) - set(agreed.sites)
     is_beyond = {
@@ -128,7 +131,7 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
 
 
 def lines(agreed: Agreement | None, asked: Agreement) -> list[Line]:
-    """An agreement line by line, beside what is asked."""
+    """An agreement line by line, beside the one that is asked for."""
     wrong = beyond(agreed, asked) if agreed else ()
     return [
         Line(name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong)
@@ -139,10 +142,10 @@ def lines(agreed: Agreement | None, asked: Agreement) -> list[Line]:
 def usual(
     method: str, wire: str, *, at_least: int, now: datetime, steps: Sequence[str] = ()
 ) -> Agreement:
-    """The bounds of an agreement that names none: `method` as its defaults run it, for a year.
+    """An agreement with the usual bounds: `method` with its default settings, for a year.
 
-    Any lead and any sites, in sums of `at_least`; ten runs; twice the method's usual rounds, and at
-    least a hundred.
+    It allows any lead and any sites, sums of `at_least` sites, ten runs, and twice the method's
+    usual rounds or a hundred, whichever is more.
     """
     rounds = parse({"method": method.rpartition("-")[0] or method}).rounds
     return Agreement(
@@ -164,7 +167,7 @@ def usual(
 
 
 def proposed(settings: Settings, base: Agreement) -> Agreement:
-    """What a run of these settings needs; what they do not say is that of `base`.
+    """The agreement `base`, changed to what a run with these settings needs.
 
     Raises SettingsError.
     """
@@ -184,9 +187,9 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
 
 
 def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
-    """The same with other bounds: texts like `runs=3`, `until=2027-01-31`, `lead=["ada"]`.
+    """The agreement with other bounds: texts like `runs=3`, `until=2027-01-31`, `lead=["ada"]`.
 
-    Where sites are named, no others take part unless that is said too. Raises SettingsError.
+    If sites are named, others are excluded unless `others` is given too. Raises SettingsError.
     """
     plain = agreement.model_dump()
     given = [parse_assignment(text) for text in bounds]
@@ -201,7 +204,7 @@ def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
     return _valid(plain)
 
 
-def _valid(plain: dict[str, Any]) -> Agreement:
+def _valid(plain: Tree) -> Agreement:
     try:
         return Agreement.model_validate(plain)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""The lead's side: submit a run to real sites, follow it, submit it again when the engine fails.
+"""The lead's side: submit a run to real sites, follow it, resubmit it when the engine fails.
 
-The run's folder at the lead is that of `confide run`, but for what belongs to the sites. Knows a
-`Session` with the server, not what it is made of.
+The run's folder at the lead is like that of `confide run`, without what belongs to the sites. This
+module knows a `Session` with the server, but not how it works.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from confide.errors import EngineError, RunError, printable
 from confide.federation.events import Event, Watcher, unwatched
@@ -26,20 +26,19 @@ from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.settings import Settings, dump
-from confide.userfiles import opened
+from confide.userfiles import Tree, opened
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
-"""How a submission stands, in the engine's words: those of an ended one begin with `FINISHED`, and
-end with `COMPLETED` where nobody ended it. `GONE`: the server does not run what it calls running.
-"""
+"""The status of a submission, in FLARE's words. An ended one begins with `FINISHED`, and ends with
+`COMPLETED` if nobody stopped it. `GONE`: the server calls it running but does not run it."""
 ATTEMPTS = 5
-"""So often a run is submitted again without a new checkpoint before we give up."""
+"""Submissions without a new checkpoint before we give up."""
 ANSWERED_WITHIN = 30.0
-"""Seconds without any part of an ask, until a site asks again for what got lost on a network that
-was cut. However long an ask is, its parts are small (`processes.LINK`)."""
+"""Seconds without any part of an ask before a site asks again for what a broken network lost.
+However long an ask is, its parts are small (`processes.LINK`)."""
 SENT_WITHIN = 60.0
-"""Seconds until a site sends again a reply that got lost: enough for the 1 MiB that is on its way
-when the last part was handed over, and for the server to take it."""
+"""Seconds before a site resends a reply that got lost: enough for the 1 MiB still under way when
+the last part was handed over, and for the server to take it."""
 LOST = "the engine lost the run; submitted again"
 CONTROLLER = "confide.flare.nvidia.controller.ConfideController"
 EXECUTOR = "confide.flare.nvidia.executor.ConfideExecutor"
@@ -57,7 +56,7 @@ class Session(Protocol):
         ...
 
     def submissions(self, run: str) -> list[str]:
-        """Those of the run of that name that the server knows, the oldest first."""
+        """The run's submissions that the server knows, the oldest first."""
         ...
 
     def stop(self, submission: str) -> None:
@@ -65,19 +64,19 @@ class Session(Protocol):
         ...
 
     def status(self, submission: str) -> str:
-        """How it stands, in the engine's words; those of an ended one begin with FINISHED."""
+        """Its status, in FLARE's words; that of an ended one begins with FINISHED."""
         ...
 
-    def told(self, submission: str, since: int) -> dict[str, Any] | None:
-        """What the run says of itself (`events` beside this); None where it does not answer."""
+    def told(self, submission: str, since: int) -> Tree | None:
+        """The run's events after `since`, and its state (see `events`); None if it is silent."""
         ...
 
     def download(self, submission: str, to: Path) -> Path | None:
-        """The folder that an ended one left; None where there is none."""
+        """The folder that an ended one left; None if there is none."""
         ...
 
     def close(self) -> None:
-        """Say good-bye."""
+        """End the session."""
         ...
 
 
@@ -93,19 +92,19 @@ def follow(
     on_event: Watcher | None = None,
     place: Place | None = None,
 ) -> Result:
-    """Run `settings` over real sites; what result.json says.
+    """Run `settings` over real sites; the content of result.json.
 
     Args:
-        settings: of the run, suited to real sites (`joining.check_suited`).
-        name: of the run.
-        connect: gives a session with the server.
+        settings: those of the run, suited to real sites (`joining.check_suited`).
+        name: the name of the run.
+        connect: opens a session with the server.
         out: the run's folder at the lead.
-        sites: who takes part; all that are connected, if none is named.
-        resume: go on with the run of that folder.
+        sites: the sites that take part; all that are connected, if none is named.
+        resume: continue the run in that folder.
         on_event: is told what happens.
-        place: who signs the order; a server over real sites takes no other.
+        place: signs the order; over real sites the server takes only signed ones.
 
-    Raises SettingsError, RunError, EngineError, and what ended the run, with the site's name.
+    Raises SettingsError, RunError, and EngineError with the reason if the run cannot continue.
     """
     method_of(settings)(settings)
     folder = RunFolder(out)
@@ -127,12 +126,12 @@ def follow(
 def _begin(
     settings: Settings, name: str, folder: RunFolder, session: Session, *, sites: Sequence[str]
 ) -> Notes:
-    """Look who is there, and write down what the run is."""
+    """Check that the sites are connected, and write the lead's notes of the run."""
     there = session.connected()
     missing = sorted(set(sites) - set(there))
     if missing or not there:
         raise EngineError(
-            f"not connected: {', '.join(missing) or 'no site is'}",
+            f"not connected: {', '.join(missing)}" if missing else "no site is connected",
             expected=", ".join(sites) or "at least one site",
             got=", ".join(there) or "none",
             fix="at the site, `confide site status` says why; `confide site start` starts it",
@@ -150,7 +149,10 @@ def _begin(
 def write_submission(
     folder: Path, settings: Settings, notes: Notes, *, place: Place | None = None
 ) -> Path:
-    """What the engine wants: names of our two classes, and the settings. No code."""
+    """The submission that FLARE expects: the names of our two classes, and the settings. No code.
+
+    Gives the folder that holds it.
+    """
     signed = place and signed_order(
         place, run=notes.run, settings=settings, sites=notes.sites, version=notes.version
     )
@@ -161,7 +163,7 @@ def write_submission(
         "version": notes.version,
         "lead": submitted(signed) if signed else "",
     }
-    files: dict[str, dict[str, Any]] = {
+    files: dict[str, Tree] = {
         "meta.json": {
             "name": notes.run,
             "resource_spec": {},
@@ -213,7 +215,7 @@ class _Following:
         self._waiting = False
 
     def to_its_end(self) -> Result:
-        """Follow the last submission, or a new one, until the run is finished or cannot go on."""
+        """Follow the last submission, or a new one, until the run finishes or fails."""
         vain = 0
         submission = self._to_follow()
         while True:
@@ -223,14 +225,14 @@ class _Following:
                 return self._folder.result()
             if outcome.get("state") == "failed":
                 raise EngineError(
-                    f"the run cannot go on: {outcome.get('why')}",
-                    fix="mend it, then continue with --resume",
+                    f"the run cannot continue: {outcome.get('why')}",
+                    fix="repair that, then continue with --resume",
                 )
             check_not_ended(self._folder)
             vain = 0 if self._round > before else vain + 1
             if vain == ATTEMPTS:
                 raise EngineError(
-                    f"the engine ended the run {ATTEMPTS} times without a whole round between",
+                    f"the engine ended the run {ATTEMPTS} times without completing a round",
                     got=printable(outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
@@ -239,9 +241,9 @@ class _Following:
             submission = self._submit()
 
     def _to_follow(self) -> str:
-        """The last submission, if it goes on or came to its end; else a new one.
+        """The last submission if it is still running or succeeded, else a new one.
 
-        The server may know one that a lead who was killed had no time to note.
+        The server may know a submission that a killed lead had no time to note.
         """
         known = self._session.submissions(self._notes.run)
         self._note([one for one in known if one not in self._notes.submissions])
@@ -257,10 +259,10 @@ class _Following:
                 return self._submit() if said.get("state") == "failed" else last
             if status != RUNNING:
                 return last  # it waits for a site
-            time.sleep(0.3)  # it is just beginning, or has failed and is being cleared up
+            time.sleep(0.3)  # it is just starting, or has failed and is being cleaned up
 
     def _wait_for(self, since: float) -> None:
-        """Say who keeps a submission waiting, when it has waited for a while."""
+        """Say who keeps a submission waiting, once it has waited for a while."""
         if not self._waiting and time.monotonic() - since > 10.0:
             self._waiting = True
             missing = sorted(set(self._notes.sites) - set(self._session.connected()))
@@ -279,14 +281,14 @@ class _Following:
             )
         self._note([submission])
         try:
-            check_not_ended(self._folder)  # after the submission: whoever ends the run may be quick
+            check_not_ended(self._folder)  # someone may have ended the run in the meantime
         except RunError:
             self._session.stop(submission)
             raise
         return submission
 
-    def _follow(self, submission: str) -> dict[str, Any]:
-        """Pass on what the run tells, until the submission has ended; how the run stands then."""
+    def _follow(self, submission: str) -> Tree:
+        """Pass on the run's events until the submission has ended; the state of the run then."""
         since, looked, start = 0, 0.0, time.monotonic()
         self._waiting = False
         while True:
@@ -296,7 +298,7 @@ class _Following:
                 for event in said["events"]:
                     self._pass_on(event)
                 if said.get("state") == "failed":
-                    return said  # why is known; the engine may take its time to clear up
+                    return said  # the reason is known; FLARE may take its time to clean up
             if time.monotonic() - looked > 2.0 or said is None:
                 looked, status = time.monotonic(), self._session.status(submission)
                 if status in ("SUBMITTED", "APPROVED"):
@@ -305,7 +307,7 @@ class _Following:
                     return self._collect(submission) | {"status": status}
             time.sleep(0.3)
 
-    def _pass_on(self, told: Any) -> None:
+    def _pass_on(self, told: object) -> None:
         event = heard_event(told)
         if event is None:
             return
@@ -313,8 +315,8 @@ class _Following:
             self._round = max(self._round, event.round or 0)
         self._watch(event)
 
-    def _collect(self, submission: str) -> dict[str, Any]:
-        """Bring back what a submission left; how the run stands, if it got to say."""
+    def _collect(self, submission: str) -> Tree:
+        """Bring back what a submission left; the state of the run, if the server left it."""
         with tempfile.TemporaryDirectory() as folder:
             left = self._session.download(submission, Path(folder))
             found = sorted(left.rglob(OUTCOME)) if left else []
@@ -322,6 +324,6 @@ class _Following:
                 return {}
             with opened(found[0]) as file:
                 outcome = heard_outcome(file.read(MOST_HEARD))
-            if outcome.get("state") == "finished" or outcome.get("state") == "failed":
+            if outcome.get("state") in ("finished", "failed"):
                 bring_home(found[0].parent, self._folder.path)
         return outcome

@@ -1,6 +1,6 @@
-"""Ends a run over real sites before its time: nothing of it goes on until it is resumed.
+"""Stops a run over real sites early; it can be resumed.
 
-Its checkpoints at the server and its memory at the sites stay where they are.
+Its checkpoints at the server and its memory at the sites are kept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from confide.flare.run.coordinating import FINISHED, OF_ITSELF, RUNNING, Session
 from confide.runs.folder import RunFolder
 
 WITHIN = 90.0
-"""Seconds in which a submission has ended, once the server was asked to end it. A server that was
-started again calls what it lost running for a while."""
+"""Seconds to wait for a submission to end, once the server was asked to end it. A server that was
+restarted reports submissions that it lost as running for a while."""
 AGAIN = 2.0
-"""Seconds between two looks, and until the server is asked again."""
+"""Seconds between two checks, after which the server is asked again."""
 SETTLED = 6.0
-"""Seconds for which a submission that had not begun has to stay ended: a server that is just about
-to begin it takes no notice."""
+"""Seconds that a submission that had not begun must stay ended: a server that is just about to
+begin it ignores the request."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What came of it: `stopped` says whether anything went on, `finished` that the run is over.
+    """The outcome: `stopped` if something was running, `finished` if the run is complete.
 
     `folder` is the lead's, and `run` the name of the run at the server and at every site.
     """
@@ -39,15 +39,15 @@ class Ending:
 
 
 def end_run(folder: RunFolder, connect: Callable[[], Session]) -> Ending:
-    """End every submission of the run in this folder, and see that it has ended.
+    """End every submission of the run in this folder, and wait until it has ended.
 
-    Whoever watches the run is told, and does not submit it again. To end a run that has ended is no
-    error. Raises RunError where there is no run; EngineError where the server cannot be reached, or
+    A process that follows the run is told, and does not submit it again. Ending a run twice is not
+    an error. Raises RunError if there is no run, EngineError if the server cannot be reached or
     does not end it in time.
     """
     if not (folder.path / notes.NOTES).exists():
         raise RunError(
-            "there is no run over real sites in this folder, and so nothing to end",
+            "there is no run over real sites in this folder to end",
             where=str(folder.path),
             fix="name the run's folder with --out",
         )
@@ -64,7 +64,7 @@ def end_run(folder: RunFolder, connect: Callable[[], Session]) -> Ending:
 
 
 def _end(session: Session, submission: str) -> bool:
-    """Whether it went on, and was ended. Raises EngineError where it does not end."""
+    """Whether it was running and was ended. Raises EngineError if it does not end in time."""
     first = status = session.status(submission)
     if first.startswith(FINISHED):
         return False
@@ -75,7 +75,7 @@ def _end(session: Session, submission: str) -> bool:
             raise EngineError(
                 "the server was asked to end the run, and has not done so yet",
                 got=status,
-                fix="give the same command again; or ask who runs the server to restart it",
+                fix="run the same command again, or ask whoever runs the server to restart it",
             )
         if not status.startswith(FINISHED):
             ended = time.monotonic()

@@ -1,7 +1,7 @@
 """What the server tells the lead about a run under way: the events of the run, by number.
 
-The lead asks for those since the last one that it has seen. Numbers and names only. What it hears
-is checked before it is used: a server may not be what it says it is.
+The lead asks for the events after the last one it has seen, and gets numbers and names only. It
+checks what it hears before using it: a server may not be what it says it is.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import threading
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from confide.errors import ConfideError, printable
 from confide.federation.events import Event
 from confide.federation.files import write_of_run
+from confide.userfiles import Tree
 
 TOPIC = "confide"
 OUTCOME = "outcome.json"
 MOST_HEARD = 100_000
-"""Bytes of an outcome that are read."""
+"""The most bytes of an outcome that are read."""
 _KEPT = 2000
 _AT_ONCE = 500
 _TOLD = ("start", "failed", "round", "scores", "end")
@@ -33,16 +33,16 @@ _MOST = 10**15
 
 
 class Bulletin:
-    """A watcher that keeps the last events; safe to ask from another thread."""
+    """A watcher that keeps the last events; other threads may ask it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_KEPT)
+        self._events: deque[tuple[int, Tree]] = deque(maxlen=_KEPT)
         self._number = 0
-        self._outcome: dict[str, Any] = {"state": "running"}
+        self._outcome = {"state": "running"}
 
     def __call__(self, event: Event) -> None:
-        """Keep an event; single asks and replies are too many to tell."""
+        """Keep an event, unless it is a single ask or reply: there are too many of these."""
         if event.kind not in _TOLD:
             return
         with self._lock:
@@ -50,8 +50,8 @@ class Bulletin:
             found = {key: value for key, value in asdict(event).items() if value is not None}
             self._events.append((self._number, found))
 
-    def since(self, number: int) -> dict[str, Any]:
-        """The events after that number, the number of the last, and how the run stands."""
+    def since(self, number: int) -> Tree:
+        """The events after that number, the number of the last one, and the state of the run."""
         with self._lock:
             later = [(at, event) for at, event in self._events if at > number][:_AT_ONCE]
             return {
@@ -61,25 +61,25 @@ class Bulletin:
             }
 
     def end(self) -> None:
-        """The run is finished."""
+        """Note that the run is finished."""
         with self._lock:
             self._outcome = {"state": "finished"}
 
     def fail(self, error: ConfideError) -> None:
-        """The run cannot go on, and why; what is said of a site is from a fixed list."""
+        """Note why the run cannot continue; what the error says of a site is from a fixed list."""
         with self._lock:
             self._outcome = {"state": "failed", "kind": type(error).__name__, "why": str(error)}
 
     def write(self, folder: Path) -> None:
-        """Keep how it ended with the run."""
+        """Write how the run ended into its folder. Raises RunError."""
         write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
 
 
-def heard_event(told: Any) -> Event | None:
-    """An event as the server told it; None where it is not one."""
+def heard_event(told: object) -> Event | None:
+    """An event as the server told it; None if it is not an event."""
     if not isinstance(told, dict) or told.get("kind") not in _TOLD:
         return None
-    kept: dict[str, Any] = {"kind": told["kind"]}
+    kept: Tree = {"kind": told["kind"]}
     for name, value in told.items():
         if name in _WORDS and isinstance(value, str):
             kept[name] = printable(value, 500)
@@ -92,8 +92,8 @@ def heard_event(told: Any) -> Event | None:
     return Event(**kept)
 
 
-def heard_told(said: Any, since: int) -> dict[str, Any] | None:
-    """What a run says of itself when asked for the events since one; None where it says nothing."""
+def heard_told(said: object, since: int) -> Tree | None:
+    """A run's answer when asked for the events after number `since`; None if it makes no sense."""
     if not isinstance(said, dict) or not isinstance(said.get("events"), list):
         return None
     last = said.get("last")
@@ -102,8 +102,8 @@ def heard_told(said: Any, since: int) -> dict[str, Any] | None:
     return {"events": said["events"][:_AT_ONCE], "last": last, **_state(said)}
 
 
-def heard_outcome(data: bytes) -> dict[str, Any]:
-    """How a run ended, from the file that the server left; empty where it says nothing."""
+def heard_outcome(data: bytes) -> Tree:
+    """How a run ended, from the file that the server left; empty if the file makes no sense."""
     try:
         said = json.loads(data[:MOST_HEARD])
     except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ def heard_outcome(data: bytes) -> dict[str, Any]:
     return _state(said) if isinstance(said, dict) else {}
 
 
-def _state(said: dict[str, Any]) -> dict[str, Any]:
+def _state(said: Tree) -> Tree:
     if said.get("state") not in _STATES:
         return {}
     return {"state": said["state"]} | {

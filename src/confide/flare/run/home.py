@@ -1,7 +1,7 @@
 """A real site during a run: its own file, its consent, its text, its folder; bytes in, bytes out.
 
-What a run leaves at a site is a run folder of the site's own, `MEMORY/runs/RUN/`: settings, the
-trained state, its memory, its errors, and its ledger, in which every message is noted before it
+A run leaves a run folder of the site's own, `MEMORY/runs/RUN/`, with the settings, the trained
+state, the site's memory and errors, and its ledger, in which every message is noted before it
 leaves.
 """
 
@@ -11,11 +11,11 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from confide import __version__
 from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
@@ -49,14 +49,15 @@ from confide.runs.outcomes import own_result
 from confide.runs.sitereport import Home, site_reports
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.settings.tomlfile import parse_toml
-from confide.userfiles import MOST_JSON, bytes_of, text_of
+from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
 
+M = TypeVar("M")
 RUNS = "runs"
 LEDGER = "ledger.jsonl"
 
 
 class SiteHome:
-    """The site's side of one run. `path` is that of the site's own file; `today` gives the day.
+    """The site's side of one run. `path` is the site's own file; `today` gives the day.
 
     Whatever goes wrong becomes a `Failure` without text; the traceback goes to the site's own log.
     """
@@ -68,13 +69,13 @@ class SiteHome:
         self._stamp = 0
         self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
         self._run: _Run | None = None
-        self.opening: dict[str, Any] = {}
-        """What the first line of a run's ledger binds; the evidence of a run says it."""
+        self.opening: Tree = {}
+        """The facts in the first line of a run's ledger; set from the evidence of the run."""
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
-        """The encoded reply, or the encoded failure; in the site's ledger before it is given.
+        """The encoded reply or failure; it is in the site's ledger before it is returned.
 
-        Whatever is written on the way only the owner of this process can read.
+        Only the owner of this process can read the files written on the way.
         """
         with for_the_owner():
             try:
@@ -84,7 +85,7 @@ class SiteHome:
             return self._noted(step, round, data, reply)
 
     def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
-        """The encoded failure that an error makes of an ask; noted and logged as a reply is."""
+        """The encoded failure for an error, logged, and noted in the ledger as a reply is."""
         self.complain(step, round, error)
         return self._noted(step, round, data, encode(failure_from(error)))
 
@@ -97,16 +98,16 @@ class SiteHome:
 
     @property
     def book(self) -> Ledger | None:
-        """The ledger of the run; None before it was joined."""
+        """The ledger of the run; None before the site has joined one."""
         return self._run.ledger if self._run else None
 
     @property
     def book_path(self) -> Path:
-        """The file of that ledger, or of the refusals."""
+        """The file of that ledger, or of `refusals`."""
         return self._run.folder.path / LEDGER if self._run else self._own / "refused.jsonl"
 
     def refusals(self) -> Ledger:
-        """The ledger of what was asked before any run was joined."""
+        """The ledger of asks that came before the site joined a run."""
         self._own.mkdir(parents=True, exist_ok=True)
         try:
             return Ledger(self.book_path)
@@ -115,20 +116,20 @@ class SiteHome:
 
     @property
     def only_compared(self) -> bool:
-        """Whether the site's own file lets in only peers whose fingerprints people compared."""
+        """Whether the site deals only with peers whose fingerprints people have compared."""
         return self._file.compared
 
     def _noted(self, step: str, round: int, data: bytes, reply: bytes) -> bytes:
         try:
             self._note(step, round, data, reply)
-        except Exception as error:  # what cannot be noted does not leave
+        except Exception as error:  # a reply that cannot be noted does not leave
             self.complain(step, round, error)
             return encode(failure_from(error))
         return reply
 
     @property
     def _file(self) -> SiteFile:
-        """The site's own file, read again whenever it changed."""
+        """The site's own file, read again whenever it changed. Raises Refusal."""
         try:
             stamp = self._path.stat().st_mtime_ns
             if self._read is None or stamp != self._stamp:
@@ -157,7 +158,7 @@ class SiteHome:
         return self._run.host.answer(name, round, data)
 
     def _join(self, ask: Join) -> Joined:
-        """Look whether the site agreed to this, and read its text. Raises Refusal."""
+        """Check that the site agreed to this run, and read its text. Raises Refusal."""
         file = self._file
         if ask.version != __version__:
             raise Refusal("other-version")
@@ -197,7 +198,7 @@ class SiteHome:
     def _veiled(self, fingerprint: str) -> str:
         """The text's digest under a secret that never leaves.
 
-        It is the same for the same text, and whoever guesses the text cannot test the guess.
+        It is the same for the same text, but nobody can use it to test a guess at the text.
         """
         path = Path(self._file.memory) / "veil.key"
         if not path.exists():
@@ -205,9 +206,9 @@ class SiteHome:
         return hmac.new(bytes_of(path), fingerprint.encode(), hashlib.sha256).hexdigest()
 
     def _leave(self, run: _Run, ask: Leave) -> Left:
-        """Keep the trained state beside the site's memory, and look at its own errors."""
+        """Keep the trained state beside the site's memory, and count the site's own errors."""
         method = method_named(run.settings.trained_by)(run.settings)
-        state: Any = decode(method.State, ask.state.tobytes())
+        state = decode(method.State, ask.state.tobytes())
         progress = json.dumps({"best_round": ask.round})
         run.folder.store().save(
             Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
@@ -228,10 +229,10 @@ class SiteHome:
         return reply
 
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
-        """Both messages, in the ledger of the site's own; before it joins, in its folder's."""
+        """Note both messages in the ledger of the run, or of refusals before the site joins."""
         step = self._steps.get(name)
         if step is None:
-            return  # an ask of no method that we know, and a reply that says no more than that
+            return  # a step that we do not know, and a reply that says just that
         ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
@@ -253,12 +254,12 @@ class SiteHome:
 
     @property
     def _own(self) -> Path:
-        """The folder of what this site keeps; its kit's, while its own file cannot be read."""
+        """The folder that this site keeps; its kit's, if its own file cannot be read."""
         return Path(self._read.memory) if self._read else self._path.parent
 
 
 class _Run:
-    """What a site holds of the run that it joined."""
+    """A site's part of the run that it joined."""
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class _Run:
         gathered: Gathered,
         guards: Guards,
         *,
-        opening: Mapping[str, Any],
+        opening: Tree,
         asked: Asked,
     ) -> None:
         import torch
@@ -294,10 +295,10 @@ class _Run:
         ).host(self.spec, {})
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
-        """Note an ask. Raises Refusal where a step was asked more than `most` other things.
+        """Note an ask. Raises Refusal after more than `most` different asks of one step.
 
-        The same ask again is no other thing: it gets the same reply. Round 0 is a round as well.
-        A run that is resumed may ask a round again with other weights: twice its rounds is enough.
+        The same ask again does not count: it gets the same reply. Round 0 counts as a round. A
+        resumed run may ask a round again with other weights, so twice its rounds are allowed.
         """
         mark = f"{step}:{hashlib.sha256(data).hexdigest()}"
         if mark in self._seen:
@@ -312,7 +313,7 @@ class _Run:
         self._seen.add(mark)
 
 
-def _opened(kind: type, data: bytes) -> Any:
+def _opened(kind: type[M], data: bytes) -> M:
     try:
         return decode(kind, data, limits=limits_of(kind))
     except MessageError as error:
@@ -320,14 +321,14 @@ def _opened(kind: type, data: bytes) -> Any:
 
 
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
-    """What the fields of a message weigh; of one that cannot be read, what it weighs itself."""
+    """The sizes of a message's fields; of one that cannot be read, its own."""
     try:
         return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
     except MessageError:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 
 
-def _plain(settings: str) -> dict[str, Any]:
+def _plain(settings: str) -> Tree:
     try:
         return parse_toml(settings)
     except SettingsError as error:
@@ -335,7 +336,7 @@ def _plain(settings: str) -> dict[str, Any]:
 
 
 def _folder_of(file: SiteFile, run: str) -> RunFolder:
-    """Where this site keeps a run; beside it lies nothing that a run's name could stand for."""
+    """The folder in which this site keeps a run. Raises Refusal if the run's name is unsafe."""
     try:
         return RunFolder(inside(Path(file.memory), RUNS, run))
     except GuardError as error:
@@ -343,14 +344,14 @@ def _folder_of(file: SiteFile, run: str) -> RunFolder:
 
 
 def _table(file: SiteFile) -> SiteTable:
-    """The site's part of its file as a run has it."""
+    """The part of a site's own file that a run's settings hold."""
     return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
 
 
 def check_home(file: SiteFile) -> Gathered:
-    """Read a site's text as a run would, and close its memory folder to others.
+    """Read a site's text as a run would, and make its memory folder, closed to others.
 
-    Raises ConfideError: what is wrong with the text, and where.
+    Raises ConfideError, which says what is wrong with the text or the folder, and where.
     """
     settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
     memory = Path(file.memory)
@@ -358,8 +359,8 @@ def check_home(file: SiteFile) -> Gathered:
         private_folder(memory)
     except OSError as error:
         raise ConfideError(
-            f"the site's memory folder cannot be made, or not closed to others ({error.strerror})",
+            f"the site's memory folder cannot be made or closed to others ({error.strerror})",
             where=str(memory),
-            fix="name a folder of the user that runs the site",
+            fix="name a folder that belongs to the user that runs the site",
         ) from error
     return gather(settings, memory, key_file=None)

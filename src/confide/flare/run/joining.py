@@ -1,8 +1,9 @@
-"""The two steps that every run over real sites has around those of its method: join and leave.
+"""The steps that every run over real sites has around those of its method: join, leave and close.
 
-To join, a site hears the settings of the run, looks whether it agreed to the method's wire table,
+To join, a site gets the settings of the run, checks that it agreed to the method's wire table,
 reads its own text, and says how much it has. To leave, it gets the trained state, keeps it beside
-its memory, and looks at its own errors. No method sees these steps.
+its memory, and counts its own errors. To close, both sides sign the heads of their ledgers. No
+method sees these steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from confide.errors import GuardError, SettingsError
 from confide.federation.files import plain_name
 from confide.federation.guards import MOST, check_mark, check_names
 from confide.federation.messages import carries
-from confide.federation.steps import Check, Step, Turn
+from confide.federation.steps import Check, Step
 from confide.federation.wire import WireRow, wire_table
 from confide.learning.encoder_files import is_encoder_name
 from confide.methods import method_named
@@ -80,7 +80,7 @@ class Closed:
 
 
 def check_joined(ask: object, reply: Joined) -> None:
-    """Raise GuardError where no site can be like that."""
+    """Raise GuardError if no site can be like this."""
     check_mark("fingerprint", reply.fingerprint)
     if reply.sentences.keys() != {"train", "dev", "test"}:
         raise GuardError("sentences does not name train, dev and test")
@@ -88,10 +88,10 @@ def check_joined(ask: object, reply: Joined) -> None:
         counts = getattr(reply, field)
         check_names(field, counts)
         if not all(0 <= count <= MOST for count in counts.values()):
-            raise GuardError(f"{field} holds what is not a count")
+            raise GuardError(f"{field} holds a number that is not a count")
 
 
-def _answered_by_the_home(site: Any, memory: Any, ask: Any, turn: Turn) -> Any:
+def _answered_by_the_home(*_: object) -> tuple[object, object]:
     raise AssertionError("a site's home answers this before there is memory")
 
 
@@ -105,13 +105,13 @@ CLOSE = _step("close", Close, Closed)
 
 
 def check_suited(settings: Settings, *, where: str | None = None) -> None:
-    """Raise SettingsError where settings say what is only for sites to say, or moves text.
+    """Raise SettingsError if settings hold what only a site may say, or would move text.
 
-    `where` is the file that they are from.
+    `where` is the file that they come from.
     """
     if settings.method in ("pooled", "public-only"):
         raise SettingsError(
-            f"{settings.method} puts all test text in one place, and that of sites does not move",
+            f"{settings.method} puts all test text in one place, and sites' text does not move",
             where=where,
             fix="use `confide run` for it, on text that may be in one place",
         )
@@ -132,15 +132,15 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
     wrong = [key for key, is_there in named.items() if is_there]
     if wrong:
         raise SettingsError(
-            f"{', '.join(wrong)}: only a site says this, in its own file",
+            f"{', '.join(wrong)}: only a site may say this, in its own file",
             where=where,
-            fix="leave it out of the settings of the run",
+            fix="remove it from the settings of the run",
         )
     _check_names(settings, where=where)
 
 
 def encoders_of(settings: Settings) -> dict[str, str]:
-    """The encoders that settings name, by key."""
+    """The encoders that the settings name, by the settings' keys."""
     named = {
         "model.context": settings.model.context,
         "classifier.encoder": settings.classifier.encoder,
@@ -151,12 +151,12 @@ def encoders_of(settings: Settings) -> dict[str, str]:
 
 
 def _check_names(settings: Settings, *, where: str | None) -> None:
-    """Raise SettingsError where settings name a path: no place opens what another one points to."""
+    """Raise SettingsError if settings name a path: no place opens a path that another one names."""
     for key, name in encoders_of(settings).items():
         if not is_encoder_name(name):
             raise SettingsError(
                 f"{key}: a run over real sites names an encoder, not a folder",
-                expected="'minilm', or the name that a model has at every place",
+                expected="'minilm', or a name that the model has everywhere",
                 got=repr(name[:100]),
                 where=where,
                 fix="put the model into the server's kit as `models/NAME`; each site names its own"
@@ -168,11 +168,12 @@ def _check_names(settings: Settings, *, where: str | None) -> None:
                 plain_name(part, "a public file")
         except GuardError as error:
             raise SettingsError(
-                "public.files: a run over real sites names files of the server's folder `public`",
+                "public.files: a run over real sites names files in the server's folder `public`",
                 expected="a path below it, of letters, digits, '.', '_' and '-'",
                 got=repr(path[:100]),
                 where=where,
-                fix="put the files into the server's kit, below `public`, and name them from there",
+                fix="put the files into the server's kit, below `public`, and name them relative to"
+                " it",
             ) from error
 
 
@@ -187,6 +188,6 @@ def wire_of(method: str) -> list[WireRow]:
 
 
 def wire_digest(rows: Iterable[WireRow]) -> str:
-    """Sixteen hexadecimal digits that change whenever a row does: what a consent names."""
+    """The digest that a consent names: 16 hexadecimal digits that change whenever a row does."""
     table = json.dumps([asdict(row) for row in rows], sort_keys=True)
     return hashlib.sha256(table.encode()).hexdigest()[:16]

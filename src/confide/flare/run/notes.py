@@ -1,13 +1,12 @@
-"""What the lead writes down in a run's folder, so that it may die as well: `coordinate.json`.
+"""The lead's notes in a run's folder, from which it can continue after a crash: `coordinate.json`.
 
-And the mark of a run that somebody ended. It is a file of its own, so that whoever watches the run
-and whoever ends it need not write the same one.
+The mark of a run that was ended is a file of its own, so that the process that follows the run and
+the one that ends it never write the same file.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from confide import __version__
 from confide.errors import RunError
@@ -15,9 +14,9 @@ from confide.runs.folder import RunFolder
 from confide.userfiles import json_of, text_of
 
 NOTES = "coordinate.json"
-"""What the lead keeps of a run that goes on: its name, its sites, its submissions."""
+"""The lead's notes of a run: its name, its sites, its submissions."""
 ENDED = "ended.txt"
-"""Lies beside it when the run was ended before its time; the next `--resume` takes it away."""
+"""Beside the notes if the run was ended early; the next `--resume` deletes it."""
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Notes:
 
 
 def read(folder: RunFolder) -> Notes:
-    """The lead's notes of a run. Raises RunError where there are none."""
+    """The lead's notes of a run. Raises RunError if there are none."""
     try:
         return Notes(**json_of(text_of(folder.path / NOTES)))
     except (OSError, ValueError, TypeError) as error:
@@ -43,25 +42,25 @@ def read(folder: RunFolder) -> Notes:
 
 
 def write(folder: RunFolder, notes: Notes) -> None:
-    """Keep the notes, whole or not at all."""
+    """Write the notes, whole or not at all."""
     folder.write(NOTES, vars(notes))
 
 
 def mark_ended(folder: RunFolder) -> None:
-    """From now on nobody who watches the run submits it again."""
-    folder.write(ENDED, "ended with `confide coordinate --end`; --resume goes on with it\n")
+    """Mark the run as ended, so that no process that follows it submits it again."""
+    folder.write(ENDED, "ended with `confide coordinate --end`; --resume continues it\n")
 
 
 def unmark(folder: RunFolder) -> None:
-    """The run goes on again."""
+    """Remove the mark: the run continues."""
     (folder.path / ENDED).unlink(missing_ok=True)
 
 
 def check_not_ended(folder: RunFolder) -> None:
-    """Raise RunError where the run was ended."""
+    """Raise RunError if the run was ended."""
     if (folder.path / ENDED).exists():
         raise RunError(
             "the run was ended by `confide coordinate --end`",
-            where=str(Path(folder.path)),
-            fix="the same command with --resume goes on from its last checkpoint",
+            where=str(folder.path),
+            fix="run the same command with --resume to continue from the last checkpoint",
         )

@@ -1,4 +1,4 @@
-"""The lead's order: which run, with which settings, of which sites; signed with the lead's key."""
+"""The lead's order: which run, with which settings, at which sites; signed with the lead's key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confide.settings import Settings, dump
 class Order:
     """What a lead orders. `settings` is the TOML that the sites get.
 
-    `card` and `signature` are the lead's; both are empty where nobody has signed.
+    `card` and `signature` are the lead's, both empty if the order is not signed.
     """
 
     run: str
@@ -28,7 +28,7 @@ class Order:
     signature: str = ""
 
     def said(self) -> bytes:
-        """What the signature is over."""
+        """The statement that is signed."""
         return statement(
             "order",
             self.run.encode(),
@@ -39,11 +39,11 @@ class Order:
 
     @property
     def digest(self) -> str:
-        """Sixty-four hexadecimal digits that change whenever a part of the order does."""
+        """The digest of the order, 64 hexadecimal digits."""
         return digest(self.said()).hex()
 
     def lead(self) -> Card:
-        """The lead's card. Raises Refusal where there is none, or it did not sign this order."""
+        """The lead's card. Raises Refusal if there is none, or if it did not sign this order."""
         card = Card.decode(self.card)
         if card.kind != "lead" or not is_signed_by(card.public, self.signature, self.said()):
             raise Refusal("bad-signature", "order")
@@ -51,7 +51,7 @@ class Order:
 
 
 def settings_for_sites(settings: Settings) -> str:
-    """The settings as sites get them: where the public set lies is the server's business."""
+    """The settings as sites get them, without the place of the public set at the server."""
     public = settings.public.model_copy(update={"files": ()})
     return dump(settings.model_copy(update={"public": public}))
 
@@ -65,12 +65,12 @@ def signed_order(
 
 
 def submitted(signed: Mapping[str, str]) -> str:
-    """A signed order as one argument of a submission: FLARE reads braces as names of its own."""
+    """A signed order as one argument of a submission, in hex: FLARE would interpret braces."""
     return json.dumps(dict(signed)).encode().hex()
 
 
 def card_and_signature(text: str) -> tuple[str, str]:
-    """What a lead has submitted. Raises Refusal on anything else, or where it has not signed."""
+    """The lead's card and signature in a submission. Raises Refusal if they are not there."""
     try:
         tree = json.loads(bytes.fromhex(text))
         card, signature = tree["card"], tree["signature"]
@@ -82,7 +82,7 @@ def card_and_signature(text: str) -> tuple[str, str]:
 
 
 def packed(order: Order) -> str:
-    """What a `Join` carries of an order besides its own fields; empty where nobody has signed."""
+    """The part of an order that a `Join` has no other field for; "" if it is not signed."""
     if not order.signature:
         return ""
     said = {"sites": list(order.sites), "card": order.card, "signature": order.signature}

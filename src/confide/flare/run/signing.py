@@ -1,7 +1,7 @@
-"""The server's side of evidence: an engine that seals every ask and looks at every reply's seal.
+"""The server's side of evidence: an engine that seals every ask and checks every reply's seal.
 
-It wraps any engine that carries seals beside the bytes, and knows nothing of what messages mean.
-What a seal says is in `confide.federation.seals`.
+It wraps any engine that carries seals beside messages, and does not know what messages mean.
+`confide.federation.seals` describes the seals.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from confide.errors import ConfideError, FederationError, MessageError, SettingsError
 from confide.federation.digests import EMPTY
@@ -39,6 +39,7 @@ from confide.flare.run.joining import JOIN
 from confide.flare.run.orders import Order, card_and_signature, settings_for_sites
 from confide.settings import parse
 from confide.settings.tomlfile import parse_toml
+from confide.userfiles import Tree
 
 
 class Carrier(Protocol):
@@ -58,19 +59,19 @@ class Carrier(Protocol):
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
-        """As `Engine.deliver`; a site's seal is in its delivery."""
+        """As `Engine.deliver`, with a seal for each ask; a site's own seal is in its delivery."""
         ...
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Who signs at the server, and the order that the lead signed."""
+    """The server's place, which signs, and the order that the lead signed."""
 
     place: Place
     order: Order
 
     def check(self) -> Card:
-        """The lead's card. Raises FederationError where the lead is not who it should be."""
+        """The lead's card. Raises FederationError if the lead is not who it claims to be."""
         try:
             card = self.order.lead()
             self.place.meet(card, "lead", card.name)
@@ -83,7 +84,7 @@ class Evidence:
         return card
 
     def engine(self, carrier: Carrier, ledger: Ledger, path: Path) -> SignedEngine:
-        """The carrier with seals, which are noted in this ledger; its file is `path`."""
+        """An engine that seals what `carrier` delivers, and notes it in this ledger, at `path`."""
         return SignedEngine(carrier, self, ledger, path)
 
 
@@ -96,17 +97,17 @@ def evidence_of(
     sites: Sequence[str],
     version: str,
 ) -> Evidence:
-    """The evidence of a run at the server of this kit; `lead` is what the lead's submission says.
+    """The evidence of a run at the server of this kit; `lead` is from the lead's submission.
 
-    Whose signature it is, is looked at when the run begins (`Evidence.check`). Raises
-    SettingsError, KeyFileError, KitError, FederationError.
+    The signature is checked when the run begins (`Evidence.check`). Raises SettingsError,
+    KeyFileError, KitError, FederationError.
     """
     try:
         card, signature = card_and_signature(lead)
     except Refusal as error:
         raise FederationError(
             "the lead has not signed its order",
-            fix="install the same version of confide at all places, and submit the run again",
+            fix="install the same version of confide everywhere, and submit the run again",
         ) from error
     try:
         tree = parse_toml(settings)
@@ -118,7 +119,7 @@ def evidence_of(
 
 
 class SignedEngine:
-    """Seals what goes to sites, and passes on only what a site has sealed."""
+    """Seals every ask, and passes on only replies that their site has sealed."""
 
     def __init__(self, carrier: Carrier, evidence: Evidence, ledger: Ledger, path: Path) -> None:
         self._carrier = carrier
@@ -140,7 +141,7 @@ class SignedEngine:
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply or failure; what is not sealed as it should be is a failure."""
+        """Every asked site's reply or failure; a reply without a good seal becomes a failure."""
         sealed = self._sealed(step, round, asks)
         seals = {site: encode_seal(seal) for site, seal in sealed.items()}
         for site, seal in sealed.items():
@@ -153,7 +154,7 @@ class SignedEngine:
                 yield self._looked_at(delivery, sealed[delivery.site])
 
     def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, AskSeal]:
-        """A seal for each ask. The same bytes are hashed once, and have one digest everywhere."""
+        """A seal for each ask. Sites that get the same bytes share one digest, computed once."""
         self._attempts[round, step] += 1
         groups: dict[int, list[str]] = {}
         for site in sorted(asks):
@@ -183,9 +184,9 @@ class SignedEngine:
         return found
 
     def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
-        """The delivery, if the site sealed it; else the failure that it is."""
+        """The delivery if its seal is good, else a failure in its place."""
         if not delivery.heard:
-            return delivery  # the engine says that no reply came
+            return delivery  # no reply came; the engine made this failure
         try:
             seal = self._checked(delivery, asked)
         except (Refusal, MessageError) as error:
@@ -208,7 +209,7 @@ class SignedEngine:
         fits["ask"] = seal.ask == asked.digest
         fits["head"] = seal.head != EMPTY or (code != "" and seal.step == JOIN.name)
         wrong = [name for name, fit in fits.items() if not fit]
-        if wrong and code != "bad-signature":  # which says that something else came to the site
+        if wrong and code != "bad-signature":  # with that code the site got something else
             raise Refusal("forged-reply", wrong[0])
         if seal.card:
             self._meet(delivery.site, seal)
@@ -217,7 +218,7 @@ class SignedEngine:
         return seal
 
     def _meet(self, site: str, seal: ReplySeal) -> None:
-        """Pin the site's key, or see that it is the pinned one. Raises Refusal."""
+        """Pin the site's key, or check that it is the pinned one. Raises Refusal."""
         card = Card.decode(seal.card)
         if not verifies(seal, card.public):
             raise Refusal("forged-reply", "signature")
@@ -231,9 +232,9 @@ class SignedEngine:
             self._ledger.note(MET, peer=site, identity=card.key, compared=pin.compared)
 
     def _note(
-        self, site: str, facts: dict[str, Any], direction: str, weight: int, *, without: str = ""
+        self, site: str, facts: Tree, direction: str, weight: int, *, without: str = ""
     ) -> None:
-        """The seal's line. An audience of all sites of the order is not written out."""
+        """Add the seal's line. An audience of all sites of the order is not written out."""
         everybody = list(self._order.sites)
         if list(facts.get("audience", everybody)) == everybody:
             facts.pop("audience", None)
@@ -244,7 +245,7 @@ class SignedEngine:
         self._ledger.seal(weight, {"direction": direction, **kept})
 
     def _remember(self) -> None:
-        """What an earlier process of this run noted; at its start, who takes part."""
+        """Read back what an earlier process of this run noted; in a new ledger, note the run."""
         lead, own = Card.decode(self._order.card), self._place.identity.public.hex()
         if self._ledger.lines == 0:
             self._ledger.note(
@@ -275,7 +276,7 @@ class SignedEngine:
 
 
 def _code(reply: bytes) -> str:
-    """The code of a failure; empty where the reply is none."""
+    """The code of a failure; "" if the reply is not a failure."""
     try:
         header = peek(reply)
     except MessageError:

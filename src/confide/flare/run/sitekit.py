@@ -1,4 +1,4 @@
-"""A site's own file in its kit: put there and checked, and what the site consents to."""
+"""A site's own file in its kit, checked and put there, and what the site consents to."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from confide.settings.consentfile import Agreement, parse_consent
 
 @dataclass(frozen=True)
 class Consent:
-    """What a method would let leave a site, how far it may go, and whether the site agreed.
+    """What a method would send from a site, how far it may go, and whether the site agreed.
 
-    `lines` are those of the agreement that is proposed, beside those of the one that there is;
-    `beyond` names those in which more is asked than was agreed. `until` is the last day of the
-    agreement that there is, `old` says that it is from before agreements had bounds.
+    `lines` are those of the proposed agreement, beside those of the present one; `beyond` names the
+    lines in which more is asked than was agreed. `until` is the last day of the present agreement;
+    `old` says that it is from before agreements had bounds.
     """
 
     method: str
@@ -57,15 +57,14 @@ class Consent:
 def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     """Check a site's own file, read its text as a run would, and put the file into the kit.
 
-    The site's memory folder is made, and closed to others. What was agreed to before stays agreed
-    to; what an older file says of it is written as an agreement with the usual bounds. Raises
-    KitError where the file is another site's, and SettingsError, MissingDataError, FormatError,
-    DataError, KeyFileError.
+    Makes the site's memory folder, closed to others. Earlier agreements stay valid; those in an
+    older site file become agreements with the usual bounds. Raises KitError if the file is another
+    site's, and SettingsError, MissingDataError, FormatError, DataError, KeyFileError.
     """
     site = load_site(settings)
     if site.name != kit.name:
         raise KitError(
-            "the file is not of the site that the kit is for",
+            "the file and the kit belong to different sites",
             where=str(settings),
             expected=f"name = {kit.name!r}",
             got=repr(site.name),
@@ -81,11 +80,11 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
 def consent(
     kit: Kit, method: str, *, asked: Settings | None = None, bounds: Sequence[str] = ()
 ) -> Consent:
-    """What a method would let leave this site, and how far an agreement to it would go.
+    """What a method would send from this site, and how far an agreement to it would go.
 
-    The proposal is what a run of the settings `asked` needs, with these `bounds` in place of its
-    own. Without settings it is the agreement that there is, or one with the usual bounds. Raises
-    SettingsError, KitError.
+    The proposal is what a run with the settings `asked` needs, changed by `bounds`. Without
+    settings it is the present agreement, or one with the usual bounds. Raises SettingsError,
+    KitError.
     """
     site, held, method = site_of(kit), held_of(kit), method_named(method).name
     found = held.get(method)
@@ -114,9 +113,9 @@ def agree(
     asked: Settings | None = None,
     bounds: Sequence[str] = (),
 ) -> Consent:
-    """Agree to what `consent` proposes, or to some of the method's steps only.
+    """Agree to what `consent` proposes, or only to some of the method's steps.
 
-    The runs are counted anew. Raises SettingsError, KitError, RunError.
+    The count of runs starts again. Raises SettingsError, KitError, RunError.
     """
     method = method_named(method).name
     known = [step.name for step in steps_of(method)]
@@ -129,9 +128,9 @@ def agree(
     if proposal.until < _now().date():
         raise SettingsError(
             "the last day of the agreement has passed",
-            expected="a day that is to come",
+            expected="today or a later day",
             got=f"until = {proposal.until}",
-            fix="give another, as --bound until=2027-12-31",
+            fix="give a later day, such as --bound until=2027-12-31",
         )
     update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
     left = {name: agreed.agreement for name, agreed in held.items()}
@@ -140,7 +139,7 @@ def agree(
 
 
 def withdraw(kit: Kit, method: str) -> Consent:
-    """Take a consent back; a run that goes on is refused at its next ask. Raises KitError."""
+    """Take a consent back; a run under way is refused at its next ask. Raises KitError."""
     method = method_named(method).name
     left = {name: agreed.agreement for name, agreed in held_of(kit).items() if name != method}
     _keep(kit, site_of(kit), left)
@@ -148,7 +147,7 @@ def withdraw(kit: Kit, method: str) -> Consent:
 
 
 def asked_by(file: str | Path, method: str | None = None) -> Settings:
-    """The settings of a lead's file, with a `method` of it that it does not run by itself.
+    """The settings in a lead's file, with another `method` if one is given.
 
     Raises SettingsError.
     """
@@ -182,15 +181,15 @@ def _proposal(
             "the settings do not run this method",
             expected=method,
             got=asked.trained_by,
-            fix="name no method, or one that the settings have",
+            fix="leave the method out, or name the one in the settings",
         )
     return with_bounds(proposed(asked, base), bounds)
 
 
 def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
-    """Write the agreements, and the site's own file without those that it has of older times.
+    """Write the agreements, and the site's own file without those of its old form.
 
-    Raises SettingsError where an agreement cannot be the site's.
+    Raises SettingsError if an agreement is not valid.
     """
     if agreed or site_file(kit).with_name(CONSENT_FILE).exists():
         held = {method: agreement.model_dump() for method, agreement in agreed.items()}

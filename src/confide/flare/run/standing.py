@@ -1,11 +1,11 @@
-"""How a site stands: its guards, and its agreements with what is left of them. Reads no text."""
+"""The state of a site: its guards, and its agreements with what is left of them. Reads no text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from confide.errors import KitError
 from confide.flare.kits.startup import Kit
@@ -13,23 +13,23 @@ from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
 from confide.settings import SiteFile, load_site
 
 SOON = 14
-"""So many days before its end an agreement is said to end soon."""
+"""An agreement that ends within so many days is said to end soon."""
 
 GUARDS = {
     "min_sentences": "trains on no fewer sentences",
     "min_token_count": "keeps back words that occur less often here",
-    "min_batch": "gives no gradient of fewer sentences",
-    "min_sites": "joins no run of fewer sites, and is in no smaller sum",
+    "min_batch": "sends no gradient of fewer sentences",
+    "min_sites": "joins no run of fewer sites, and no smaller sum",
     "max_rounds": "answers no more rounds of a run",
-    "max_norm": "scales what it uploads down to a change of this norm",
+    "max_norm": "scales its uploads down to a change of this norm",
     "private": "keeps these parts of the tagger to itself",
 }
-"""What a site does by each of its guards."""
+"""What a site does because of each guard."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How an agreement stands: `used` of its runs were begun, None where the count is gone."""
+    """The state of an agreement. `used` is how many runs have begun, None if the count is lost."""
 
     method: str
     until: date
@@ -42,26 +42,26 @@ class Standing:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A guard of a site: its value, whether the site's own file says it, and what it does."""
+    """A guard of a site: its value, whether the site's own file sets it, and what it does."""
 
     name: str
-    value: Any
+    value: object
     source: Literal["default", "own file"]
     says: str
 
 
 def site_file(kit: Kit) -> Path:
-    """Where a site's own file lies in its kit."""
+    """The path of a site's own file in its kit."""
     return kit.path / "local" / SITE_FILE
 
 
 def site_of(kit: Kit) -> SiteFile:
-    """A site's own file, in its kit. Raises KitError where there is none, SettingsError."""
+    """A site's own file, in its kit. Raises KitError if there is none; SettingsError."""
     if not site_file(kit).exists():
         raise KitError(
-            "the kit does not know the site's text yet",
+            "the kit has not been set up for the site's text yet",
             where=str(kit.path),
-            fix="write a site.toml, and `confide site setup KIT --settings site.toml`",
+            fix="write a site.toml, then run `confide site setup KIT --settings site.toml`",
         )
     return load_site(site_file(kit))
 
@@ -72,7 +72,7 @@ def held_of(kit: Kit) -> dict[str, Agreed]:
 
 
 def standings(kit: Kit, *, today: date | None = None) -> list[Standing]:
-    """How the site's agreements stand. Raises KitError, SettingsError."""
+    """The state of the site's agreements, by method. Raises KitError, SettingsError."""
     day = today or date.today()
     agreements = Agreements(site_file(kit))
     return [
@@ -82,7 +82,7 @@ def standings(kit: Kit, *, today: date | None = None) -> list[Standing]:
 
 
 def guards(kit: Kit) -> list[Guarded]:
-    """The site's guards, and which of them its own file says. Raises KitError, SettingsError."""
+    """The site's guards, and which of them its own file sets. Raises KitError, SettingsError."""
     held = site_of(kit).guards
     return [
         Guarded(
@@ -105,11 +105,11 @@ def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date
     elif left <= SOON:
         warnings.append("ends soon")
     if used is None:
-        warnings.append("the count of its runs is gone, and every run is refused: agree again")
+        warnings.append("the count of its runs is lost, and every run is refused: agree again")
     elif used >= agreement.runs:
         warnings.append("no further run")
     if found.old:
-        warnings.append("from before agreements had bounds, and held to the usual ones: agree anew")
+        warnings.append("has no bounds of its own, so the usual ones apply: agree again")
     return Standing(
         method, agreement.until, left, used, agreement.runs, agreement.lead, "; ".join(warnings)
     )

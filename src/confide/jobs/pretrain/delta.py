@@ -12,6 +12,7 @@ The base plus the delta gives each weight to half of float16's precision *of the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
