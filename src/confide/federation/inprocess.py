@@ -43,7 +43,7 @@ class SiteSpec:
         return sum(len(document.text) for document in self.train)
 
 
-def site_of(spec: SiteSpec, scratch: dict[Hashable, Any]) -> Site:
+def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
     """The site itself; sites of one process share `scratch`."""
     return Site(
         name=spec.name,

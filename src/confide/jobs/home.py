@@ -33,6 +33,7 @@ from confide.errors import RunError
 from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
+from confide.federation.site import Scratch
 from confide.kinds.how import how_of
 from confide.methods import Method, method_of
 from confide.runs.athome import ALONE, FEDERATED, HOME, KEPT, TUNED, KeptAtHome
@@ -118,7 +119,7 @@ def home(
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
-        scratch: dict[Any, Any] = {}
+        scratch: Scratch = {}
         return {
             spec.name: _Bench(folder, settings, method, spec, scratch).kept(
                 passes=passes, alone=alone, say=say or (lambda _: None)
@@ -138,7 +139,7 @@ class _Bench:
         settings: Settings,
         method: type[Method],
         spec: SiteSpec,
-        scratch: dict[Any, Any],
+        scratch: Scratch,
     ) -> None:
         self._settings = settings
         self._method = method

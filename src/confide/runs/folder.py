@@ -17,7 +17,7 @@ import platform
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError
@@ -32,6 +32,8 @@ from confide.userfiles import Tree, json_of, text_of
 
 if TYPE_CHECKING:
     from confide.methods import Method
+
+T = TypeVar("T")
 
 CHECKPOINTS, ALONE = "checkpoints", "alone"
 
@@ -244,7 +246,7 @@ class HeldFolder(RunFolder):
         return self._result
 
 
-def memory_of(folder: Path, kind: type) -> object:
+def memory_of(folder: Path, kind: type[T]) -> T:
     """A site's memory at the end of a run; `folder` is the site's own.
 
     Raises RunError if there is none.
