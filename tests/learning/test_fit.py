@@ -123,3 +123,13 @@ def test_training_says_nothing_of_the_text(
     with caplog.at_level(logging.DEBUG):
         trained(CORPUS.encode())
     assert not caplog.text and capfd.readouterr() == ("", "")
+
+
+def test_training_ends_after_so_many_steps_or_epochs_whichever_comes_first() -> None:
+    made = {
+        most: trained(CORPUS.encode(), optimiser=replace(ADAM, most=most)) for most in (0, 3, 9, 99)
+    }
+    assert [made[most][1].steps for most in made] == [16, 3, 9, 16]
+    assert [made[most][1].sentences for most in made] == [120, 24, 64, 120]
+    assert made[99][1].loss == made[0][1].loss
+    assert not np.array_equal(made[3][0]["crf.linear.weight"], made[9][0]["crf.linear.weight"])

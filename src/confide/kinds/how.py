@@ -24,6 +24,7 @@ class How:
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
     round: int = carries("the round, for what changes over a run")
     proximal: float = carries("FedProx's μ: how strongly training holds to its start", start=float)
+    batches: int = carries("most batches in this round; 0: no bound", start=int)
     outside: str = carries(
         "closed: a token outside its entities has no type; open: it may have one that it lacks",
         start=lambda: "closed",
@@ -39,6 +40,7 @@ class How:
             weight_decay=self.weight_decay,
             clip=self.clip,
             proximal=self.proximal,
+            most=self.batches,
         )
 
     def without_vectors(self) -> How:
@@ -57,6 +59,7 @@ def how_of(run: RunSettings, round: int) -> How:
         clip=own.clip,
         batch_size=own.batch_size,
         epochs=own.local_epochs,
+        batches=own.local_steps,
         word_dropout=own.word_dropout,
         vectors=round == 1,
         round=round,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
@@ -89,7 +90,8 @@ def train(
     """Train any model in place, as `fit` trains a tagger.
 
     `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
-    `make` makes the optimiser.
+    `make` makes the optimiser. Training ends after `epochs` or `optimiser.most` steps, whichever
+    comes first.
     """
     started = time.perf_counter()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -100,7 +102,8 @@ def train(
     with seeded(derive_seed(seed, "dropout")):
         for epoch in range(epochs):
             total, seen = 0.0, 0
-            for batch in batches(derive_seed(seed, "batches", epoch)):
+            drawn = batches(derive_seed(seed, "batches", epoch))
+            for batch in islice(drawn, optimiser.left(steps)):
                 loss_of_batch = loss(batch).mean()
                 descent.step(loss_of_batch)
                 value = float(loss_of_batch.detach())
@@ -111,5 +114,7 @@ def train(
             if not seen:
                 raise DataError("there is no sentence to train on")
             mean = total / seen
+            if optimiser.left(steps) == 0:
+                break
     model.eval()
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)

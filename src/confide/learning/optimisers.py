@@ -28,7 +28,8 @@ class Optimiser:
     `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. `proximal` is μ: it adds μ/2 ‖w
     - w₀‖² to the loss, where w₀ are the weights that training started from (Li et al., "Federated
     Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The defaults are those of
-    Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2.
+    Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2. `most` bounds the steps of a training,
+    whatever its epochs; 0: no bound.
     """
 
     name: str = "sgd"
@@ -37,6 +38,11 @@ class Optimiser:
     weight_decay: float = 0.0
     clip: float = 5.0
     proximal: float = 0.0
+    most: int = 0
+
+    def left(self, taken: int) -> int | None:
+        """How many steps are left after those that were taken; None: any number."""
+        return self.most - taken if self.most else None
 
     @property
     def keeps_still(self) -> bool:

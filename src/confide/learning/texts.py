@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -71,19 +72,23 @@ class Reading:
 
 
 def fit_texts(
-    denoiser: Denoiser, passages: Passages, how: Batching, *, epochs: int, seed: int
+    denoiser: Denoiser, passages: Passages, how: Batching, *, epochs: int, most: int = 0, seed: int
 ) -> FitReport:
     """Train for some epochs at a constant rate; the report's loss is per piece, in nats.
 
+    Training ends after `epochs` or `most` steps (0: no bound), whichever comes first.
+
     Raises DataError if there is no passage, or if the training diverges.
     """
-    started, steps, tokens, loss = time.perf_counter(), 0, 0, 0.0
+    started, steps, tokens, seen, loss = time.perf_counter(), 0, 0, 0, 0.0
     for epoch in range(epochs):
         own = derive_seed(seed, "epoch", epoch)
         pieces, losses = 0, 0.0
-        for places in epoch_plan(passages, how, seed=own):
+        for places in islice(epoch_plan(passages, how, seed=own), most - steps if most else None):
             batch = denoising_batch(passages, places, how, seed=own)
             losses += denoiser.step(batch, number=steps, share=0.0) * batch.tokens
-            steps, pieces = steps + 1, pieces + batch.tokens
+            steps, pieces, seen = steps + 1, pieces + batch.tokens, seen + len(places)
         loss, tokens = losses / pieces, tokens + pieces
-    return FitReport(loss, epochs * len(passages), tokens, steps, time.perf_counter() - started)
+        if most and steps == most:
+            break
+    return FitReport(loss, seen, tokens, steps, time.perf_counter() - started)

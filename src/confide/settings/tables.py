@@ -12,6 +12,7 @@ from confide.settings.base import (
     Limit,
     Most,
     Norm,
+    NotNegative,
     Paths,
     Positive,
     Share,
@@ -148,9 +149,10 @@ class PublicTable(Table):
 class TrainingTable(Table):
     """One site's training within a round. The learning rate is multiplied by `decay` per round.
 
-    `outside`: what a tagger learns of a token outside a site's own entities where the site
-    annotates some of the types only: that it is outside all of them (`closed`), or that it may be
-    of a type that the site lacks (`open`).
+    A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
+    first. `outside`: what a tagger learns about a token outside a site's own entities if the site
+    annotates only some types: that it has no type (`closed`), or that it may have one that the site
+    lacks (`open`).
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -162,6 +164,7 @@ class TrainingTable(Table):
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     batch_size: Positive = 10
     local_epochs: Positive = 10
+    local_steps: NotNegative = 0
     outside: Literal["closed", "open"] = "closed"
 
 

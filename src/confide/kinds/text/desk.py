@@ -90,8 +90,10 @@ class TextDesk:
             optimiser=how.steps,
         )
         batching = reading_of(form, made).batching(how.batch_size * form.longest)
-        report = fit_texts(denoiser, found, batching, epochs=how.epochs, seed=seed)
-        return Fitted(denoiser.trained(), report.loss, self.size * how.epochs)
+        report = fit_texts(
+            denoiser, found, batching, epochs=how.epochs, most=how.batches, seed=seed
+        )
+        return Fitted(denoiser.trained(), report.loss, report.sentences)
 
     def scored(self, weights: Arrays, part: str) -> TextScored:
         """Counts of the pieces of the held-out text that the BART restores."""
