@@ -118,7 +118,7 @@ def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, st
     file = kit.path / "local" / SITE_FILE
     file.write_text(file.read_text() + f'\n[consent.fedavg]\nwire = "{"0" * 16}"\n')
     [held] = standings(kit)
-    assert "from before agreements had bounds" in held.warning
+    assert "the usual ones apply" in held.warning
     assert "agreed: to another table" in say("consent", kit.path, "fedavg")
     os.utime(file, (1.79e9, 1.79e9))
     until = standings(kit)[0].until

@@ -214,7 +214,7 @@ def test_a_site_with_an_encrypted_key_is_set_up_and_starts_only_with_its_passphr
     for start in (processes.start, processes.serve):
         with pytest.raises(LockedKeyError) as caught:
             start(kit)
-        assert f"set {VARIABLE} to the path of a file" in str(caught.value)
+        assert "to the path of a file with the passphrase" in str(caught.value)
         assert str(protected) in str(caught.value)
     assert not processes.lives(kit)
     know(monkeypatch, tmp_path, "another passphrase of ours")

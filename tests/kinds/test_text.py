@@ -125,7 +125,7 @@ def test_a_release_is_a_bart_that_lightner_reads(tmp_path: Path) -> None:
 
 def test_it_annotates_nothing_and_says_what_to_do(tmp_path: Path) -> None:
     folder, _ = trained(tmp_path, "rounds=1")
-    with pytest.raises(RunError, match="pretrained a BART") as caught:
+    with pytest.raises(RunError, match="trained a BART") as caught:
         opened(folder)
     assert "confide release" in str(caught.value)
     with pytest.raises(RunError, match="no counts of sentences"):

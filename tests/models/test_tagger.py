@@ -102,7 +102,7 @@ def test_contextual_features_are_read_at_their_own_tokens(encoded: Encoded) -> N
     assert batch.context_BLX is not None
     assert batch.context_BLX[0, :, 0].tolist() == [7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
     assert batch.context_BLX[1, :, 1].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0, 0.0]
-    with pytest.raises(DataError, match="not those of these sentences"):
+    with pytest.raises(DataError, match="do not belong to these sentences"):
         with_context(encoded, states[:13], np.array([0, 5, 7]))
 
 

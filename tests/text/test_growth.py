@@ -96,7 +96,8 @@ def test_twice_as_much_takes_at_most_three_times_as_long(tmp_path: Path, name: s
     assert format in FORMATS
     once = _laid(tmp_path / "once", made(ROWS))
     twice = _laid(tmp_path / "twice", made(2 * ROWS))
-    assert _seconds(twice, format) <= 3 * _seconds(once, format)
+    # other work on the machine disturbs one comparison; what grows with the square fails them all
+    assert any(_seconds(twice, format) <= 3 * _seconds(once, format) for _ in range(TRIES))
 
 
 # --- the collector ------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_documents_without_pairs_come_back(extract: BagExtractor) -> None:
 
 def test_it_needs_the_key_of_the_sites(learned: tuple[Any, Any]) -> None:
     method, state = learned
-    with pytest.raises(KeyFileError, match="this model knows its words by key"):
+    with pytest.raises(KeyFileError, match="the words of this model are keyed"):
         method.extractor(state, None, key=None)
     with pytest.raises(KeyFileError, match="not the key that the sites trained with"):
         method.extractor(state, None, key=bytes(32))
