@@ -53,9 +53,9 @@ def home(
 
 def _table(found: Mapping[str, AtHome]) -> Table:
     """What each site compared, in percent, and what it keeps."""
-    from rich.table import Table
+    from confide.cli.tables import titled
 
-    table = Table(title="Development / test score of each model, in percent")
+    table = titled("Score on development text / test text, in percent")
     table.add_column("site")
     for name in ("federated", "tuned", "alone"):
         table.add_column(name, justify="right")
