@@ -108,6 +108,9 @@ def test_files_that_extend_each_other(tmp_path: Path) -> None:
 def test_a_wrong_value_is_not_repeated_whole() -> None:
     error = refused(lambda: parse({"rounds": "\x1b[2J" + "x" * 100_000}))
     assert "rounds is wrong" in str(error)
+    error = refused(lambda: parse({"schema": 10**4000}))
+    assert "is newer than this confide" in str(error)
+    assert len(str(error)) < 300
 
 
 def test_overrides() -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
-from confide.errors import SettingsError
+from confide.errors import SettingsError, printable
 from confide.settings.base import Positive, Table
 from confide.settings.reading import explained
 from confide.settings.tomlfile import located, read_toml
@@ -148,7 +148,7 @@ def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
         raise SettingsError(
             "a newer confide wrote these agreements",
             expected=f"schema {SCHEMA} or older",
-            got=f"schema {held.schema_}",
+            got=printable(f"schema {held.schema_}", 40),
             fix="upgrade confide",
         )
     return held

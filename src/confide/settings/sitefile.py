@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from confide.errors import SettingsError
+from confide.errors import SettingsError, printable
 from confide.settings.base import Norm, Positive, Table
 from confide.settings.reading import anchored_table, explained, read_tree
 from confide.settings.tables import GuardsTable, SiteTable
@@ -95,7 +95,7 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
         raise SettingsError(
             "the site's file was written for a newer confide",
             expected=f"schema {SCHEMA} or older",
-            got=f"schema {site.schema_}",
+            got=printable(f"schema {site.schema_}", 40),
             fix="upgrade confide",
         )
     return site

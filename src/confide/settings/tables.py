@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from confide.errors import printable
 from confide.settings.base import (
     Encoding,
     Limit,
@@ -266,7 +267,8 @@ class Settings(Table):
     def _fits(self) -> Settings:
         if self.schema_ > SCHEMA:
             raise ValueError(
-                f"schema {self.schema_} is newer than this confide, which reads schema {SCHEMA}"
+                f"schema {printable(self.schema_, 40)} is newer than this confide, which reads schema"
+                f" {SCHEMA}"
             )
         if self.site and self.split is not None:
             raise ValueError("give either [[site]] tables or one [split] table, not both")

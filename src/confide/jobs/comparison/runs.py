@@ -80,7 +80,7 @@ def sentences_file(file: Path) -> SentencesFile:
             "a newer confide wrote these counts of sentences",
             where=str(file),
             expected=f"schema {SENTENCES_SCHEMA} or older",
-            got=f"schema {held.schema_}",
+            got=printable(f"schema {held.schema_}", 40),
             fix="upgrade confide",
         )
     return held

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from confide.errors import DataError, MissingDataError, SettingsError
+from confide.errors import DataError, MissingDataError, SettingsError, printable
 from confide.federation.files import write_atomically
 from confide.jobs.pretrain.keeping import FACTS
 from confide.learning.bart_making import (
@@ -164,7 +164,7 @@ def _told(path: Path, lacking: str) -> Tree:
         raise DataError(
             f"another version of confide wrote {path.name}",
             expected=f"schema {_SCHEMA}",
-            got=f"schema {told.get('schema')}",
+            got=printable(f"schema {told.get('schema')}", 40),
             where=str(path.parent),
         )
     return told

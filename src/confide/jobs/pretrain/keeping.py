@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from confide.errors import CheckpointError, RunError
+from confide.errors import CheckpointError, RunError, printable
 from confide.federation.files import write_of_run
 from confide.userfiles import Tree
 
@@ -73,7 +73,7 @@ def kept(folder: Path) -> tuple[Arrays, Place, Tree]:
             raise CheckpointError(
                 "another version of confide wrote this checkpoint",
                 expected=f"schema {_SCHEMA}",
-                got=f"schema {told['schema']}",
+                got=printable(f"schema {told['schema']}", 40),
                 where=str(path),
             )
         return arrays, Place(**told["place"]), dict(told["identity"])
