@@ -267,8 +267,8 @@ class Settings(Table):
     def _fits(self) -> Settings:
         if self.schema_ > SCHEMA:
             raise ValueError(
-                f"schema {printable(self.schema_, 40)} is newer than this confide, which reads schema"
-                f" {SCHEMA}"
+                f"schema {printable(self.schema_, 40)} is newer than this confide, which reads"
+                f" schema {SCHEMA}"
             )
         if self.site and self.split is not None:
             raise ValueError("give either [[site]] tables or one [split] table, not both")
