@@ -108,7 +108,9 @@ CASES = [
 """Every field of a reply that says whether a site has what the others have."""
 
 
-def forging(method: str, step: str, field: str) -> Callable[[str, str, int, bytes], bytes]:
+def forging(
+    method: str, step: str, field: str, value: Any = "0123456789abcdef" * 2
+) -> Callable[[str, str, int, bytes], bytes]:
     """What site-2 says becomes another value."""
     steps = {one.name: one for one in METHODS[method].steps}
 
@@ -116,7 +118,7 @@ def forging(method: str, step: str, field: str) -> Callable[[str, str, int, byte
         if (asked, site) != (step, "site-2"):
             return reply
         message: Any = decode(steps[step].reply, reply)
-        return encode(replace(message, **{field: "0123456789abcdef" * 2}))
+        return encode(replace(message, **{field: value}))
 
     return change
 
@@ -146,6 +148,26 @@ def test_one_site_that_differs_is_left_out(
         strict = tiny(tmp_path, f"method={method}", "rounds=1")
         with pytest.raises(FederationError, match=r"site-2 (differs|has a different)"):
             run(strict, out=tmp_path / "strict")
+
+
+@pytest.mark.parametrize(
+    "types",
+    [["Drug", "the Pain", "pain the"], ["Drug", "drug"]],
+    ids=["like each other", "like others'"],
+)
+def test_a_site_whose_types_the_model_cannot_tell_apart_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: list[str]
+) -> None:
+    """The run ended for everybody, and nobody was named."""
+    forged = forging("fedavg-lightner", "describe_types_and_bart", "types", sorted(types))
+    use_engine(monkeypatch, Forging, change=staticmethod(forged))
+    settings = tiny(tmp_path, "method=fedavg-lightner", "federation.at_least=2", "rounds=1")
+    done = run(settings, out=tmp_path / "run").result
+    assert done.left_out == {"site-2": DIFFERS}
+    assert sorted(done.scores.overall["strict"]["types"]) == ["Drug", "Effect"]
+    strict = tiny(tmp_path, "method=fedavg-lightner", "rounds=1")
+    with pytest.raises(FederationError, match=r"cannot tell them apart: site-2"):
+        run(strict, out=tmp_path / "strict")
 
 
 def test_a_resumed_run_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

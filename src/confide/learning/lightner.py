@@ -152,9 +152,7 @@ class LightnerModeller:
 
         Raises SettingsError if a type's name has no word, or two names have the same pieces.
         """
-        loaded = self.bart.loaded
-        words = [[word for word in _BETWEEN.split(name) if word] for name in self.types]
-        labels = [tuple(chain.from_iterable(pieces)) for pieces in loaded.cut(words)]
+        loaded, labels = self.bart.loaded, labels_of(self.bart, self.types)
         _check_labels(self.types, labels)
         return Names(tuple(labels), start=loaded.start, stop=loaded.stop)
 
@@ -367,6 +365,17 @@ def _frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+def labels_of(bart: PretrainedBart, types: Sequence[str]) -> list[tuple[int, ...]]:
+    """The pieces of each type's name."""
+    words = [[word for word in _BETWEEN.split(name) if word] for name in types]
+    return [tuple(chain.from_iterable(pieces)) for pieces in bart.loaded.cut(words)]
+
+
+def parts_of(label: Sequence[int]) -> frozenset[tuple[int, Fraction]]:
+    """All that the model knows of a label: each piece, and its share."""
+    return frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
+
+
 def _check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
     """Raise SettingsError unless every label has pieces, different from all others."""
     seen: dict[frozenset[tuple[int, Fraction]], str] = {}
@@ -377,8 +386,7 @@ def _check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> No
                 got=repr(name),
                 fix="map it to a name in words",
             )
-        parts = frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
-        if parts in seen:
+        if (parts := parts_of(label)) in seen:
             raise SettingsError(
                 "two entity types have names of the same pieces, so the model cannot tell"
                 " them apart",

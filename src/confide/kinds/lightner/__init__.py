@@ -9,12 +9,14 @@ apart. The form then names these sites, and each trains under its own number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from confide.data.corpus.corpora import locate
-from confide.errors import SettingsError
+from confide.errors import FederationError, SettingsError, printable
+from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -43,7 +45,7 @@ from confide.kinds.types import (
 from confide.learning.adversaries import AdversarialModeller, Reversal
 from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.lightner import LightnerForm as Made
-from confide.learning.lightner import LightnerModeller
+from confide.learning.lightner import LightnerModeller, labels_of, parts_of
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -197,10 +199,14 @@ class LightnerKind(EntityKind):
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
         """Agree on the types; all sites need the server's BART. Raises FederationError."""
-        digest = find_bart(run.lightner.bart).digest
+        bart = find_bart(run.lightner.bart)
+        digest = bart.digest
         types, replies = agree_on_types(
             run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
         )
+        if not run.data.types:
+            replies = _told_apart(bart, federation, replies)
+            types = sorted({name for reply in replies.values() for name in reply.types})
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
         form = LightnerForm(
             **run.lightner.model_dump(),
@@ -215,3 +221,37 @@ class LightnerKind(EntityKind):
             {site: reply.sentences for site, reply in replies.items()},
             {site: reply.types for site, reply in replies.items()},
         )
+
+
+def _told_apart(
+    bart: PretrainedBart, federation: Federation, replies: Mapping[str, TypesDescribed]
+) -> dict[str, TypesDescribed]:
+    """The replies of sites whose types the model can tell from each other and from other sites'.
+
+    Of names with the same pieces, the one that most sites use stays; the others' sites are left
+    out, and if no name is used most, all of theirs. Raises FederationError if too few are left.
+    """
+    used = Counter(name for reply in replies.values() for name in reply.types)
+    names = sorted(used)
+    by_parts = defaultdict(list)
+    for name, label in zip(names, labels_of(bart, names), strict=True):
+        by_parts[parts_of(label)].append(name)
+    clear = set()
+    for parts, alikes in by_parts.items():
+        most = max(used[name] for name in alikes)
+        first = [name for name in alikes if used[name] == most]
+        clear |= {first[0]} if parts and len(first) == 1 else set()
+
+    def unclear(parted: Parted) -> FederationError:
+        odd = sorted({name for site in parted.odd for name in replies[site].types} - clear)
+        return FederationError(
+            "the names of some entity types have no word, or the same pieces as another, so the"
+            f" model cannot tell them apart: {', '.join(parted.odd)} annotates such types",
+            got=", ".join(printable(repr(name), 40) for name in odd[:3]),
+            fix="map them to other names in the sites' `tags`",
+        )
+
+    said = {site: set(reply.types) <= clear for site, reply in replies.items()}
+    why = "it annotates a type whose name the model cannot tell from another's"
+    same = alike(federation, said, step=DESCRIBE, why=why, error=unclear, ours=True)
+    return {site: replies[site] for site in same}
