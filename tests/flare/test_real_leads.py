@@ -191,7 +191,7 @@ def test_a_run_is_ended_when_it_has_hardly_begun(real: Real) -> None:
     assert lead.ended() == -signal.SIGKILL, lead.said.read_text()
     ending = Lead(real, "early", "--end")
     assert ending.ended() == 0, ending.said.read_text()
-    assert "is ended" in ending.said.read_text()
+    assert "has ended" in ending.said.read_text()
     real.open("site-1")
     until(lambda: nothing_runs(real))
     real.run("after", FEW)  # the server takes submissions in turn, and would have taken that one
@@ -211,7 +211,7 @@ def test_a_site_that_hangs_does_not_keep_a_run(real: Real) -> None:
     try:
         ending = Lead(real, "hangs", "--end")
         assert ending.ended() == 0, ending.said.read_text()
-        assert "is ended" in ending.said.read_text()
+        assert "has ended" in ending.said.read_text()
         assert lead.ended() == 2
         until(lambda: nothing_runs(real))
     finally:
