@@ -117,6 +117,20 @@ def test_a_site_without_development_text_keeps_the_federated_model_and_says_why(
     assert "no development text" in found["site-1"].why
 
 
+def test_what_was_kept_beside_another_model_of_the_run_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a run is continued, and ends with a better round."""
+    folder, _ = best_alone(tmp_path, monkeypatch)
+    monkeypatch.undo()
+    text = RunFolder(folder).settings().site[0].test[0]
+    assert predict(folder, [text], site="site-1") != predict(folder, [text])
+    before = RunFolder(folder).result()
+    after = {"": before.best_rounds[""] % 2 + 1}
+    before.model_copy(update={"best_rounds": after}).write(folder)
+    assert predict(folder, [text], site="site-1") == predict(folder, [text])
+
+
 def test_a_damaged_file_and_an_unknown_site_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

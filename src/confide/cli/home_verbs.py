@@ -54,10 +54,11 @@ def home(
 def _table(found: Mapping[str, AtHome]) -> Table:
     """What each site compared, in percent, and what it keeps."""
     from confide.cli.tables import titled
+    from confide.runs.athome import CANDIDATES
 
     table = titled("Score on development text / test text, in percent")
     table.add_column("site")
-    for name in ("federated", "tuned", "alone"):
+    for name in CANDIDATES:
         table.add_column(name, justify="right")
     table.add_column("keeps")
     for site, one in found.items():
@@ -65,7 +66,7 @@ def _table(found: Mapping[str, AtHome]) -> Table:
             f"{_percent(model.dev)} / {_percent(model.test)}"
             if (model := one.candidates.get(name))
             else "-"
-            for name in ("federated", "tuned", "alone")
+            for name in CANDIDATES
         ]
         table.add_row(site, *cells, one.kept)
     return table

@@ -10,7 +10,7 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
 Site = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Use this site's model, if each site has its own."),
+    typer.Option(metavar="NAME", help="Use this site's model, if it has or keeps its own."),
 ]
 Format = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="The files' format; detected by default.")

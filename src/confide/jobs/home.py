@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,9 +33,9 @@ from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
-from confide.kinds.how import how_of
+from confide.kinds.how import How, how_of
 from confide.methods import Method, method_of
-from confide.runs.athome import ALONE, FEDERATED, HOME, KEPT, TUNED, KeptAtHome
+from confide.runs.athome import ALONE, FEDERATED, HOME, KEPT, TUNED, KeptAtHome, round_of
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.seeds import derive_seed
@@ -148,6 +147,7 @@ class _Bench:
         self._form, self._weights = method(settings).model(*folder.trained(method, own))
         self._desk = self._form.at(site_of(spec, scratch))
         self._store = folder.home(spec.name)
+        self._round = round_of(folder, spec.name)
 
     def kept(self, *, passes: int, alone: bool, say: Callable[[str], None]) -> AtHome:
         """Make and compare the candidates, and keep the best."""
@@ -173,17 +173,15 @@ class _Bench:
         best = FEDERATED
         for name, one in found.items():
             best = name if _better(one.dev, found[best].dev) else best
-        why = (
-            f"best on its development text ({len(self._spec.dev)} documents)"
-            if len(found) > 1
-            else "it has no development text to compare models on, or no training text"
-        )
+        why = f"best on its development text ({len(self._spec.dev)} documents)"
+        if found[FEDERATED].dev is None or not self._spec.train:
+            why = "it has no development text to compare models on, or no training text"
         made = AtHome(self._spec.name, best, self._settings.select.by, why, candidates)
         self._write(made, found[best].weights)
         say(f"{self._spec.name}: keeps {best}, {why}")
         return made
 
-    def _trained(self, name: str, start: Arrays, hows: Sequence[Any], *, patience: int) -> _Found:
+    def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
         """The best weights on the way, by development text.
 
         Training stops after `patience` passes without a better score; a model that begins with
@@ -215,7 +213,7 @@ class _Bench:
     def _write(self, made: AtHome, weights: Arrays) -> None:
         private_folder(self._store)
         if made.kept != FEDERATED:
-            write_of_run(self._store / KEPT, encode(KeptAtHome(made.kept, weights)))
+            write_of_run(self._store / KEPT, encode(KeptAtHome(made.kept, self._round, weights)))
         else:
             (self._store / KEPT).unlink(missing_ok=True)
         write_of_run(self._store / HOME, json.dumps(asdict(made), indent=1).encode())

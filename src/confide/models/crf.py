@@ -107,7 +107,7 @@ def negative_log_likelihood(
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
 
-class _Kept(Context, Protocol):
+class Surplus(Context, Protocol):
     """What the forward pass keeps."""
 
     kind: torch.dtype
@@ -122,7 +122,7 @@ class CRFLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Kept, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Surplus, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient by the emissions and by the three scores."""
         surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
         weight_B = gradient_B.double()
@@ -140,7 +140,7 @@ class _NegativeLogLikelihood(CRFLoss):
     """The gradient of the loss is the expected minus the actual counts."""
 
     @staticmethod
-    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Surplus, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         length, tags = emissions_BLY.shape[1:]

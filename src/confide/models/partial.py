@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from confide.models.crf import CRFLoss, Scores, posterior
+from confide.models.crf import CRFLoss, Scores, Surplus, posterior
 
 
 def allowed_tags(tags_BL: Tensor, open_Y: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class _PartialLoss(CRFLoss):
     """The gradient is what the model expects of `outer` minus what it expects of `inner`."""
 
     @staticmethod
-    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Surplus, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, allowed_2BLY, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y)
         inner, outer = (

@@ -6,7 +6,8 @@ result.json       scores, history, bytes, seconds (docs/result.md)
 ledger.jsonl      what crossed the wall
 checkpoints/      the server's state, by round
 alone/NAME/       ledger and checkpoints of each site, if the method is "alone"
-sites/NAME/       what the site owns, not the server: memory, log, errors, counts by sentence
+sites/NAME/       what the site owns, not the server: memory, log, errors, counts by sentence,
+                  and the model that it keeps (`confide home`)
 """
 
 from __future__ import annotations
