@@ -36,6 +36,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "distil": (OFF,),  # without weighting
     "whole": (),
 }
+OPEN = "training.outside=open"
+SURE = (OPEN, OFF, "options.confidence=0.95", "options.warmup_rounds=6")
+OPENED: dict[str, tuple[str, ...]] = {
+    "open": (OPEN, "options.distil=false", OFF),  # other types are possible outside the own
+    "open-distil": SURE,  # and what the model is sure of is taken
+}
 RIVALS = {name: (f"options.adversary={name}", OFF) for name in ("dann", "fada", "fade")}
 SWEEPS: dict[str, tuple[str, ...]] = {
     **{f"hidden-{h}": (f"lightner.hidden={h}",) for h in (50, 200, 400, 800)},
@@ -72,7 +78,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/tags"))
     parser.add_argument("--corpora", choices=CORPORA, default="medical")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--variants", nargs="*", help="only these; also complete, and of sweeps")
+    parser.add_argument(
+        "--variants", nargs="*", help="only these; also complete, of OPENED, SWEEPS"
+    )
     parser.add_argument("--draws", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--small-dev", action="store_true", help="a share of training text")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
@@ -84,7 +92,7 @@ def main() -> None:
         print(f"draw {draw}: {knows}", file=sys.stderr)
         for kind in given.kinds:
             variants = VARIANTS | (RIVALS if kind == "lightner" else {})
-            everything = variants | SWEEPS | {COMPLETE: VARIANTS["plain"]}
+            everything = variants | OPENED | SWEEPS | {COMPLETE: VARIANTS["plain"]}
             for name in given.variants or variants:
                 overrides = [*KINDS[kind], f"seed={draw}", *everything[name]]
                 tree = read_tree(recipe)

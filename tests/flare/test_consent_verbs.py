@@ -20,6 +20,8 @@ from confide.flare.nvidia.founding import init
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
 from confide.flare.run.sitekit import agree, asked_by, consent, setup, withdraw
 from confide.flare.run.standing import guards, standings
+from confide.runs.athome import AtHome, Candidate
+from confide.runs.folder import RunFolder
 from confide.settings import load_site
 from confide.settings.consentfile import load_consent
 from contract.corpus import write_sites
@@ -112,6 +114,21 @@ def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: K
     assert f"fedavg-tagger {held.until} 0 of 1 ada" in said
     (kit.path / "local" / COUNT_FILE).unlink()
     assert "the count of its runs is lost" in say("status", kit.path)
+
+
+def test_status_says_which_model_the_site_keeps_after_a_run(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confide.runs.athome.round_of", lambda *_: 4)
+    folder = RunFolder(Path(load_site(kit.path / "local" / SITE_FILE).memory) / "runs" / "R1")
+    own = folder.home("site-1")
+    own.mkdir(parents=True)
+    model = Candidate(passes=3, dev=0.8125, test=None, seconds=1.0)
+    compared = {"federated": model.model_copy(update={"dev": 0.75}), "tuned": model}
+    found = AtHome(site="site-1", kept="tuned", by="strict", why="", round=4, candidates=compared)
+    (own / "home.json").write_text(found.model_dump_json())
+    assert "R1 75.0 / - 81.2 / - - tuned" in say("status", kit.path)
+    assert json.loads(say("status", kit.path, "--json"))["keeps"]["R1"]["kept"] == "tuned"
 
 
 def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, study: Path) -> None:

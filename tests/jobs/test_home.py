@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from confide.cli.verbs import app
 from confide.errors import RunError
 from confide.jobs import home as jobs_home
 from confide.jobs.home import home
 from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS
-from confide.runs.athome import HOME, KEPT
+from confide.report import report
+from confide.runs.athome import HOME, KEPT, compared_at_home
 from confide.runs.folder import RunFolder
 from confide.runs.release import release
 from confide.runs.run import run
+from confide.settings import dump
 from contract.corpus import tiny
 
 FEW = ("rounds=2", "select.every=1")
@@ -129,6 +133,37 @@ def test_what_was_kept_beside_another_model_of_the_run_is_not_used(
     after = {"": before.best_rounds[""] % 2 + 1}
     before.model_copy(update={"best_rounds": after}).write(folder)
     assert predict(folder, [text], site="site-1") == predict(folder, [text])
+
+
+def test_what_was_compared_is_read_back_checked_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path, "fedavg")
+    assert "Which model each site keeps" not in report([folder]).read_text()
+    found = home(folder, site="site-1", passes=1, alone=False)["site-1"]
+    assert compared_at_home(RunFolder(folder), "site-1") == found
+    assert compared_at_home(RunFolder(folder), "site-2") is None
+    page = report([folder]).read_text()
+    assert "Which model each site keeps" in page
+    assert page.count(f"<td>{found.kept}</td>") == 1
+    kept = RunFolder(folder).home("site-1") / HOME
+    kept.write_text(kept.read_text().replace(f'"{found.kept}"', "[]"))
+    with pytest.raises(RunError, match="kept"):
+        report([folder])
+    kept.write_text(found.model_dump_json())
+    monkeypatch.setattr("confide.runs.athome.round_of", lambda *_: found.round + 1)
+    assert compared_at_home(RunFolder(folder), "site-1") is None, "the run went on since"
+
+
+def test_a_run_may_end_with_it(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=fedavg", *FEW)
+    file = tmp_path / "settings.toml"
+    file.write_text(dump(settings))
+    done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "--home"])
+    assert done.exit_code == 0, done.output
+    for site in ("site-1", "site-2"):
+        assert compared_at_home(RunFolder(tmp_path / "run"), site) is not None
+    assert "keeps" in done.output
 
 
 def test_a_damaged_file_and_an_unknown_site_are_named(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from confide.cli.words import Json, Key, Quiet, RunFolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from confide.jobs.home import AtHome
+    from confide.runs.athome import AtHome
 
 
 def home(
@@ -46,29 +45,29 @@ def home(
         say=None if quiet or as_json else screen.say,
     )
     if as_json:
-        screen.put_json({name: asdict(one) for name, one in found.items()})
+        screen.put_json({name: one.model_dump() for name, one in found.items()})
     else:
-        screen.show(_table(found))
+        screen.show(table_of(found))
 
 
-def _table(found: Mapping[str, AtHome]) -> Table:
-    """What each site compared, in percent, and what it keeps."""
+def table_of(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
+    """What each site compared, or one site after each run, in percent, and what it keeps."""
     from confide.cli.tables import titled
     from confide.runs.athome import CANDIDATES
 
     table = titled("Score on development text / test text, in percent")
-    table.add_column("site")
+    table.add_column(first)
     for name in CANDIDATES:
         table.add_column(name, justify="right")
     table.add_column("keeps")
-    for site, one in found.items():
+    for title, one in found.items():
         cells = [
             f"{_percent(model.dev)} / {_percent(model.test)}"
             if (model := one.candidates.get(name))
             else "-"
             for name in CANDIDATES
         ]
-        table.add_row(site, *cells, one.kept)
+        table.add_row(title, *cells, one.kept)
     return table
 
 

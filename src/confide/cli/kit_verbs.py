@@ -342,19 +342,23 @@ def _own_json(kit: Kit) -> dict[str, object]:
     from confide.flare.run import standing
 
     try:
-        return {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+        kept = {run: one.model_dump() for run, one in standing.kept(kit).items()}
+        held = standing.standings(kit)
+        return {"agreements": held, "guards": standing.guards(kit), "keeps": kept}
     except ConfideError:
-        return {"agreements": None, "guards": None}
+        return {"agreements": None, "guards": None, "keeps": None}
 
 
 def _show_own(kit: Kit) -> None:
-    """Show what the site has agreed to and refuses, or why its own file cannot be read."""
-    from confide.cli import agreeing
+    """Show what the site agreed to, refuses and keeps, or why its own file cannot be read."""
+    from confide.cli import agreeing, home_verbs
     from confide.flare.run import standing
 
     try:
         held = standing.standings(kit)
         screen.show(agreeing.standings(held), agreeing.guards(standing.guards(kit)))
+        if kept := standing.kept(kit):
+            screen.show(home_verbs.table_of(kept, first="run"))
     except ConfideError as error:
         screen.say(str(error))
         return

@@ -120,11 +120,14 @@ def run(
     overrides: Overrides = None,
     out: RunOut = None,
     resume: Resume = False,
+    home: Annotated[
+        bool, typer.Option("--home", help="Then let each site keep the best model: `confide home`.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
-    from confide.cli import tables
+    from confide.cli import home_verbs, tables
     from confide.cli.progress import Progress
 
     try:
@@ -138,6 +141,9 @@ def run(
         )
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
+    if home:
+        kept = api.home(done.folder, say=None if quiet else screen.say)
+        screen.show(home_verbs.table_of(kept))
     screen.say(f"run folder: {done.folder}")
 
 

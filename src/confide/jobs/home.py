@@ -20,10 +20,9 @@ Federated Learning by Local Adaptation").
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,36 +34,22 @@ from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.kinds.how import How, how_of
 from confide.methods import Method, method_of
-from confide.runs.athome import ALONE, FEDERATED, HOME, KEPT, TUNED, KeptAtHome, round_of
+from confide.runs.athome import (
+    ALONE,
+    FEDERATED,
+    HOME,
+    KEPT,
+    TUNED,
+    AtHome,
+    Candidate,
+    KeptAtHome,
+    round_of,
+)
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.tasks import TASKS
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model that a site could keep. `passes` over its training text, at home.
-
-    `dev` is the score that decides, `test` the same of test text; None without such text.
-    """
-
-    passes: int
-    dev: float | None
-    test: float | None
-    seconds: float
-
-
-@dataclass(frozen=True)
-class AtHome:
-    """What a site came to keep: `federated`, `tuned` or `alone`. `why` says what decided."""
-
-    site: str
-    kept: str
-    by: str
-    why: str
-    candidates: dict[str, Candidate]
 
 
 @dataclass
@@ -148,6 +133,8 @@ class _Bench:
         self._desk = self._form.at(site_of(spec, scratch))
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
+        by = settings.select.by
+        self._by = TASKS[settings.task].kinds[0] if by == "last" else by
 
     def kept(self, *, passes: int, alone: bool, say: Callable[[str], None]) -> AtHome:
         """Make and compare the candidates, and keep the best."""
@@ -168,7 +155,9 @@ class _Bench:
         candidates = {}
         for name, one in found.items():
             test = self._score(one.weights, "test")
-            candidates[name] = Candidate(one.passes, one.dev, test, one.seconds)
+            candidates[name] = Candidate(
+                passes=one.passes, dev=one.dev, test=test, seconds=one.seconds
+            )
             say(f"{self._spec.name}: {_said(name, candidates[name])}")
         best = FEDERATED
         for name, one in found.items():
@@ -176,7 +165,14 @@ class _Bench:
         why = f"best on its development text ({len(self._spec.dev)} documents)"
         if found[FEDERATED].dev is None or not self._spec.train:
             why = "it has no development text to compare models on, or no training text"
-        made = AtHome(self._spec.name, best, self._settings.select.by, why, candidates)
+        made = AtHome(
+            site=self._spec.name,
+            kept=best,
+            by=self._by,
+            why=why,
+            round=self._round,
+            candidates=candidates,
+        )
         self._write(made, found[best].weights)
         say(f"{self._spec.name}: keeps {best}, {why}")
         return made
@@ -207,8 +203,7 @@ class _Bench:
         task = TASKS[self._settings.task]
         apart = {"apart": True} if self._method.apart else {}
         counts = self._method.kind.counts(self._desk.scored(weights, part, **apart))
-        by = self._settings.select.by
-        return task.value(task.scores(counts), task.kinds[0] if by == "last" else by)
+        return task.value(task.scores(counts), self._by)
 
     def _write(self, made: AtHome, weights: Arrays) -> None:
         private_folder(self._store)
@@ -216,7 +211,7 @@ class _Bench:
             write_of_run(self._store / KEPT, encode(KeptAtHome(made.kept, self._round, weights)))
         else:
             (self._store / KEPT).unlink(missing_ok=True)
-        write_of_run(self._store / HOME, json.dumps(asdict(made), indent=1).encode())
+        write_of_run(self._store / HOME, made.model_dump_json(indent=1).encode())
 
 
 def _better(one: float | None, other: float | None) -> bool:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
 from confide.report.errorlists import Errors, read_errors
+from confide.runs.athome import HOME, AtHome, compared_at_home
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result, Scores, Traffic, Turn
 from confide.tasks import TASKS, USUAL, Task
@@ -44,6 +45,7 @@ class FinishedRun:
     settings: str
     environment: Tree
     errors: tuple[Errors, ...]
+    kept: tuple[AtHome, ...]
 
     @property
     def name(self) -> str:
@@ -173,15 +175,18 @@ def load_run(path: Path, *, text: bool = True) -> FinishedRun:
     """One run. Raises RunError as `load_runs` does."""
     if not path.is_dir():
         raise RunError("there is no such run folder", where=str(path), fix="check the path")
-    folder = RunFolder(path)
+    folder, result = RunFolder(path), Result.read(path)
+    homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{HOME}"))
+    compared = (compared_at_home(folder, site) for site in homes)
     run = FinishedRun(
         path=path,
         label="",
-        result=Result.read(path),
+        result=result,
         ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
         settings=folder.settings_text(),
         environment=folder.environment(),
         errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
+        kept=tuple(one for one in compared if one is not None),
     )
     label = run.name if run.name == run.method else f"{run.name}: {run.method}"
     return replace(run, label=label)

@@ -17,6 +17,7 @@ from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
 from confide.report.sections import by_site, by_type, learning_curves, reached
 from confide.report.views import REFERENCES, RunView, view_of
+from confide.runs.athome import CANDIDATES
 from confide.tasks import TASKS
 
 
@@ -67,6 +68,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         by_site=by_site(views),
         by_type=by_type(views),
         ranked=precision_recall(views),
+        candidates=CANDIDATES,
         confusions=_confusions(views),
         shown_rows=MOST_ROWS,
         errors=_errors(runs),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from confide.errors import MessageError, RunError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from confide.errors import MessageError, RunError, printable
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.runs.folder import RunFolder
+from confide.runs.result import first_wrong
+from confide.userfiles import MOST_JSON, text_of
 
 CANDIDATES = FEDERATED, TUNED, ALONE = "federated", "tuned", "alone"
 """The model of the run; the same, trained on at home; one trained at home alone."""
@@ -15,6 +19,36 @@ HOME = "home.json"
 """What was compared, and what came of it."""
 KEPT = "kept.safetensors"
 """The weights that a site keeps, where they are not those of the run."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class Candidate(_Record):
+    """A model that a site could keep. `passes` over its training text, at home.
+
+    `dev` is the score that decides, `test` the same of test text; None without such text.
+    """
+
+    passes: int
+    dev: float | None
+    test: float | None
+    seconds: float
+
+
+class AtHome(_Record):
+    """What a site came to keep: `federated`, `tuned` or `alone`. `why` says what decided.
+
+    `by` is the kind of score, `round` that of the run's model.
+    """
+
+    site: str
+    kept: str
+    by: str
+    why: str
+    round: int
+    candidates: dict[str, Candidate]
 
 
 @dataclass(frozen=True)
@@ -48,7 +82,25 @@ def kept_at_home(folder: RunFolder, site: str | None) -> Arrays | None:
         ) from error
 
 
+def compared_at_home(folder: RunFolder, site: str) -> AtHome | None:
+    """What a site compared; None if it has not compared the model that the run has now.
+
+    Raises RunError if the file is damaged.
+    """
+    path = folder.home(site) / HOME
+    if not path.is_file():
+        return None
+    what, fix = "what the site compared cannot be read", "compare again with `confide home`"
+    try:
+        found = AtHome.model_validate_json(text_of(path, MOST_JSON))
+    except ValidationError as error:
+        raise first_wrong(error, what, path, fix=fix) from error
+    except (OSError, ValueError) as error:
+        raise RunError(what, where=str(path), got=printable(error), fix=fix) from error
+    return found if found.round == round_of(folder, site) else None
+
+
 def round_of(folder: RunFolder, site: str) -> int:
-    """The round of the run's model for a site."""
+    """The round of the run's model for a site; -1 if the run has none yet."""
     rounds = folder.result().best_rounds
-    return rounds[site] if site in rounds else rounds[""]
+    return rounds.get(site, rounds.get("", -1))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHECKPOINTS, ALONE = "checkpoints", "alone"
+RUNS = "runs"
+"""The folder of run folders in a real site's memory folder."""
 
 
 class RunFolder:

@@ -43,7 +43,7 @@ from confide.flare.run.joining import (
     check_suited,
 )
 from confide.methods import method_named
-from confide.runs.folder import RunFolder, memory_of
+from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
 from confide.runs.outcomes import own_result
 from confide.runs.sitereport import Home, site_reports
@@ -52,7 +52,6 @@ from confide.settings.tomlfile import parse_toml
 from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
 
 M = TypeVar("M")
-RUNS = "runs"
 LEDGER = "ledger.jsonl"
 
 

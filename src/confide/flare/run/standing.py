@@ -1,4 +1,4 @@
-"""The state of a site: its guards, and its agreements with what is left of them. Reads no text."""
+"""The state of a site: its guards, its agreements, and what it keeps of its runs. Reads no text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal
 from confide.errors import KitError
 from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
+from confide.runs.athome import AtHome, compared_at_home
+from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site
 
 SOON = 14
@@ -93,6 +95,13 @@ def guards(kit: Kit) -> list[Guarded]:
         )
         for name, value in held.model_dump().items()
     ]
+
+
+def kept(kit: Kit) -> dict[str, AtHome]:
+    """By run, the model that the site keeps, if it has compared. Raises KitError, RunError."""
+    folders = sorted(Path(site_of(kit).memory).joinpath(RUNS).glob("*/"))
+    found = {path.name: compared_at_home(RunFolder(path), kit.name) for path in folders}
+    return {run: one for run, one in found.items() if one is not None}
 
 
 def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date) -> Standing:
