@@ -36,13 +36,13 @@ assert report.steps == 1
 RUN = """
 import sys, tempfile
 from pathlib import Path
-from confide.methods import relations
-real = relations.fit_relations
+from confide.kinds.relations import desk
+real = desk.fit_relations
 def first(*given, **options):
     def stop(step, loss):
         sys.exit(0)
     return real(*given, **options, on_batch=stop)
-relations.fit_relations = first
+desk.fit_relations = first
 from confide import api
 with tempfile.TemporaryDirectory() as folder:
     api.run("feded-euadr", overrides=["seed={seed}", "threads={threads}"], out=Path(folder) / "run")

@@ -36,10 +36,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "distil": (OFF,),  # without weighting
     "whole": (),
 }
-OPEN = "training.outside=open"
+OPEN = "training.outside=1"
 SURE = (OPEN, OFF, "options.confidence=0.95", "options.warmup_rounds=6")
 OPENED: dict[str, tuple[str, ...]] = {
     "open": (OPEN, "options.distil=false", OFF),  # other types are possible outside the own
+    **{f"prior-{w}": (f"training.outside={w}", "options.distil=false", OFF) for w in (0.1, 0.3)},
     "open-distil": SURE,  # and what the model is sure of is taken
 }
 RIVALS = {name: (f"options.adversary={name}", OFF) for name in ("dann", "fada", "fade")}

@@ -133,7 +133,7 @@ def test_the_two_losses_add_up_to_the_taggers() -> None:
 def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() -> None:
     """The loss is that of all tag paths that agree with the site's own entities, by enumeration."""
     _, made, encoded = ready()
-    opened = replace(made, open=True)
+    opened = replace(made, open=0.25)
     model = made.initial(3).eval()
     for row in range(len(encoded)):
         if encoded.encoded.lengths_S[row] > 3:
@@ -152,13 +152,15 @@ def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() ->
         sums = [
             torch.stack(
                 [
-                    -negative_log_likelihood(
+                    np.log(0.25)
+                    * sum(tag > 0 for tag, at in zip(path, tokens, strict=True) if at is opening)
+                    - negative_log_likelihood(
                         emissions, scores, tags_BL=torch.tensor([path]), lengths_B=lengths
                     )[0]
-                    for path in itertools.product(*allowed)
+                    for path in itertools.product(*tokens)
                 ]
             ).logsumexp(0)
-            for allowed in (everything, of_own, of_both)
+            for tokens in (everything, of_own, of_both)
         ]
         wanted = (sums[0] - sums[1], sums[1] - sums[2])
         for part, value in zip(parts, wanted, strict=True):
@@ -170,11 +172,11 @@ def test_a_site_that_annotates_all_types_learns_the_same_whether_open_or_closed(
     everything = replace(encoded, open_Y=np.arange(len(made.tags)) == 0)
     closed, opened = made.initial(1), made.initial(1)
     report = run(made, closed, everything)
-    assert run(replace(made, open=True), opened, everything).loss == report.loss
+    assert run(replace(made, open=1.0), opened, everything).loss == report.loss
     for name, value in arrays(opened).items():
         assert np.array_equal(value, arrays(closed)[name])
     other = made.initial(1)
-    assert run(replace(made, open=True), other, encoded).loss < report.loss
+    assert run(replace(made, open=1.0), other, encoded).loss < report.loss
 
 
 def test_weights_find_their_rows() -> None:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from confide.data.batches.encoding import TagSet
 from confide.models.crf import CRF, Scores, negative_log_likelihood
-from confide.models.partial import allowed_tags, partial_loss, partial_word_losses
+from confide.models.partial import allowed_tags, partial_loss, partial_word_losses, weights_outside
 from models.crfs import RAGGED, random_problem
 
 LENGTHS = torch.tensor([4, 2, 1])
 
 
 def summed(emissions_LY: Tensor, scores: Scores, allowed_LY: Tensor) -> Tensor:
-    """log of the sum of exp(score) over the allowed paths, path by path; differentiable."""
+    """log of the weighted sum of exp(score) over the allowed paths, one by one; differentiable."""
     each = []
-    for path in itertools.product(*(row.nonzero()[:, 0].tolist() for row in allowed_LY)):
+    emissions_LY = emissions_LY + allowed_LY
+    for path in itertools.product(*(row.exp().nonzero()[:, 0].tolist() for row in allowed_LY)):
         score = scores.starts_Y[path[0]] + scores.ends_Y[path[-1]]
         score = score + sum(emissions_LY[t, tag] for t, tag in enumerate(path))
         each.append(score + sum(scores.moves_YY[i, j] for i, j in itertools.pairwise(path)))
@@ -28,12 +30,14 @@ def summed(emissions_LY: Tensor, scores: Scores, allowed_LY: Tensor) -> Tensor:
 
 
 def nested(lengths: Tensor, tags: int) -> tuple[Tensor, Tensor]:
-    """inner_BLY and outer_BLY, drawn so that inner lies in outer and both allow something."""
+    """inner_BLY and outer_BLY, drawn so that outer allows what inner does, with more weight."""
     torch.manual_seed(3)
     shape = (len(lengths), int(lengths.max()), tags)
     inner = torch.rand(shape) < 0.4
     inner[..., 0] |= ~inner.any(2)
-    return inner, inner | (torch.rand(shape) < 0.3)
+    outer = inner | (torch.rand(shape) < 0.3)
+    weights = torch.rand(shape).double() * 0.9 + 0.1
+    return (inner * weights).log(), (outer * weights.sqrt()).log()
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
@@ -64,11 +68,10 @@ def test_it_equals_enumeration_and_so_does_its_gradient(scale: float) -> None:
 
 def test_of_one_path_it_is_the_ordinary_likelihood() -> None:
     emissions, scores, tags = random_problem(RAGGED, 5)
-    nothing_open = torch.tensor([True, False, False, False, False])
-    inner = allowed_tags(tags, nothing_open)
-    assert (inner.sum(2) == 1).all()
+    inner = allowed_tags(tags, weights_outside(np.array([1, 1, 1, 0, 0], bool), 0.0))
+    assert (inner.exp().sum(2) == 1).all()
     found = partial_loss(
-        emissions, scores, inner_BLY=inner, outer_BLY=torch.ones_like(inner), lengths_B=RAGGED
+        emissions, scores, inner_BLY=inner, outer_BLY=torch.zeros_like(inner), lengths_B=RAGGED
     )
     expected = negative_log_likelihood(emissions, scores, tags_BL=tags, lengths_B=RAGGED)
     torch.testing.assert_close(found, expected)
@@ -76,18 +79,15 @@ def test_of_one_path_it_is_the_ordinary_likelihood() -> None:
 
 def test_open_tokens_may_have_the_tags_of_types_that_the_site_lacks() -> None:
     tags = torch.tensor([[0, 2, 0]])
-    allowed = allowed_tags(tags, torch.tensor([True, False, False, True, True]))
-    outside = [True, False, False, True, True]
-    assert allowed.tolist() == [[outside, [False, False, True, False, False], outside]]
+    allowed = allowed_tags(tags, weights_outside(np.array([1, 0, 0, 1, 1], bool), 0.25)).exp()
+    outside = [1.0, 0.0, 0.0, 0.25, 0.25]
+    assert allowed.tolist() == [[outside, [0.0, 0.0, 1.0, 0.0, 0.0], outside]]
 
 
 def test_the_loss_of_a_sentence_splits_into_own_and_found() -> None:
     """log P(both) = log P(own) + log P(both | own): nothing is counted twice, nothing is lost."""
-    emissions, scores, tags = random_problem(RAGGED, 5)
-    middle, everything = nested(RAGGED, 5)[1], torch.ones(5, 7, 5, dtype=torch.bool)
-    inner = middle & allowed_tags(tags, everything[0, 0])
-    inner[..., 0] |= ~inner.any(2)
-    middle |= inner
+    emissions, scores, _ = random_problem(RAGGED, 5)
+    (inner, middle), everything = nested(RAGGED, 5), torch.zeros(5, 7, 5)
     parts = [
         partial_loss(emissions, scores, inner_BLY=a, outer_BLY=b, lengths_B=RAGGED)
         for a, b in ((inner, everything), (middle, everything), (inner, middle))
@@ -102,13 +102,14 @@ def test_no_path_leaves_the_scheme_and_the_padding_is_not_seen() -> None:
     moves, starts, ends = map(torch.from_numpy, tags.rules)
     crf = CRF(3, len(tags), rules=(moves, starts, ends))
     emissions, _, _ = random_problem(RAGGED, len(tags), scale=30.0)
-    open_Y = torch.arange(len(tags)) % 5 != 1  # all but one type's four tags and one of the other
-    inner = allowed_tags(torch.zeros(emissions.shape[:2], dtype=torch.long), open_Y)
-    own = {"inner_BLY": inner, "outer_BLY": torch.ones_like(inner), "lengths_B": RAGGED}
+    open_Y = np.arange(len(tags)) % 5 != 1  # all but one type's four tags and one of the other
+    outside = torch.zeros(emissions.shape[:2], dtype=torch.long)
+    inner = allowed_tags(outside, weights_outside(open_Y, 0.5))
+    own = {"inner_BLY": inner, "outer_BLY": torch.zeros_like(inner), "lengths_B": RAGGED}
     found = partial_loss(emissions, crf.scores(), **own)
     assert found.isfinite().all() and (found > -1e-9).all()
-    outside = torch.arange(emissions.shape[1]) >= RAGGED[:, None]
-    odd = emissions.masked_fill(outside[:, :, None], math.nan)
+    padding = torch.arange(emissions.shape[1]) >= RAGGED[:, None]
+    odd = emissions.masked_fill(padding[:, :, None], math.nan)
     assert torch.equal(partial_loss(odd, crf.scores(), **own), found)
 
 
@@ -118,7 +119,7 @@ def test_each_word_by_itself() -> None:
     logits.requires_grad_()
     found = partial_word_losses(logits, inner_BLY=inner, outer_BLY=outer, lengths_B=RAGGED)
     chances = logits.softmax(2)
-    expected = ((chances * outer).sum(2) / (chances * inner).sum(2)).log()
+    expected = ((chances * outer.exp()).sum(2) / (chances * inner.exp()).sum(2)).log()
     inside = torch.arange(7) < RAGGED[:, None]
     torch.testing.assert_close(found, expected.masked_fill(~inside, 0.0))
     found.sum().backward()

@@ -25,9 +25,9 @@ class How:
     round: int = carries("the round, for what changes over a run")
     proximal: float = carries("FedProx's μ: how strongly training holds to its start", start=float)
     batches: int = carries("most batches in this round; 0: no bound", start=int)
-    outside: str = carries(
-        "closed: a token outside its entities has no type; open: it may have one that it lacks",
-        start=lambda: "closed",
+    outside: float = carries(
+        "weight of types that a site lacks, at a token outside its entities; 0: it has no type",
+        start=float,
     )
 
     @property

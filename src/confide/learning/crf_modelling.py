@@ -35,7 +35,7 @@ from confide.models import tagger
 from confide.models.chain_rule import token_losses
 from confide.models.crf import negative_log_likelihood
 from confide.models.marginals import log_marginals
-from confide.models.partial import allowed_tags, partial_loss
+from confide.models.partial import allowed_tags, partial_loss, weights_outside
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
 
@@ -62,9 +62,9 @@ class CrfModeller:
     """Makes taggers of one form: `EntityModeller[Encoded, EncodedSplit]`.
 
     `words`, `characters`, `how`, `max_tokens` and `max_characters` as `data.encoding.encode` takes
-    them, `word_dropout` as `learning.fit.fit`. `sizes.tags` counts the tags of `tags`. `open`:
-    a token outside all entities may also have a tag of the types that the site lacks, and what is
-    learnt is the likelihood of all paths that its annotation allows (`models.partial`).
+    them, `word_dropout` as `learning.fit.fit`. `sizes.tags` counts the tags of `tags`. `open` is
+    the weight, from 0 to 1, of the types that the site lacks at a token outside all entities: above
+    0, what is learnt is the likelihood of all paths that the annotation allows (`models.partial`).
     """
 
     sizes: TaggerSizes
@@ -75,7 +75,7 @@ class CrfModeller:
     max_tokens: int = 512
     max_characters: int = 40
     word_dropout: float = 0.05
-    open: bool = False
+    open: float = 0.0
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -218,8 +218,8 @@ class CrfModeller:
         """loss_B of a batch's rows, each counting once."""
         if not self._opened(encoded):
             return tagger.loss(model, batch)
-        allowed_BLY = allowed_tags(batch.tags_BL, torch.from_numpy(encoded.open_Y))
-        return _partial(model(batch), model, batch, allowed_BLY, torch.ones_like(allowed_BLY))
+        allowed_BLY = allowed_tags(batch.tags_BL, weights_outside(encoded.open_Y, self.open))
+        return _partial(model(batch), model, batch, allowed_BLY, torch.zeros_like(allowed_BLY))
 
     def split_loss(
         self, emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, *, encoded: EncodedSplit
@@ -236,11 +236,11 @@ class CrfModeller:
                 emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
             )
             return parted(losses_BL, source_BL)
-        open_Y = torch.from_numpy(encoded.open_Y)
-        both_BLY = allowed_tags(batch.tags_BL, open_Y)
-        own_BLY = allowed_tags(batch.tags_BL.masked_fill(~source_BL, 0), open_Y)
+        outside_Y = weights_outside(encoded.open_Y, self.open)
+        both_BLY = allowed_tags(batch.tags_BL, outside_Y)
+        own_BLY = allowed_tags(batch.tags_BL.masked_fill(~source_BL, 0), outside_Y)
         return (
-            _partial(emissions_BLY, model, batch, own_BLY, torch.ones_like(own_BLY)),
+            _partial(emissions_BLY, model, batch, own_BLY, torch.zeros_like(own_BLY)),
             _partial(emissions_BLY, model, batch, both_BLY, own_BLY),
         )
 
@@ -254,7 +254,7 @@ class CrfModeller:
 
     def _opened(self, encoded: EncodedSplit) -> bool:
         """Whether a token outside all entities may have any tag but `O`."""
-        return self.open and bool(encoded.open_Y[1:].any())
+        return self.open > 0 and bool(encoded.open_Y[1:].any())
 
 
 def _partial(

@@ -47,7 +47,7 @@ from confide.learning.teaching import Lesson, said_of_tokens, taught_by
 from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
-from confide.models.partial import allowed_tags, partial_word_losses
+from confide.models.partial import allowed_tags, partial_word_losses, weights_outside
 from confide.models.products import widen
 from confide.models.tokens import (
     TokenClassifier,
@@ -83,13 +83,14 @@ class TokenForm:
 class TokenModeller:
     """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
-    `open`: a word outside all entities may also have a tag of the types that the site lacks
-    (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the form says.
+    `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all
+    entities (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the
+    form says.
     """
 
     encoder: FrozenEncoder
     form: TokenForm
-    open: bool = False
+    open: float = 0.0
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -164,10 +165,10 @@ class TokenModeller:
         words. Only rows of pieces that this text reads are trained, as in `fit_relations`. Raises
         DataError if there is no row.
         """
-        open_Y = self._open(encoded)
+        outside_Y = self._outside(encoded)
 
         def loss(batch: TokenBatch) -> Tensor:
-            source_B, target_B = split_loss(model(batch), batch, open_Y=open_Y)
+            source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
             if weights_S is not None:
                 source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
             return source_B + target_B
@@ -218,10 +219,10 @@ class TokenModeller:
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
         batch = token_batch(encoded.text, rows_B, annotated=encoded)
-        open_Y = self._open(encoded)
+        outside_Y = self._outside(encoded)
 
         def loss() -> Tensor:
-            source_B, target_B = split_loss(model(batch), batch, open_Y=open_Y)
+            source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
             return source_B + target_B
 
         return gradients(model, loss, seed=seed, clip=clip)
@@ -232,13 +233,13 @@ class TokenModeller:
         assert isinstance(linear, nn.Linear)
         shape = (len(encoded), linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        open_Y = self._open(encoded)
+        outside_Y = self._outside(encoded)
         with still(model):
             batches = predict_token_batches(
                 encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
             )
             for batch in batches:
-                source_BG, target_BG = _batch_slopes(model, linear, batch, open_Y)
+                source_BG, target_BG = _batch_slopes(model, linear, batch, outside_Y)
                 source_SG[batch.rows_B] = source_BG.numpy()
                 target_SG[batch.rows_B] = target_BG.numpy()
         return Slopes(source_SG, target_SG)
@@ -248,10 +249,10 @@ class TokenModeller:
         moves, starts, ends = (torch.from_numpy(part) for part in self.tags.rules)
         return path_scores((moves, starts, ends))
 
-    def _open(self, encoded: EncodedTokens) -> Tensor | None:
-        """The tags that a word outside all entities may have; None: `O` alone."""
-        opened = self.open and encoded.open_Y[1:].any()
-        return torch.from_numpy(encoded.open_Y) if opened else None
+    def _outside(self, encoded: EncodedTokens) -> Tensor | None:
+        """The tags that a word outside all entities may have, weighted; None: `O` alone."""
+        opened = self.open > 0 and encoded.open_Y[1:].any()
+        return weights_outside(encoded.open_Y, self.open) if opened else None
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return pieces_of_words(self.encoder.loaded.tokenizer, sentences)
@@ -283,18 +284,18 @@ def _train(
 
 
 def split_loss(
-    logits_BLY: Tensor, batch: TokenBatch, *, open_Y: Tensor | None = None
+    logits_BLY: Tensor, batch: TokenBatch, *, outside_Y: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """source_B and target_B: each row's loss, of its source words and of its target words.
 
-    `open_Y`: the tags that a word outside all entities may have. Then the target is what another
-    model found given the site's own annotation.
+    `outside_Y`: the tags that a word outside all entities may have, as `models.partial` weighs
+    them. Then the target is what another model found given the site's own annotation.
     """
-    if open_Y is None:
+    if outside_Y is None:
         return parted(word_losses(logits_BLY, batch), batch.source_BL)
-    both_BLY = allowed_tags(batch.tags_BL, open_Y)
-    own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), open_Y)
-    all_BLY = torch.ones_like(own_BLY)
+    both_BLY = allowed_tags(batch.tags_BL, outside_Y)
+    own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
+    all_BLY = torch.zeros_like(own_BLY)
     source_BL, target_BL = (
         partial_word_losses(logits_BLY, inner_BLY=inner, outer_BLY=outer, lengths_B=batch.lengths_B)
         for inner, outer in ((own_BLY, all_BLY), (both_BLY, own_BLY))
@@ -303,10 +304,10 @@ def split_loss(
 
 
 def _batch_slopes(
-    model: nn.Module, linear: nn.Linear, batch: TokenBatch, open_Y: Tensor | None
+    model: nn.Module, linear: nn.Linear, batch: TokenBatch, outside_Y: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     def losses(logits_BLY: Tensor) -> tuple[Tensor, Tensor]:
-        return split_loss(logits_BLY, batch, open_Y=open_Y)
+        return split_loss(logits_BLY, batch, outside_Y=outside_Y)
 
     return last_layer_slopes(linear, lambda: model(batch), losses=losses)
 

@@ -8,34 +8,46 @@ Disjoint Label Sets", EMNLP 2018; Tsuboi et al. 2008):
 
     log P(inner | outer) = log Z_inner - log Z_outer
 
-where Z_A sums exp(score) over the paths whose every tag is in A, by the recursions of `crf`. If
-`outer` allows every tag and `inner` one path, this is the likelihood of `crf`. By the chain rule
+where Z_A sums exp(score) over the paths whose every tag is in A, by the recursions of `crf`. A tag
+may also be allowed with a weight below 1, which multiplies exp(score) of each path once per token
+that has it. That is a prior: a type that a site lacks is possible, but rarer than the model says.
+If `outer` allows every tag and `inner` one path, this is the likelihood of `crf`. By the chain rule
 log P(inner) = log P(inner | middle) + log P(middle) for inner ⊂ middle, so the loss of a sentence
 splits into that of its own annotation and that of what another model found besides.
 
 A model that classifies each word by itself has the same with Z_A = Σ_{y in A} exp(logit(y)) for
 each word.
 
-Shapes: B sentences, L tokens, Y tags.
+What is allowed is given by the logarithm of its weight: 0 for an allowed tag, -inf for another.
+
+Shapes: B sentences, L tokens, Y tags; P = 2B rows, first of inner, then of outer.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from confide.models.crf import CRFLoss, Scores, Surplus, posterior
 
 
-def allowed_tags(tags_BL: Tensor, open_Y: Tensor) -> Tensor:
-    """allowed_BLY: at a token with a tag this tag alone, at one outside (0) those of `open_Y`."""
-    own_BLY = functional.one_hot(tags_BL, len(open_Y)).bool()
-    return own_BLY | ((tags_BL == 0)[:, :, None] & open_Y)
+def weights_outside(open_Y: NDArray[np.bool_], weight: float) -> Tensor:
+    """outside_Y, logarithms: at a token outside `O` has weight 1, other open tags have `weight`."""
+    weights_Y = torch.from_numpy(open_Y * np.float32(weight))
+    weights_Y[0] = 1.0
+    return weights_Y.log()
+
+
+def allowed_tags(tags_BL: Tensor, outside_Y: Tensor) -> Tensor:
+    """allowed_BLY: a token with a tag has this tag alone, one outside what `outside_Y` allows."""
+    own_BLY = functional.one_hot(tags_BL, len(outside_Y)).to(outside_Y.dtype).log()
+    return torch.where((tags_BL == 0)[:, :, None], outside_Y, own_BLY)
 
 
 def partial_loss(
@@ -48,9 +60,9 @@ def partial_loss(
 ) -> Tensor:
     """loss_B = -log P(inner | outer), differentiable once, in the emissions' type.
 
-    Both say which tags are allowed at each token, at least one; what `inner` allows, `outer` allows
-    too, and some path through `inner` follows the rules of the scheme. Every sentence has at least
-    one token; what stands in the padding is never looked at.
+    Both say which tags are allowed at each token, at least one; `outer` gives each tag at least the
+    weight that `inner` gives it, and some path through `inner` follows the rules of the scheme.
+    Every sentence has at least one token; what stands in the padding is never looked at.
     """
     apply = cast(Callable[..., Tensor], _PartialLoss.apply)
     return apply(emissions_BLY, *scores, torch.stack([inner_BLY, outer_BLY]), lengths_B)
@@ -63,21 +75,22 @@ class _PartialLoss(CRFLoss):
     def forward(ctx: Surplus, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, allowed_2BLY, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y)
-        inner, outer = (
-            posterior(
-                emissions_BLY.detach().masked_fill(~allowed_BLY, -math.inf),
-                scores,
-                lengths_B=lengths_B,
-            )
-            for allowed_BLY in allowed_2BLY
-        )
+        # both as rows of one batch: a step of the recursions costs little more for twice the rows
+        rows_PLY = (emissions_BLY.detach() + allowed_2BLY).flatten(0, 1)
+        both = posterior(rows_PLY, scores, lengths_B=lengths_B.repeat(2))
         ctx.kind = emissions_BLY.dtype
         ctx.save_for_backward(
-            outer.marginals_BLY - inner.marginals_BLY,
-            (outer.move_counts_BYY - inner.move_counts_BYY).flatten(1),
+            _surplus(both.marginals_BLY),
+            _surplus(both.move_counts_BYY).flatten(1),
             lengths_B - 1,
         )
-        return (outer.log_partition_B - inner.log_partition_B).to(emissions_BLY.dtype)
+        return _surplus(both.log_partition_B).to(emissions_BLY.dtype)
+
+
+def _surplus(both_P: Tensor) -> Tensor:
+    """What the outer half of the rows has more than the inner half."""
+    inner_B, outer_B = both_P.chunk(2)
+    return outer_B - inner_B
 
 
 def partial_word_losses(
@@ -85,8 +98,7 @@ def partial_word_losses(
 ) -> Tensor:
     """loss_BL = -log P(inner | outer) of each word by itself, 0 in the padding."""
     inner_BL, outer_BL = (
-        logits_BLY.masked_fill(~allowed_BLY, -math.inf).logsumexp(2)
-        for allowed_BLY in (inner_BLY, outer_BLY)
+        (logits_BLY + allowed_BLY).logsumexp(2) for allowed_BLY in (inner_BLY, outer_BLY)
     )
     inside_BL = torch.arange(logits_BLY.shape[1]) < lengths_B[:, None]
     return (outer_BL - inner_BL).masked_fill(~inside_BL, 0.0)

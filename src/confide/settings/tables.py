@@ -152,8 +152,8 @@ class TrainingTable(Table):
 
     A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
     first. `outside`: what a tagger learns about a token outside a site's own entities if the site
-    annotates only some types: that it has no type (`closed`), or that it may have one that the site
-    lacks (`open`).
+    annotates only some types: 0, that it has no type; 1, that it may as well have one that the site
+    lacks; between, that such a type is so many times as likely as the model says.
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -166,7 +166,7 @@ class TrainingTable(Table):
     batch_size: Positive = 10
     local_epochs: Positive = 10
     local_steps: NotNegative = 0
-    outside: Literal["closed", "open"] = "closed"
+    outside: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class VocabularyTable(Table):

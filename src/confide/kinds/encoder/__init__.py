@@ -83,7 +83,7 @@ class EncoderForm(ReadsPieces):
     def taught(self, modeller: Modeller, how: How) -> Modeller:
         """The modeller that trains as `how` says."""
         assert isinstance(modeller, TokenModeller)
-        return replace(modeller, open=how.outside == "open")
+        return replace(modeller, open=how.outside)
 
     def bench(self, site: Site) -> Bench:
         """The process's bench. Raises Refusal if the site's encoder is not that of the form."""

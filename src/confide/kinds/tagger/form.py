@@ -214,7 +214,7 @@ def modeller_of(form: TaggerShape, vocabulary: Vocabularies) -> CrfModeller:
 def taught(modeller: Modeller, how: How) -> CrfModeller:
     """The modeller that trains a tagger as `how` says."""
     assert isinstance(modeller, CrfModeller)
-    return replace(modeller, word_dropout=how.word_dropout, open=how.outside == "open")
+    return replace(modeller, word_dropout=how.word_dropout, open=how.outside)
 
 
 def vocabulary_for(form: TaggerForm, key: bytes | None) -> Vocabularies:
