@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from run import COMPLETE, KINDS, RIVALS, SWEEPS, VARIANTS
+from run import COMPLETE, KINDS, OPENED, RIVALS, SWEEPS, VARIANTS
 from scipy import stats
 
 from confide.runs.folder import RunFolder
@@ -33,7 +33,7 @@ PARTS = ("own", "others")
 """The types that an entity's site annotates, and those that it does not."""
 PLAIN, DISTIL, WHOLE = "plain", "distil", "whole"
 NAMES = {PLAIN: "FedAvg", DISTIL: "with distillation", WHOLE: "with both"}
-ORDER = [*KINDS, *VARIANTS, *RIVALS, *SWEEPS, COMPLETE]
+ORDER = [*KINDS, *VARIANTS, *OPENED, *RIVALS, *SWEEPS, COMPLETE]
 GAINS = ((PLAIN, DISTIL), (DISTIL, WHOLE), (PLAIN, WHOLE))
 Cells = tuple[str, ...]
 Found = dict[tuple[str, str], dict[int, Record]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
@@ -147,13 +147,19 @@ class PublicTable(Table):
     relations: dict[str, str] = {}
 
 
+def _in_words(value: object) -> object:
+    """The two ends of `outside` by their names."""
+    return {"closed": 0.0, "open": 1.0}.get(value, value) if isinstance(value, str) else value
+
+
 class TrainingTable(Table):
     """One site's training within a round. The learning rate is multiplied by `decay` per round.
 
     A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
     first. `outside`: what a tagger learns about a token outside a site's own entities if the site
-    annotates only some types: 0, that it has no type; 1, that it may as well have one that the site
-    lacks; between, that such a type is so many times as likely as the model says.
+    annotates only some types: 0 (or "closed"), that it has no type; 1 ("open"), that it may as well
+    have one that the site lacks; between, that such a type is so many times as likely as the model
+    says.
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -166,7 +172,7 @@ class TrainingTable(Table):
     batch_size: Positive = 10
     local_epochs: Positive = 10
     local_steps: NotNegative = 0
-    outside: Annotated[float, Field(ge=0, le=1)] = 0.0
+    outside: Annotated[float, BeforeValidator(_in_words), Field(ge=0, le=1)] = 0.0
 
 
 class VocabularyTable(Table):
