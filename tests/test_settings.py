@@ -320,8 +320,8 @@ def test_widths_of_a_word_cnn_are_odd(widths: str) -> None:
 
 
 def test_the_two_ends_of_outside_have_names() -> None:
-    for given, read in (("closed", 0.0), ("open", 1.0), (0.3, 0.3)):
-        assert parse({"method": "fedavg", "training": {"outside": given}}).training.outside == read
+    for said, read in (("closed", 0.0), ("open", 1.0), (0.3, 0.3)):
+        assert parse({"method": "fedavg", "training": {"outside": said}}).training.outside == read
     for wrong in ("ajar", 1.5, -0.1, ["open"]):
         with pytest.raises(SettingsError, match=r"training\.outside"):
             parse({"method": "fedavg", "training": {"outside": wrong}})
