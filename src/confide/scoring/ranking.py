@@ -1,9 +1,11 @@
 """Ranked candidates -> precision-recall curve, the area under it, precision of the first N.
 
 Each candidate, from the highest score down, adds a point (recall, precision). Candidates with one
-score form a *step*: their order is unknown, so the curve is the expectation over all orders, in
-which each true candidate is equally likely to be anywhere in the step. Recall's denominator is the
-number of facts, which exceeds the true candidates if a fact has no candidate.
+score form a *step*: their order is unknown, so curve and area are each the expectation over all
+orders, in which each true candidate is equally likely to be anywhere in the step. (The expected
+area is a little less than the area under the expected curve: a true candidate that comes early
+lifts both recall and precision.) Recall's denominator is the number of facts, which exceeds the
+true candidates if a fact has no candidate.
 
 The area follows the trapezoid rule over the points, as is usual in the field (Riedel et al. 2010;
 Lin et al. 2016): there is no point (0, 1) before the first candidate.
@@ -30,10 +32,14 @@ _SMALL = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """Steps from the best to the worst: how many candidates each has, and how many are true."""
+    """Steps from the best to the worst: how many candidates each has, and how many are true.
+
+    `again_B` is the chance that a candidate is true if another one of its step is.
+    """
 
     candidates_B: Floats
     true_B: Floats
+    again_B: Floats
     facts: int
 
     @classmethod
@@ -52,14 +58,15 @@ class Ranking:
                 expected=f"at most {facts}",
                 got=f"{right.sum():.0f}",
             )
-        return cls(many[many > 0], right[many > 0], facts)
+        again = np.maximum(right - 1, 0) / np.maximum(many - 1, 1)
+        return cls(many[many > 0], right[many > 0], again[many > 0], facts)
 
     def first(self, many: int) -> Ranking:
         """The ranking of the first `many` candidates; a step that is cut keeps its expectation."""
         before_B = np.cumsum(self.candidates_B) - self.candidates_B
         kept_B = np.clip(many - before_B, 0, self.candidates_B)
-        share_B = kept_B / np.maximum(self.candidates_B, 1)
-        return Ranking(kept_B[kept_B > 0], (self.true_B * share_B)[kept_B > 0], self.facts)
+        true_B, kept = self.true_B * kept_B / np.maximum(self.candidates_B, 1), kept_B > 0
+        return Ranking(kept_B[kept], true_B[kept], self.again_B[kept], self.facts)
 
 
 def ranking(scores: ArrayLike, true: ArrayLike, facts: int) -> Ranking:
@@ -81,24 +88,31 @@ def ranking(scores: ArrayLike, true: ArrayLike, facts: int) -> Ranking:
 
 
 def auc(found: Ranking) -> float:
-    """The area under the curve; 0 if there is no fact.
+    """The expected area under the curve; 0 if there is no fact.
 
-    Within a step of n candidates, t of them true, after N candidates with T true ones, the j-th
-    has the precision (T + a j) / (N + j) = a + (T - a N) / (N + j), a = t / n, and adds a / facts
-    to recall, so the sum over j is a difference of harmonic numbers.
+    In a step of n candidates, t of them true, after N candidates with T true ones, the j-th is true
+    with chance t / n. If it is, each before it in the step is true with chance b = (t-1) / (n-1),
+    so it adds to the area, times 1 / facts, the mean of two precisions:
+
+        (T + b (j-1)) / (N + j-1) = b + (T - b N) / (N + j-1)
+        (T + b (j-1) + 1) / (N + j) = b + (T - b N + 1 - b) / (N + j)
+
+    Their sums over j are differences of harmonic numbers.
     """
     if not found.facts or not len(found.candidates_B):
         return 0.0
-    many_B, right_B = found.candidates_B, found.true_B
+    many_B, right_B, again_B = found.candidates_B, found.true_B, found.again_B
     before_B, had_B = np.cumsum(many_B) - many_B, np.cumsum(right_B) - right_B
-    share_B = right_B / many_B
-    lead_B = had_B - share_B * before_B
-    sums_B = share_B * many_B + lead_B * (_harmonic(before_B + many_B) - _harmonic(before_B))
-    last_B = (had_B + right_B) / (before_B + many_B)
-    start_B = had_B / np.maximum(before_B, 1)
-    areas_B = share_B * (sums_B - (last_B - start_B) / 2)
-    areas_B[0] = share_B[0] ** 2 * (many_B[0] - 1)  # the very first candidate adds no area
-    return float(areas_B.sum() / found.facts)
+    ranked_B, lead_B = before_B + many_B, had_B - again_B * before_B
+    last_B, next_to_last_B = (_harmonic(np.maximum(ranked_B - back, 0)) for back in (0, 1))
+    start_B, before_start_B = (_harmonic(np.maximum(before_B - back, 0)) for back in (0, 1))
+    sums_B = (
+        2 * again_B * many_B
+        + lead_B * (next_to_last_B - before_start_B)
+        + (lead_B + 1 - again_B) * (last_B - start_B)
+    )
+    sums_B[0] -= 1 + again_B[0]  # the very first candidate adds no area
+    return float((right_B / many_B * sums_B).sum() / 2 / found.facts)
 
 
 def precision_at(found: Ranking, first: int) -> float:
