@@ -22,13 +22,17 @@ from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.site_verbs import coordinate
 from confide.cli.words import (
+    As,
     Both,
+    DemoOut,
     Format,
+    Home,
     Json,
     Key,
     Overrides,
     Quiet,
     Resume,
+    RunAndFiles,
     RunFolder,
     RunOut,
     Scheme,
@@ -62,20 +66,6 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data", rich_help_panel="Data and keys")
 app.add_typer(keys, name="key", rich_help_panel="Data and keys")
-
-RunAndFiles = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN FILE...",
-        help="A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).",
-    ),
-]
-As = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
-    ),
-]
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
@@ -120,9 +110,7 @@ def run(
     overrides: Overrides = None,
     out: RunOut = None,
     resume: Resume = False,
-    home: Annotated[
-        bool, typer.Option("--home", help="Then let each site keep the best model: `confide home`.")
-    ] = False,
+    home: Home = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
@@ -142,17 +130,14 @@ def run(
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     if home:
-        kept = api.home(done.folder, say=None if quiet else screen.say)
-        screen.show(home_verbs.table_of(kept))
+        home_verbs.home(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
 
 
 @app.command(rich_help_panel=_TRAIN)
 def demo(
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")] = Path(
-        "demo-run"
-    ),
+    out: DemoOut = Path("demo-run"),
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
     quiet: Quiet = False,
 ) -> None:

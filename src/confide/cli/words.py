@@ -27,6 +27,23 @@ Key = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+RunAndFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN FILE...",
+        help="A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).",
+    ),
+]
+As = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
+    ),
+]
+DemoOut = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")]
+Home = Annotated[
+    bool, typer.Option("--home", help="Then let each site keep the best model: `confide home`.")
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
 ]
