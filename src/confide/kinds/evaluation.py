@@ -22,9 +22,6 @@ from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
 from confide.scoring.bags import BINS, BagCounts
 from confide.text.document import Document
 
-HELD_OUT = ("dev", "test")
-"""The parts of a site's text that can be scored."""
-
 
 @dataclass(frozen=True)
 class Scored:
