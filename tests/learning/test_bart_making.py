@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.learning.bart_making import (
@@ -18,6 +19,7 @@ from confide.learning.bart_making import (
     make_bart,
     spread,
 )
+from confide.learning.texts import made_bart
 from learning.barts import ours, theirs
 from learning.encoders import tiny_bert, tiny_roberta
 
@@ -84,6 +86,24 @@ def test_our_names_are_those_of_transformers(made: Path) -> None:
     assert [name for name, _ in own.named_parameters()] == list(expected)
     for name, value in own.named_parameters():
         assert torch.equal(value, expected[name]), name
+
+
+def test_a_bart_in_memory_is_that_of_its_folder(bert: Path, made: Path) -> None:
+    found = made_bart(bert, decoder_layers=2, dropout=0.25)
+    written = ours(made)
+    assert found.config == json.loads((made / "config.json").read_text())
+    assert {module.p for module in found.model.modules() if isinstance(module, nn.Dropout)} == {
+        0.25
+    }
+    state = found.model.state_dict()
+    assert state.keys() == written.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in written.state_dict().items())
+    assert all(value.data_ptr() % 64 == 0 for value in state.values())
+
+
+def test_weights_of_other_sizes_are_refused(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"do not match config\.json.*fc1"):
+        made_bart(edited(bert, tmp_path / "odd", intermediate_size=24), decoder_layers=2)
 
 
 def test_special_pieces_are_named(made: Path) -> None:

@@ -101,7 +101,7 @@ class Denoiser:
     def __init__(
         self, model: WritingBart, how: Denoising, *, optimiser: Optimiser | None = None
     ) -> None:
-        self.model, self.how = model, how
+        self.model, self.bart, self.how = model, model.model, how
         self._optimiser = optimiser or Optimiser(
             "adamw", how.learning_rate, weight_decay=how.weight_decay, clip=how.clip
         )
@@ -133,9 +133,9 @@ class Denoiser:
         """Take step `number`, after this share of the training; gives the mean loss."""
         how, descent = self.how, self._descent
         seed = derive_seed(how.seed, "step", number)
-        self.model.model.decoder.train(how.dropout > 0)
-        self.model.model.encoder.train(how.dropout > 0 and how.train == "all")
-        table_VD = self.model.model.shared.weight
+        self.bart.decoder.train(how.dropout > 0)
+        self.bart.encoder.train(how.dropout > 0 and how.train == "all")
+        table_VD = self.bart.shared.weight
         generator = torch.Generator().manual_seed(seed)
         rows = None
         if how.sampled:
@@ -170,7 +170,7 @@ class Denoiser:
     def counted(self, batches: Iterable[DenoisingBatch]) -> TextCounts:
         """The counts of all written pieces, without dropout and with every row of the table."""
         self.model.eval()
-        table_VD = self.model.model.shared.weight
+        table_VD = self.bart.shared.weight
         counts = TextCounts()
         with torch.inference_mode():
             for batch in (batch.on(self.device) for batch in batches):
@@ -188,15 +188,13 @@ class Denoiser:
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder at every piece to write; float32."""
         with _narrow(self.device):
-            states_BQD: Tensor = self.model.model(
-                batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP
-            )
+            states_BQD: Tensor = self.bart(batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP)
         return states_BQD[batch.real_BQ].float()
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.model.model.shared.weight.device
+        return self.bart.shared.weight.device
 
     def written(self, source: Sequence[int], specials: Specials, *, longest: int) -> list[int]:
         """What the model writes for noised pieces (with special ones around), greedily.
@@ -204,7 +202,7 @@ class Denoiser:
         Gives at most `longest` pieces, without special ones.
         """
         self.model.eval()
-        bart, out, piece = self.model.model, list[int](), specials.start
+        bart, out, piece = self.bart, list[int](), specials.start
         with torch.inference_mode():
             reading = bart.read(torch.tensor([list(source)], device=self.device))
             cache = bart.decoder.cache(1)
@@ -255,7 +253,7 @@ class Denoiser:
     def arrays(self) -> Arrays:
         """Every weight by Hugging Face's names, each once, and the zero bias."""
         found = {name: p.detach().cpu().numpy() for name, p in self.model.named_parameters()}
-        rows = self.model.model.sizes.vocabulary
+        rows = self.bart.sizes.vocabulary
         return found | {"final_logits_bias": np.zeros((1, rows), np.float32)}
 
 
