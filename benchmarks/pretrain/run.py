@@ -17,9 +17,10 @@ from confide.data.batches.passages import Cutter, passages
 from confide.data.corpus.corpora import locate
 from confide.jobs.pretrain import Budget, pretrain
 from confide.jobs.pretrain.plan import planned
-from confide.learning.bart_making import transformers_bart
+from confide.learning.bart_files import load_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.text_pieces import load_pieces
+from confide.models.bart import WritingBart
 from confide.text.formats import read
 
 ROOT = "$CONFIDE_DATA"
@@ -49,7 +50,7 @@ UNSEEN = f"{ROOT}/bc5cdr_ner/devel.tsv"
 def sample(folder: Path, count: int) -> None:
     """Noised sentences that were not learnt from, and what the model writes for them."""
     pieces = load_pieces(folder)
-    denoiser = Denoiser(transformers_bart(folder), Denoising())
+    denoiser = Denoiser(WritingBart(load_bart(str(folder)).loaded.model), Denoising())
     cutter = Cutter(pieces, pieces.continues_V, longest=126)
     found = [one for one in cutter.cut(read(locate(UNSEEN)).documents[:200]) if len(one.ids_P) < 40]
     how = Batching(pieces.specials, Noise())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from confide.models.bart import Bart, BartSizes, draw
+from confide.learning.bart_files import load_bart
+from confide.models.bart import Bart, BartSizes, WritingBart, bart_of, draw
 from confide.seeds import seeded
 from learning.encoders import bert_tokenizer, byte_tokenizer
 
@@ -27,6 +29,24 @@ SIZES = BartSizes(
     decoder_inner=48,
     positions=PLACES,
 )
+
+
+def theirs(folder: Path) -> Any:
+    """The folder's BART as transformers computes it, with the epsilon of its `config.json`."""
+    from transformers import BartForConditionalGeneration
+
+    model = BartForConditionalGeneration.from_pretrained(folder).eval()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = json.loads((folder / "config.json").read_text())["layer_norm_eps"]
+    return model
+
+
+def ours(folder: Path, *, dropout: float = 0.0) -> WritingBart:
+    """The folder's BART, all of it free to learn."""
+    loaded = load_bart(str(folder)).loaded.model
+    body = bart_of(replace(loaded.sizes, dropout=dropout), loaded.state_dict())
+    return WritingBart(copy.deepcopy(body))
 
 
 def bart_folder(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.learning.bart_making import (
@@ -17,8 +18,9 @@ from confide.learning.bart_making import (
     base_digest,
     make_bart,
     spread,
-    transformers_bart,
 )
+from confide.learning.texts import made_bart
+from learning.barts import ours, theirs
 from learning.encoders import tiny_bert, tiny_roberta
 
 
@@ -43,7 +45,8 @@ def test_the_encoders_states_are_those_of_bert(bert: Path, made: Path) -> None:
     batch = padded()
     with torch.inference_mode():
         expected = AutoModel.from_pretrained(bert).eval()(**batch).last_hidden_state
-        states = transformers_bart(made).model.encoder(**batch).last_hidden_state
+        bart = ours(made).model
+        states = bart.encoder(bart.tokens(batch["input_ids"]), mask_BP=batch["attention_mask"])
     real = batch["attention_mask"].bool()
     assert expected[real].abs().max() > 1
     torch.testing.assert_close(states[real], expected[real], atol=1e-5, rtol=0)
@@ -63,19 +66,44 @@ def test_transformers_own_epsilon_is_another(bert: Path, made: Path) -> None:
 
 
 def test_the_decoder_begins_from_layers_of_the_encoder(made: Path) -> None:
-    model = transformers_bart(made).model
+    model = theirs(made).model
     for place, layer in enumerate(spread(4, 2)):
         own, start = model.decoder.layers[place], model.encoder.layers[layer]
-        for ours, theirs in (
+        for part, first in (
             (own.self_attn, start.self_attn), (own.encoder_attn, start.self_attn),
             (own.fc1, start.fc1), (own.fc2, start.fc2),
             (own.encoder_attn_layer_norm, start.self_attn_layer_norm),
             (own.final_layer_norm, start.final_layer_norm),
         ):  # fmt: skip
-            for name, value in ours.state_dict().items():
-                assert torch.equal(value, theirs.state_dict()[name]), name
+            for name, value in part.state_dict().items():
+                assert torch.equal(value, first.state_dict()[name]), name
     assert model.decoder.embed_tokens.weight is model.encoder.embed_tokens.weight
     assert not model.encoder.embed_positions.weight[:2].any()
+
+
+def test_our_names_are_those_of_transformers(made: Path) -> None:
+    own, expected = ours(made), dict(theirs(made).named_parameters())
+    assert [name for name, _ in own.named_parameters()] == list(expected)
+    for name, value in own.named_parameters():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_bart_in_memory_is_that_of_its_folder(bert: Path, made: Path) -> None:
+    found = made_bart(bert, decoder_layers=2, dropout=0.25)
+    written = ours(made)
+    assert found.config == json.loads((made / "config.json").read_text())
+    assert {module.p for module in found.model.modules() if isinstance(module, nn.Dropout)} == {
+        0.25
+    }
+    state = found.model.state_dict()
+    assert state.keys() == written.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in written.state_dict().items())
+    assert all(value.data_ptr() % 64 == 0 for value in state.values())
+
+
+def test_weights_of_other_sizes_are_refused(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"do not match config\.json.*fc1"):
+        made_bart(edited(bert, tmp_path / "odd", intermediate_size=24), decoder_layers=2)
 
 
 def test_special_pieces_are_named(made: Path) -> None:
@@ -153,14 +181,6 @@ def test_other_folders_are_refused(bert: Path, tmp_path: Path) -> None:
         bart_config(folder, 1)
 
 
-def test_a_damaged_bart_is_refused(made: Path, tmp_path: Path) -> None:
-    folder = edited(made, tmp_path / "cut")
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[:1000])
-    with pytest.raises(DataError, match="could not be loaded"):
-        transformers_bart(folder)
-
-
 def test_minilm_is_exact(tmp_path: Path) -> None:
     """The real one, where the extra is installed."""
     from transformers import AutoModel
@@ -175,6 +195,7 @@ def test_minilm_is_exact(tmp_path: Path) -> None:
     mask[1, 17:] = 0
     with torch.inference_mode():
         expected = AutoModel.from_pretrained(base).eval()(ids, attention_mask=mask)
-        states = transformers_bart(made).model.encoder(ids, attention_mask=mask)
-    gap = (expected.last_hidden_state - states.last_hidden_state)[mask.bool()]
+        bart = ours(made).model
+        states = bart.encoder(bart.tokens(ids), mask_BP=mask)
+    gap = (expected.last_hidden_state - states)[mask.bool()]
     assert gap.abs().max() < 1e-5

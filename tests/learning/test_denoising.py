@@ -13,8 +13,9 @@ from confide.data.batches.noise import Noise, Passage
 from confide.data.batches.passages import Passages, passages
 from confide.errors import DataError
 from confide.learning import denoising
-from confide.learning.bart_making import make_bart, transformers_bart
+from confide.learning.bart_making import make_bart
 from confide.learning.denoising import Denoiser, Denoising, rate
+from learning.barts import ours, theirs
 from learning.encoders import tiny_bert
 
 SPECIALS = Specials(start=2, end=3, padding=0, mask=4)
@@ -45,7 +46,7 @@ def batch(texts: Passages, seed: int, rows: int = 24) -> DenoisingBatch:
 
 
 def denoiser(folder: Path, how: Denoising = HOW) -> Denoiser:
-    return Denoiser(transformers_bart(folder, dropout=how.dropout), how)
+    return Denoiser(ours(folder, dropout=how.dropout), how)
 
 
 def trained(one: Denoiser, texts: Passages, *, first: int = 0, last: int) -> list[float]:
@@ -86,7 +87,7 @@ def test_loss_is_that_of_transformers(
     labels = torch.full(noisy.written_BQ.shape, -100)
     labels[noisy.real_BQ] = noisy.targets_N
     with torch.inference_mode():
-        expected = one.model(
+        expected = theirs(folder)(
             input_ids=noisy.source_BP,
             attention_mask=noisy.seen_BP.long(),
             decoder_input_ids=noisy.written_BQ,

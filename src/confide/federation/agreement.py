@@ -31,6 +31,12 @@ class Parted:
         """Whether nobody can tell which sites are the odd ones."""
         return not self.odd
 
+    def who(self, one: str, tied: str) -> str:
+        """`one` with the odd sites for its {}; where nobody can tell them, `tied`: the groups."""
+        if self.tied:
+            return f"{tied}: {' | '.join(map(', '.join, self.groups))}"
+        return one.format(", ".join(self.odd))
+
 
 def alike(
     federation: Federation,

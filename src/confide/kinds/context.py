@@ -86,9 +86,7 @@ def agree_on_encoder(federation: Federation, name: str) -> int:
 
 
 def _other_encoders(parted: Parted) -> FederationError:
-    who = f"{', '.join(parted.odd)} has a different one"
-    if parted.tied:
-        who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
+    who = parted.who("{} has a different one", "these groups have different ones")
     return FederationError(
         f"the sites do not have the same encoder: {who}",
         fix="give every site the same files, and name them with `context` in its table",

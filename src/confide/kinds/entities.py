@@ -27,7 +27,7 @@ from confide.kinds import evaluation
 from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
-from confide.kinds.evaluation import Scored, check_scored, counts_of, score_documents
+from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.releases import Holders, shape_of, write_release
@@ -39,7 +39,7 @@ from confide.learning.modelling import EntityModeller, Read, annotate_with, read
 from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
 from confide.learning.windows import FoundSpan
-from confide.scoring import EntityCounts, f1, micro
+from confide.scoring import f1, micro
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -341,6 +341,9 @@ class EntityKind:
     release_tells: ClassVar[str]
     drawn: ClassVar[Mapping[str, str]] = {}
 
+    check_scored = staticmethod(evaluation.check_scored)
+    counts = staticmethod(evaluation.counts_of)
+
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None without one."""
         return run.model.vectors
@@ -365,11 +368,3 @@ class EntityKind:
         found: Any = decode_file(self.Released, file.read_bytes())
         extract: EntityExtractor = found.extractor(found.weights, key=None)
         return replace(extract, apart=bool(found.apart))
-
-    def check_scored(self, ask: object, reply: evaluation.Scored) -> None:
-        """Raise GuardError if counts contradict themselves."""
-        check_scored(ask, reply)
-
-    def counts(self, reply: evaluation.Scored) -> EntityCounts:
-        """The counts in a reply."""
-        return counts_of(reply)

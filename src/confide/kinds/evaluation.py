@@ -22,9 +22,6 @@ from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
 from confide.scoring.bags import BINS, BagCounts
 from confide.text.document import Document
 
-HELD_OUT = ("dev", "test")
-"""The parts of a site's text that can be scored."""
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -57,10 +54,8 @@ def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> 
 def check_scored(ask: object, reply: Scored) -> None:
     """Raise GuardError if counts are malformed, negative, or more right than predicted or gold."""
     for name, table in (("strict_Y3", reply.strict_Y3), ("relaxed_Y3", reply.relaxed_Y3)):
-        if table.dtype != np.int64 or table.shape != (len(reply.types), 3):
-            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
-        true_Y, rest_Y2 = table[:, :1], table[:, 1:]
-        if (table < 0).any() or (true_Y > rest_Y2).any():
+        _check_table(name, table, (len(reply.types), 3))
+        if (table[:, :1] > table[:, 1:]).any():
             raise GuardError(f"{name} holds impossible counts")
     if reply.sentences < 0 or reply.malformed < 0:
         raise GuardError("sentences and malformed must be at least 0")
@@ -75,6 +70,14 @@ def counts_of(reply: Scored) -> EntityCounts:
         sentences=reply.sentences,
         malformed=reply.malformed,
     )
+
+
+def _check_table(name: str, table: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+    """Raise GuardError if these are not counts of this shape."""
+    if table.dtype != np.int64 or table.shape != shape:
+        raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
+    if (table < 0).any():
+        raise GuardError(f"{name} holds impossible counts")
 
 
 def _table(counts: dict[str, Count], types: list[str]) -> NDArray[np.int64]:
@@ -113,14 +116,8 @@ def relations_scored(counts: RelationCounts) -> RelationsScored:
 def check_relations_scored(ask: object, reply: RelationsScored) -> None:
     """Raise GuardError if counts have the wrong type or shape, or are negative."""
     many = len(reply.labels)
-    for name, table, shape in (
-        ("confusion_YY", reply.confusion_YY, (many, many)),
-        ("missed_Y", reply.missed_Y, (many,)),
-    ):
-        if table.dtype != np.int64 or table.shape != shape:
-            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
-        if (table < 0).any():
-            raise GuardError(f"{name} holds impossible counts")
+    _check_table("confusion_YY", reply.confusion_YY, (many, many))
+    _check_table("missed_Y", reply.missed_Y, (many,))
     check_names("labels", reply.labels)
 
 
@@ -165,16 +162,9 @@ def bags_scored(counts: BagCounts) -> BagsScored:
 
 def check_bags_scored(ask: object, reply: BagsScored) -> None:
     """Raise GuardError if counts are malformed, negative or contradict themselves."""
-    many = len(reply.labels)
-    for name, table, shape in (
-        ("candidates_B", reply.candidates_B, (BINS,)),
-        ("true_B", reply.true_B, (BINS,)),
-        ("best_Y3", reply.best_Y3, (many, 3)),
-    ):
-        if table.dtype != np.int64 or table.shape != shape:
-            raise GuardError(f"{name} is malformed", got=f"{table.dtype.name} {table.shape}")
-        if (table < 0).any():
-            raise GuardError(f"{name} holds impossible counts")
+    _check_table("candidates_B", reply.candidates_B, (BINS,))
+    _check_table("true_B", reply.true_B, (BINS,))
+    _check_table("best_Y3", reply.best_Y3, (len(reply.labels), 3))
     if (reply.true_B > reply.candidates_B).any() or reply.true_B.sum() > reply.facts:
         raise GuardError("true_B has more facts than candidates_B or facts")
     if (reply.best_Y3[:, :1] > reply.best_Y3[:, 1:]).any():

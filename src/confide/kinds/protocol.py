@@ -333,9 +333,7 @@ def compare_vectors(
 
 
 def _other_vectors(parted: Parted) -> FederationError:
-    who = f"{', '.join(parted.odd)} has a different one or none"
-    if parted.tied:
-        who = f"these groups have different ones: {' | '.join(map(', '.join, parted.groups))}"
+    who = parted.who("{} has a different one or none", "these groups have different ones")
     return FederationError(
         f"the sites do not start from the same file of word vectors: {who}",
         fix="give every site the same file, or none",

@@ -7,7 +7,7 @@ What never leaves: text, annotation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confide.errors import DataError, GuardError
@@ -19,7 +19,8 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import with_encoder
-from confide.kinds.vocabulary import training_examples
+from confide.kinds.protocol import Agreed
+from confide.kinds.vocabulary import no_entity, training_examples
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -115,12 +116,19 @@ def agree_on_types(
         replies = _of_these_types(declared, federation, replies, step=step)
     seen = {kind for reply in replies.values() for kind in reply.types}
     if not seen:
-        raise DataError(
-            "no site has an annotated entity in its training text",
-            fix="check the tag maps and formats with `confide data check`",
-        )
+        raise no_entity()
     seen |= {entity.type for document in public for entity in document.entities}
     return declared or sorted(seen), replies
+
+
+def agreed(form: object, replies: Mapping[str, TypesDescribed]) -> Agreed:
+    """A form that the sites of these replies agreed on."""
+    return Agreed(
+        form,
+        sorted(replies),
+        {site: reply.sentences for site, reply in replies.items()},
+        {site: reply.types for site, reply in replies.items()},
+    )
 
 
 def _of_these_types(

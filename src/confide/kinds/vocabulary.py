@@ -19,18 +19,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.examples import Example, examples_from
+from confide.data.batches.vectors import VectorFile, read_vectors
 from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
+    KeyedVocabulary,
     count_characters,
     count_words,
     digest,
 )
-from confide.errors import DataError, FederationError, GuardError, KeyFileError
+from confide.errors import ConfideError, DataError, FederationError, GuardError, KeyFileError
 from confide.federation.agreement import Parted, alike
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
@@ -217,10 +220,7 @@ def agree(
     )
     seen = sorted({name for reply in counted.values() for name in reply.types})
     if not seen and not declared:
-        raise DataError(
-            "no site has an annotated entity in its training text",
-            fix="check the tag maps and formats with `confide data check`",
-        )
+        raise no_entity()
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in counted.items()}
     characters = {
         site: (r.character_digests_C16, r.character_counts_C) for site, r in counted.items()
@@ -235,6 +235,28 @@ def agree(
         types_by_site={site: sorted(reply.types) for site, reply in counted.items()},
         sentences={site: reply.sentences for site, reply in counted.items()},
     )
+
+
+def no_entity() -> DataError:
+    """The error for sites of which none has an annotated entity."""
+    return DataError(
+        "no site has an annotated entity in its training text",
+        fix="check the tag maps and formats with `confide data check`",
+    )
+
+
+def vectors_of(file: Path, words: KeyedVocabulary, *, how: str, dim: int) -> VectorFile:
+    """The rows of a site's own vector file for common words.
+
+    Raises Refusal if it is unusable, or its vectors have not `dim` numbers.
+    """
+    try:
+        found = read_vectors(file, words, how=how)  # type: ignore[arg-type]
+    except (OSError, ConfideError) as error:
+        raise Refusal("vectors-missing") from error
+    if found.dims != dim:
+        raise Refusal("vectors-dimension")
+    return found
 
 
 def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
@@ -287,9 +309,8 @@ def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
 
 def _other_keys(parted: Parted) -> FederationError:
     """The error that names the sites with different keys."""
-    who = f"the key of {', '.join(parted.odd)} differs from that of the other sites"
-    if parted.tied:
-        who = f"these groups hold different keys: {' | '.join(map(', '.join, parted.groups))}"
+    one = "the key of {} differs from that of the other sites"
+    who = parted.who(one, "these groups hold different keys")
     return FederationError(
         f"the sites do not share one key: {who}",
         fix="give every site the same key file",

@@ -28,7 +28,8 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.weights import Arrays
 from confide.learning.windows import FoundSpan
 from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
-from confide.models.lightner import Lightner, parted, symbol_losses, trace
+from confide.models.lightner import Lightner, symbol_losses, trace
+from confide.models.tokens import parted
 from confide.seeds import derive_seed, seeded
 
 

@@ -18,18 +18,17 @@ from torch import Tensor
 
 from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.learning.encoder import pieces_of_words
+from confide.learning.encoder import around, pieces_of_words, plain, tokenizer_of
 from confide.learning.encoder_files import (
     Config,
     check_files,
     digest_of,
     find_folder,
     first_line,
-    no_transformers,
     parts_of,
     read_json,
 )
-from confide.models.bart import Bart, BartSizes
+from confide.models.bart import Bart, BartSizes, bart_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -107,8 +106,8 @@ class PretrainedBart:
         config.json, and SettingsError if transformers is missing.
         """
         config = _config(self.folder)
-        model = _model(self.folder, self.sizes)
-        loaded = _assembled(model, _tokenizer(self.folder), config, folder=self.folder)
+        model = filled(self.sizes, _stored(self.folder), where=self.folder).requires_grad_(False)
+        loaded = _assembled(model, tokenizer_of(self.folder), config, folder=self.folder)
         if digest_of(self.folder, _HOW) != self.digest:
             raise DataError("the model's files changed while it was in use", where=str(self.folder))
         return loaded
@@ -122,7 +121,7 @@ def load_bart(name: str) -> PretrainedBart:
     DataError if a file is damaged.
     """
     folder = find_folder(name)
-    sizes = _sizes(_config(folder), folder)
+    sizes = sizes_of(_config(folder), folder)
     check_files(folder)
     return PretrainedBart(name, folder, sizes, digest_of(folder, _HOW))
 
@@ -157,7 +156,8 @@ def _config(folder: Path) -> Config:
     return config
 
 
-def _sizes(config: Config, folder: Path) -> BartSizes:
+def sizes_of(config: Config, folder: Path) -> BartSizes:
+    """The sizes that a BART's `config.json` states. Raises DataError if one is unusable."""
     numbers = {name: config.get(key) for name, key in _SIZES.items()}
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -194,31 +194,34 @@ def _sizes(config: Config, folder: Path) -> BartSizes:
 # --- weights --------------------------------------------------------------------------------
 
 
-def _model(folder: Path, sizes: BartSizes) -> Bart:
-    with torch.device("meta"):
-        model = Bart(sizes)
-    stored = _stored(folder)
+def filled(sizes: BartSizes, stored: dict[str, Tensor], *, where: Path) -> Bart:
+    """A BART with these weights in float32; the prefix that models with a head add is left out.
+
+    Raises DataError if a weight is missing or has another shape.
+    """
+    stored = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
     if "shared.weight" not in stored:
         tables = [stored[name] for name in _TABLES if name in stored]
         stored |= {"shared.weight": tables[0]} if tables else {}
+    with torch.device("meta"):
+        expected = Bart(sizes).state_dict()
     weights: dict[str, Tensor] = {}
-    for name, like in model.state_dict().items():
+    for name, like in expected.items():
         found = stored.get(name)
         if found is None or found.shape != like.shape:
             raise DataError(
                 "the weights do not match config.json",
                 expected=f"{name} of {tuple(like.shape)}",
                 got="nothing" if found is None else str(tuple(found.shape)),
-                where=str(folder),
+                where=str(where),
                 fix="take config.json and the weights from the same model",
             )
         weights[name] = found.to(torch.float32)
-    model.load_state_dict(weights, assign=True)
-    return model.requires_grad_(False).eval()
+    return bart_of(sizes, weights)
 
 
 def _stored(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder's files, without the prefix that models with a head add."""
+    """All tensors of the folder's files."""
     files = [folder / "model.safetensors"]
     if not files[0].is_file():
         files = parts_of(folder / "model.safetensors.index.json")
@@ -227,7 +230,7 @@ def _stored(folder: Path) -> dict[str, Tensor]:
         try:
             with safe_open(file, "pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118
-                    found[name.removeprefix("model.")] = tensors.get_tensor(name)
+                    found[name] = tensors.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise DataError(
                 f"{file.name} is damaged or cut short", got=first_line(error), where=str(folder)
@@ -235,32 +238,13 @@ def _stored(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-# --- tokenizer ------------------------------------------------------------------------------
-
-
-def _tokenizer(folder: Path) -> Any:
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise no_transformers(error) from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
-        )
-    except Exception as error:  # whatever transformers raises
-        raise DataError(
-            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
-        ) from error
-    if not tokenizer.is_fast:
-        raise SettingsError("the model has no fast tokenizer", where=str(folder))
-    return tokenizer
+# --- special pieces -------------------------------------------------------------------------
 
 
 def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
     rows = model.sizes.vocabulary
-    probe = tokenizer(["a"], is_split_into_words=True)
-    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
-    if not inner or max(tokenizer.get_vocab().values(), default=0) >= rows:
+    frame = around(tokenizer, rows)
+    if frame is None:
         raise DataError("the tokenizer does not belong to the model", where=str(folder))
     padding = tokenizer.pad_token_id
     stop = config.get("eos_token_id", 2)  # BART's defaults
@@ -273,15 +257,11 @@ def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> 
                 got=str(token),
                 where=str(folder),
             )
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
     return LoadedBart(
         model=model,
-        tokenizer=backend,
-        before=tuple(probe["input_ids"][: inner[0]]),
-        after=tuple(probe["input_ids"][inner[-1] + 1 :]),
+        tokenizer=plain(tokenizer),
+        before=tuple(frame[0]),
+        after=tuple(frame[1]),
         unknown=int(stop if tokenizer.unk_token_id is None else tokenizer.unk_token_id),
         padding=int(config.get("pad_token_id") or 0) if padding is None else int(padding),
         start=start,

@@ -7,8 +7,8 @@
 BERT and BART order a layer's sums and norms alike but differ in four places. BART counts positions
 from row 2 of its table; rows 0 and 1 are zeros. It has no token types, so row 0 of BERT's is added
 to each position. Its norms use an epsilon of 1e-5, BERT's 1e-12; `config.json` states the latter as
-`layer_norm_eps`, which transformers' BART does not read (`transformers_bart` sets it). Its start,
-end and padding pieces are [CLS] (which also starts the decoder), [SEP] and [PAD].
+`layer_norm_eps`, which our BART reads (`bart_files`) and transformers' does not. Its start, end and
+padding pieces are [CLS] (which also starts the decoder), [SEP] and [PAD].
 
 The decoder reads what it has written after [CLS], and must still be trained
 (`confide.learning.denoising`). The weights are a function of the encoder's folder alone.
@@ -19,25 +19,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.learning.encoder_files import (
-    ONE_AT_A_TIME,
-    Config,
-    check_files,
-    digest_of,
-    first_line,
-    no_transformers,
-    read_json,
-    width,
-)
+from confide.learning.encoder_files import Config, check_files, digest_of, read_json, width
 from confide.learning.weights import Arrays
 from confide.userfiles import MOST_JSON, bytes_of, json_of, text_of
 
@@ -195,39 +184,6 @@ def write_bart(
             beside.replace(out / name)
     except OSError as error:
         raise DataError(f"cannot be written ({error.strerror})", where=str(out)) from error
-
-
-def transformers_bart(folder: Path, *, dropout: float = 0.0) -> Any:
-    """The folder's BART as a transformers model, its norms with `layer_norm_eps`.
-
-    In float32 and evaluation mode. Raises DataError if transformers cannot load it, and
-    SettingsError if it is not installed.
-    """
-    try:
-        transformers = import_module("transformers")
-        from torch import float32, nn
-    except ImportError as error:
-        raise no_transformers(error) from error
-    config = read_json(folder / "config.json")
-    reports = import_module("transformers.utils.logging")
-    with ONE_AT_A_TIME:
-        bars = reports.is_progress_bar_enabled()
-        reports.disable_progress_bar()
-        try:
-            model = transformers.BartForConditionalGeneration.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=float32, dropout=dropout
-            )
-        except Exception as error:  # whatever transformers raises
-            raise DataError(
-                "the BART could not be loaded", got=first_line(error), where=str(folder)
-            ) from error
-        finally:
-            if bars:
-                reports.enable_progress_bar()
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = config.get("layer_norm_eps", module.eps)
-    return model.eval()
 
 
 # --- BERT's files -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from confide.data.batches.denoising import DenoisingBatch, Specials
 from confide.errors import DataError, SettingsError
 from confide.learning.optimisers import Descent, Optimiser, each_adamw
 from confide.learning.weights import Arrays
+from confide.models.bart import WritingBart
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
 from confide.seeds import derive_seed, seeded
@@ -91,20 +92,16 @@ def moved(model: M, device: str) -> M:
 
 
 class Denoiser:
-    """A BART in training. `model` is transformers' BartForConditionalGeneration.
+    """A BART in training.
 
     Adam's moments are made at the first step. `parameters` are the trained ones, by name.
     `optimiser` overrides how steps are taken; the learning rate is still that of `how`.
     """
 
     def __init__(
-        self,
-        model: Any,
-        how: Denoising,
-        *,
-        optimiser: Optimiser | None = None,
+        self, model: WritingBart, how: Denoising, *, optimiser: Optimiser | None = None
     ) -> None:
-        self.model, self.how = model, how
+        self.model, self.bart, self.how = model, model.model, how
         self._optimiser = optimiser or Optimiser(
             "adamw", how.learning_rate, weight_decay=how.weight_decay, clip=how.clip
         )
@@ -115,8 +112,7 @@ class Denoiser:
         chosen = {
             name: parameter
             for name, parameter in self.model.named_parameters()
-            if self.how.train == "all"
-            or (".decoder." in name and parameter is not self.model.model.shared.weight)
+            if self.how.train == "all" or name.startswith("model.decoder.")
         }
         self.model.requires_grad_(False)
         for parameter in chosen.values():
@@ -137,9 +133,9 @@ class Denoiser:
         """Take step `number`, after this share of the training; gives the mean loss."""
         how, descent = self.how, self._descent
         seed = derive_seed(how.seed, "step", number)
-        self.model.model.decoder.train(how.dropout > 0)
-        self.model.model.encoder.train(how.dropout > 0 and how.train == "all")
-        table_VD = self.model.model.shared.weight
+        self.bart.decoder.train(how.dropout > 0)
+        self.bart.encoder.train(how.dropout > 0 and how.train == "all")
+        table_VD = self.bart.shared.weight
         generator = torch.Generator().manual_seed(seed)
         rows = None
         if how.sampled:
@@ -174,7 +170,7 @@ class Denoiser:
     def counted(self, batches: Iterable[DenoisingBatch]) -> TextCounts:
         """The counts of all written pieces, without dropout and with every row of the table."""
         self.model.eval()
-        table_VD = self.model.model.shared.weight
+        table_VD = self.bart.shared.weight
         counts = TextCounts()
         with torch.inference_mode():
             for batch in (batch.on(self.device) for batch in batches):
@@ -191,25 +187,14 @@ class Denoiser:
 
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder at every piece to write; float32."""
-        model = self.model.model
         with _narrow(self.device):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self.how.train == "all"):
-                read = model.encoder(
-                    input_ids=batch.source_BP, attention_mask=batch.seen_BP
-                ).last_hidden_state
-            states_BQD: Tensor = model.decoder(
-                input_ids=batch.written_BQ,
-                encoder_hidden_states=read,
-                encoder_attention_mask=batch.seen_BP,
-                use_cache=False,
-            ).last_hidden_state
+            states_BQD: Tensor = self.bart(batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP)
         return states_BQD[batch.real_BQ].float()
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        found: torch.device = self.model.model.shared.weight.device
-        return found
+        return self.bart.shared.weight.device
 
     def written(self, source: Sequence[int], specials: Specials, *, longest: int) -> list[int]:
         """What the model writes for noised pieces (with special ones around), greedily.
@@ -217,22 +202,18 @@ class Denoiser:
         Gives at most `longest` pieces, without special ones.
         """
         self.model.eval()
-        model, table_VD = self.model.model, self.model.model.shared.weight
-        out = [specials.start]
+        bart, out, piece = self.bart, list[int](), specials.start
         with torch.inference_mode():
-            source_BP = torch.tensor([list(source)], device=self.device)
-            read = model.encoder(input_ids=source_BP).last_hidden_state
-            while len(out) <= longest:
-                states_BQD = model.decoder(
-                    input_ids=torch.tensor([out], device=self.device),
-                    encoder_hidden_states=read,
-                    use_cache=False,
-                ).last_hidden_state
-                piece = int(likeliest(states_BQD[0, -1:], table_VD))
+            reading = bart.read(torch.tensor([list(source)], device=self.device))
+            cache = bart.decoder.cache(1)
+            while len(out) < longest:
+                last_11D = bart.tokens(torch.tensor([[piece]], device=self.device))
+                state_11D = bart.decoder(last_11D, reading, cache=cache)
+                piece = int(likeliest(state_11D[0], bart.shared.weight))
                 if piece == specials.end:
                     break
                 out.append(piece)
-        return out[1:]
+        return out
 
     # --- snapshots -----------------------------------------------------------------------------
 
@@ -242,9 +223,8 @@ class Denoiser:
 
     def snapshot(self) -> Arrays:
         """All that training resumes from: trained weights, and Adam's moments, by name."""
-        found: Arrays = {}
+        found = self.trained()
         for name, parameter in self.parameters.items():
-            found[name] = parameter.detach().cpu().numpy().copy()
             state = self._steps.state.get(parameter, {})
             for moment in _MOMENTS:
                 if moment in state:
@@ -273,8 +253,8 @@ class Denoiser:
     def arrays(self) -> Arrays:
         """Every weight by Hugging Face's names, each once, and the zero bias."""
         found = {name: p.detach().cpu().numpy() for name, p in self.model.named_parameters()}
-        found["final_logits_bias"] = self.model.final_logits_bias.cpu().numpy()
-        return found
+        rows = self.bart.sizes.vocabulary
+        return found | {"final_logits_bias": np.zeros((1, rows), np.float32)}
 
 
 def _narrow(device: torch.device) -> AbstractContextManager[None]:

@@ -220,24 +220,60 @@ def _load(folder: Path, dim: int) -> Loaded:
 def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     if not tokenizer.is_fast:
         raise SettingsError("the encoder has no fast tokenizer", where=str(folder))
-    probe = tokenizer(["a"], is_split_into_words=True)
-    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
-    last = max(tokenizer.get_vocab().values(), default=0)
-    if not inner or last >= model.get_input_embeddings().num_embeddings:
+    frame = around(tokenizer, model.get_input_embeddings().num_embeddings)
+    if frame is None:
         raise DataError("the tokenizer does not belong to the encoder", where=str(folder))
-    before, after = probe["input_ids"][: inner[0]], probe["input_ids"][inner[-1] + 1 :]
+    before, after = frame
     positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
     # RoBERTa and its kin reserve the positions up to the padding piece's id (1) for padding.
     positions -= 2 if model.config.pad_token_id == 1 else 0
     room = min(_LONGEST, positions, tokenizer.model_max_length) - len(before) - len(after)
     if room < 3:
         raise SettingsError("the encoder reads too few pieces at once", where=str(folder))
-    backend = tokenizer.backend_tokenizer
+    padding = tokenizer.pad_token_id or 0
+    return Loaded(plain(tokenizer), model, before=before, after=after, room=room, padding=padding)
+
+
+def tokenizer_of(folder: Path) -> Any:
+    """The folder's tokenizer, as transformers loads it.
+
+    Raises DataError if it cannot be loaded, and SettingsError if it is not a fast one or
+    transformers is missing.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise no_transformers(error) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
+        )
+    except Exception as error:  # whatever transformers raises
+        raise DataError(
+            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
+        ) from error
+    if not tokenizer.is_fast:
+        raise SettingsError("the model has no fast tokenizer", where=str(folder))
+    return tokenizer
+
+
+def around(tokenizer: Any, rows: int) -> tuple[list[int], list[int]] | None:
+    """The special pieces before and behind a text; None if a piece has no row in the table."""
+    probe = tokenizer(["a"], is_split_into_words=True)
+    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
+    if not inner or max(tokenizer.get_vocab().values(), default=0) >= rows:
+        return None
+    ids = probe["input_ids"]
+    return ids[: inner[0]], ids[inner[-1] + 1 :]
+
+
+def plain(tokenizer: Any) -> Tokenizer:
+    """Its backend: texts stay whole and unpadded, and "[SEP]" in them is plain text."""
+    backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = True
-    padding = tokenizer.pad_token_id or 0
-    return Loaded(backend, model, before=before, after=after, room=room, padding=padding)
+    return backend
 
 
 def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:

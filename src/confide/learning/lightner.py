@@ -50,7 +50,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
 from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
-from confide.models.bart import Bart
+from confide.models.bart import bart_of
 from confide.models.lightner import (
     Lightner,
     LightnerSizes,
@@ -168,11 +168,9 @@ class LightnerModeller:
         All models made from one BART share its frozen weights in memory.
         """
         loaded = self.bart.loaded.model
-        with torch.device("meta"):
-            body = Bart(replace(loaded.sizes, dropout=self.form.dropout))
         own = self.form.tune == "all"
         weights = {name: p.clone() if own else p for name, p in loaded.state_dict().items()}
-        body.load_state_dict(weights, assign=True)
+        body = bart_of(replace(loaded.sizes, dropout=self.form.dropout), weights)
         with seeded(seed):
             if self.form.tune == "lora":
                 side = body if self.form.where == "both" else body.decoder

@@ -11,9 +11,7 @@ import numpy as np
 
 from confide.data.batches.denoising import Specials
 from confide.data.batches.noise import Flags
-from confide.errors import DataError
-from confide.learning.encoder import SURROGATES
-from confide.learning.encoder_files import first_line
+from confide.learning.encoder import SURROGATES, plain, tokenizer_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -61,19 +59,5 @@ class Pieces:
 
 
 def load_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a BART's folder. Raises DataError if it cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    try:
-        found = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-        backend = found.backend_tokenizer
-    except Exception as error:  # whatever transformers raises
-        raise DataError(
-            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
-        ) from error
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return Pieces(backend)
+    """The tokenizer of a BART's folder. Raises as `tokenizer_of`."""
+    return Pieces(plain(tokenizer_of(folder)))

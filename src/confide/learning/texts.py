@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from confide.data.batches.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
 from confide.data.batches.noise import Noise
 from confide.data.batches.passages import Cutter, Passages
-from confide.learning.bart_making import make_bart, transformers_bart
+from confide.learning.bart_files import filled, sizes_of
+from confide.learning.bart_making import bart_arrays, bart_config, write_bart
 from confide.learning.denoising import Denoiser
-from confide.learning.encoder_files import Config, read_json
+from confide.learning.encoder_files import Config
 from confide.learning.fit import FitReport
 from confide.learning.text_pieces import Pieces, load_pieces
+from confide.models.bart import WritingBart
 from confide.seeds import derive_seed
 
 
 class MadeBart(NamedTuple):
-    """A transformers BART made from the encoder in `base`, its `config.json`, and its pieces."""
+    """A BART made from the encoder in `base`, its `config.json`, and its pieces."""
 
-    model: Any
+    model: WritingBart
     config: Config
     pieces: Pieces
     base: Path
 
 
 def made_bart(base: Path, *, decoder_layers: int, dropout: float = 0.0) -> MadeBart:
-    """The BART of that encoder. Raises what `make_bart` and `transformers_bart` raise."""
-    with TemporaryDirectory() as nowhere:
-        made = make_bart(base, Path(nowhere), decoder_layers=decoder_layers)
-        config = read_json(made / "config.json")
-        model = transformers_bart(made, dropout=dropout)
-        return MadeBart(model, config, load_pieces(made), base)
+    """The BART of that encoder. Raises what `make_bart` and `load_pieces` raise."""
+    config = bart_config(base, decoder_layers)
+    made = {name: torch.tensor(value) for name, value in bart_arrays(base, config).items()}
+    sizes = replace(sizes_of(config, base), dropout=dropout)
+    with TemporaryDirectory() as folder:  # the tokenizer as it will be read beside that config.json
+        write_bart(Path(folder), {}, config=config, tokenizer=base)
+        pieces = load_pieces(Path(folder))
+    return MadeBart(WritingBart(filled(sizes, made, where=base)), config, pieces, base)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """BART: an encoder that reads a text and a decoder that writes, both with prompts.
 
 Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", ACL 2020; Vaswani et al. 2017
-with normalisation behind each sublayer, GELU, and learned positions that begin at row 2. Parameters
-are named as in Hugging Face's `BartModel`, so its files can be read name by name.
+with normalisation behind each sublayer, GELU, and learned positions that begin at row 2. It is the
+one BART of all kinds: LightNER writes entities with it, denoising trains it to restore text.
+Parameters are named as in Hugging Face's `BartModel`, so its files can be read name by name.
 
 A prompt is extra keys Φ_K and values Φ_V of a self-attention (Wang et al., Findings of ACL 2023,
 Eq. 14):
@@ -22,7 +23,7 @@ Q prompts, C places of a cache, S places that are attended to.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -318,14 +319,41 @@ class Bart(nn.Module):
         """The factor of a token's row before it is read."""
         return math.sqrt(self.sizes.dim) if self.sizes.scaled else 1.0
 
+    def tokens(self, ids_BP: Tensor) -> Tensor:
+        """tokens_BPD as the encoder and the decoder take them."""
+        tokens_BPD: Tensor = self.shared(ids_BP) * self.scale
+        return tokens_BPD
+
+    def read(self, ids_BP: Tensor, mask_BP: Tensor | None = None) -> Reading:
+        """What the decoder knows of texts. `mask_BP` is false at padding."""
+        return self.decoder.read(self.encoder(self.tokens(ids_BP), mask_BP=mask_BP), mask_BP)
+
     def forward(
         self, ids_BP: Tensor, written_BT: Tensor, *, mask_BP: Tensor | None = None
     ) -> Tensor:
         """states_BTD of the decoder, without prompts. `mask_BP` is false at padding."""
-        read_BPD = self.encoder(self.shared(ids_BP) * self.scale, mask_BP=mask_BP)
-        reading = self.decoder.read(read_BPD, mask_BP)
-        states_BTD: Tensor = self.decoder(self.shared(written_BT) * self.scale, reading)
+        states_BTD: Tensor = self.decoder(self.tokens(written_BT), self.read(ids_BP, mask_BP))
         return states_BTD
+
+
+class WritingBart(nn.Module):
+    """A BART that writes pieces, by the products of its states with its own table.
+
+    `model` is the BART, so parameters are named as in Hugging Face's
+    `BartForConditionalGeneration`.
+    """
+
+    def __init__(self, model: Bart) -> None:
+        super().__init__()
+        self.model = model
+
+
+def bart_of(sizes: BartSizes, weights: Mapping[str, Tensor]) -> Bart:
+    """A BART with these very tensors, in evaluation mode; nothing is drawn."""
+    with torch.device("meta"):
+        model = Bart(sizes)
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
 
 
 def draw(model: Bart, *, spread: float = 0.02) -> None:

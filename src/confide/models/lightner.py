@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.models.bart import Bart, BartSizes, Prompt, Reading
+from confide.models.tokens import TokenInput, parted
 
 Where = Literal["both", "decoder"]
 Tune = Literal["prompts", "all", "lora"]
@@ -40,21 +41,12 @@ NOTHING = -1
 _NEVER = -1e9  # the score of a symbol that does not exist
 
 
-class LightnerInput(Protocol):
-    """A padded batch; `mask_BP` is None without padding, `firsts_BL` are indices of pieces.
+class LightnerInput(TokenInput, Protocol):
+    """A padded batch; `mask_BP` is None without padding, `states_BPD` are the encoder's, if known.
 
-    `states_BPD` are the encoder's, if known. `source_BT` is false at the symbols of entities that
-    another model found.
+    `source_BT` is false at the symbols of entities that another model found.
     """
 
-    @property
-    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
-    @property
-    def firsts_BL(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
     @property
     def symbols_BT(self) -> Tensor: ...  # noqa: D102, N802
     @property
@@ -162,10 +154,9 @@ class Lightner(nn.Module):
 
     def encoded(self, batch: LightnerInput, *, q: Tensor | None = None) -> list[Tensor]:
         """states_BPD of every layer of the encoder."""
-        tokens_BPD = self.bart.shared(batch.ids_BP) * self.bart.scale
         made = self.prompts(self.prompts.encoder, q) if self.prompts is not None else []
         return self.bart.encoder.every_layer(
-            tokens_BPD, mask_BP=batch.mask_BP, prompts=made or None
+            self.bart.tokens(batch.ids_BP), mask_BP=batch.mask_BP, prompts=made or None
         )
 
     def wrote(self, *, q: Tensor | None = None) -> list[Prompt] | None:
@@ -176,6 +167,11 @@ class Lightner(nn.Module):
         """start_D: the first input."""
         start_D: Tensor = self.bart.shared(self.get_buffer("ends_2")[0])
         return start_D
+
+    def known(self, batch: LightnerInput, *, q: Tensor | None = None) -> Text:
+        """What is known before writing; the encoder runs unless its states are in the batch."""
+        read_BPD = batch.states_BPD
+        return self.text(batch, self.encoded(batch, q=q)[-1] if read_BPD is None else read_BPD)
 
     def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
         """What is known before writing, given the encoder's states."""
@@ -210,8 +206,7 @@ class Lightner(nn.Module):
 
         `q` (QD, or BQD with one for each text) replaces the model's own.
         """
-        read_BPD = batch.states_BPD
-        text = self.text(batch, self.encoded(batch, q=q)[-1] if read_BPD is None else read_BPD)
+        text = self.known(batch, q=q)
         return logits(self.written(batch, text, prompts=self.wrote(q=q)), text)
 
 
@@ -238,11 +233,6 @@ def symbol_losses(log_probs_BTV: Tensor, symbols_BT: Tensor) -> Tensor:
     return losses_BT.masked_fill(symbols_BT == NOTHING, 0.0)
 
 
-def parted(losses_BT: Tensor, source_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """source_B and target_B: the sums over each text's symbols (Eq. 6 to 9)."""
-    return (losses_BT * source_BT).sum(1), (losses_BT * ~source_BT).sum(1)
-
-
 def split_loss(
     model: Lightner, batch: LightnerInput, *, q: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -262,12 +252,6 @@ def choose_trained(model: Lightner) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith((".down_RD", ".up_HR")):
             parameter.requires_grad_(True)
-
-
-def share(model: nn.Module) -> float:
-    """η: the share of all parameters that is trained and travels."""
-    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    return sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
 
 
 def _labels(labels: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -43,13 +43,3 @@ def add_low_rank(model: nn.Module, rank: int, *, names: tuple[str, ...]) -> None
         for name, layer in module.named_children():
             if name in names and isinstance(layer, nn.Linear):
                 setattr(module, name, LowRankLinear(layer, rank))
-
-
-def merged(layer: LowRankLinear) -> nn.Linear:
-    """An ordinary linear layer with the same function."""
-    plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-    with torch.no_grad():
-        plain.weight.copy_(layer.weight + layer.up_HR @ layer.down_RD)
-        if layer.bias is not None:
-            plain.bias.copy_(layer.bias)
-    return plain

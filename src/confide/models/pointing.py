@@ -16,7 +16,6 @@ Shapes: B texts, V symbols, T steps, L words; see `models.lightner`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -38,17 +37,12 @@ class Written(NamedTuple):
     log_probs_BT: Tensor
 
 
-Step = Callable[[Tensor], Tensor]
-"""Maps the last input vectors (BD) to the decoder's states of the next place (BD)."""
-
-
 def write(model: Lightner, batch: LightnerInput, *, constrained: bool = True) -> Written:
     """What the model writes for each text. Call it without gradients, in evaluation mode.
 
     A text that fills all of the decoder's places ends without a stop.
     """
-    read_BPD = batch.states_BPD
-    text = model.text(batch, model.encoded(batch)[-1] if read_BPD is None else read_BPD)
+    text = model.known(batch)
     rows_B = torch.arange(len(batch.lengths_B))
     cache = model.bart.decoder.cache(len(rows_B), prompts=model.wrote())
     writing = _Writing(model.types, batch.lengths_B, len(rows_B))

@@ -152,11 +152,6 @@ def loss(model: Tagger, batch: TaggerInput) -> Tensor:
     )
 
 
-def decode(model: Tagger, batch: TaggerInput) -> Tensor:
-    """tags_BL: the best path of each sentence, 0 in the padding."""
-    return viterbi(model(batch), model.crf.scores(), lengths_B=batch.lengths_B)
-
-
 def decode_with_posterior(
     model: Tagger, batch: TaggerInput
 ) -> tuple[Tensor, Tensor, Posterior | None]:

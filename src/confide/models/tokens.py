@@ -87,7 +87,10 @@ def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
 
 
 def parted(losses_BL: Tensor, source_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """source_B and target_B: the sums over the tokens of each (Wang et al. 2023, Eq. 8 and 9)."""
+    """source_B and target_B: the sums over each text's tokens, or the symbols written of it.
+
+    Wang et al. 2023, Eq. 6 to 9.
+    """
     of_source_B = losses_BL.masked_fill(~source_BL, 0.0).sum(1)
     return of_source_B, losses_BL.masked_fill(source_BL, 0.0).sum(1)
 

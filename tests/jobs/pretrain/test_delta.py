@@ -16,12 +16,13 @@ from confide.data.batches.passages import Cutter, passages
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.jobs.pretrain import Budget, Pretraining, pretrain
 from confide.jobs.pretrain.delta import export_delta, import_delta
-from confide.learning.bart_making import make_bart, transformers_bart
+from confide.learning.bart_making import make_bart
 from confide.learning.denoising import Denoiser, Denoising
 from confide.learning.encoder_files import find_folder
 from confide.learning.text_pieces import load_pieces
 from confide.text.formats import read
 from jobs.pretrain.texts import tiny_plan, write_text
+from learning.barts import ours
 from learning.encoders import tiny_bert
 
 KEPT = Path(__file__).parents[3] / "benchmarks" / "pretrain" / "delta"
@@ -146,7 +147,7 @@ def test_the_bart_that_comes_with_the_benchmarks_writes_text(tmp_path: Path) -> 
         texts = passages(cutter.cut(read(note).documents))
         how = Batching(pieces.specials, Noise())
         batches = [denoising_batch(texts, np.arange(len(texts)), how, seed=n) for n in range(8)]
-        return Denoiser(transformers_bart(folder), Denoising()).measured(batches).right
+        return Denoiser(ours(folder), Denoising()).measured(batches).right
 
     assert right(import_delta(KEPT, out=tmp_path / "bart")) > 0.4
     assert right(make_bart(find_folder("minilm"), tmp_path / "fresh", decoder_layers=3)) < 0.05

@@ -16,7 +16,6 @@ from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_score
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
 from confide.kinds.vocabulary import CHECK_KEY
-from confide.scoring.bags import BagCounts
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -36,6 +35,9 @@ class BagKind:
     steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
 
+    check_scored = staticmethod(check_bags_scored)
+    counts = staticmethod(bag_counts_of)
+
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None if an encoder reads."""
         return run.pcnn.vectors
@@ -49,14 +51,6 @@ class BagKind:
         """Agree on words or encoder, relations and pairs. Raises FederationError."""
         form, sites = agree_on_bags(run, federation, denoise=run.bags.denoise)
         return Agreed(form, sites)
-
-    def check_scored(self, ask: object, reply: BagsScored) -> None:
-        """Raise GuardError if counts contradict themselves."""
-        check_bags_scored(ask, reply)
-
-    def counts(self, reply: BagsScored) -> BagCounts:
-        """The counts in a reply."""
-        return bag_counts_of(reply)
 
     def release(self, form: BagForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the model; if it reads words, with these sites' words in the clear."""

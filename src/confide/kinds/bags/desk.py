@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from confide.data.batches.bags import held_out_bags, training_bags
 from confide.data.batches.relations import candidates, with_labels
 from confide.data.batches.sentences import EncodedSentences
-from confide.data.batches.vectors import VectorFile, read_vectors
+from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import DIGEST_BYTES, UNK
-from confide.errors import ConfideError
 from confide.federation.failures import Refusal
 from confide.federation.keys import key_check
 from confide.federation.messages import Arrays
@@ -36,7 +35,7 @@ from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.relations.form import rules_of
-from confide.kinds.vocabulary import file_check
+from confide.kinds.vocabulary import file_check, vectors_of
 from confide.learning.bags import (
     BagModeller,
     EncodedBags,
@@ -150,14 +149,8 @@ class BagDesk:
             return None
         read = self.bench.vectors
         if place not in read:
-            words = words_of(form, self.site.key())
-            try:
-                found = read_vectors(place, words, how=form.how)  # type: ignore[arg-type]
-            except (OSError, ConfideError) as error:
-                raise Refusal("vectors-missing") from error
-            if found.dims != form.sizes["word_dim"]:
-                raise Refusal("vectors-dimension")
-            read[place] = found
+            words, dim = words_of(form, self.site.key()), form.sizes["word_dim"]
+            read[place] = vectors_of(place, words, how=form.how, dim=dim)
         return read[place]
 
     def vectors(self) -> str:

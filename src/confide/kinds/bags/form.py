@@ -11,14 +11,13 @@ none. The run's number goes into the digest, so that nobody can link the triples
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.relations import NO_RELATION, type_pairs
 from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
     KeyedVocabulary,
@@ -32,12 +31,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
 from confide.kinds.protocol import desk_at
-from confide.kinds.relations.form import (
-    PairForm,
-    check_annotation,
-    check_relations_known,
-    limit_of,
-)
+from confide.kinds.relations.form import PairForm, annotation_of, check_annotation, pair_form
 from confide.kinds.vocabulary import (
     MOST_COMMON,
     MOST_WORDS,
@@ -142,18 +136,7 @@ def count_bags(
         digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
         found = encoder_of(site, ask.encoder)
         encoder, dim = found.digest, found.dim
-    relations = {relation.type for document in site.train for relation in document.relations}
-    types = {entity.type for document in site.train for entity in document.entities}
-    reply = BagsCounted(
-        word_digests_W16=digests,
-        word_counts_W=times,
-        encoder=encoder,
-        dim=dim,
-        relations=sorted(relations - {NO_RELATION}),
-        pairs=sorted(type_pairs(site.train)),
-        types=sorted(types),
-    )
-    return reply, memory
+    return BagsCounted(digests, times, encoder, dim, **annotation_of(site.train)), memory
 
 
 def _tokens(site: Site) -> Iterable[str]:
@@ -197,14 +180,12 @@ def agree_on_bags(
         digests = {site: reply.encoder for site, reply in replies.items()}
         same = with_encoder(federation, COUNT_BAGS, digests, ours=encoder)
         replies = {site: replies[site] for site in same}
-    relations = {name for reply in replies.values() for name in reply.relations}
-    check_relations_known(relations)
-    pairs = _pair_form(run, replies, relations, encoder=name, digest=encoder)
+    pairs = pair_form(run, replies.values(), digest=encoder, pool="max")
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
     words_V16 = number(words, min_count=run.vocabulary.min_count, min_sites=sites)
     form = BagForm(
-        **vars(pairs),
+        **pairs,
         reader=run.bags.reader,
         denoise=denoise,
         same=run.bags.same,
@@ -216,36 +197,6 @@ def agree_on_bags(
         activation=run.pcnn.activation if reads_words else "",
     )
     return form, sorted(replies)
-
-
-def _pair_form(
-    run: RunSettings,
-    replies: Mapping[str, BagsCounted],
-    relations: set[str],
-    *,
-    encoder: str,
-    digest: str,
-) -> PairForm:
-    """The fields shared with the form of a relation classifier."""
-    pairs = {(head, tail) for reply in replies.values() for head, tail in reply.pairs}
-    types = sorted({name for reply in replies.values() for name in reply.types})
-    reads_words = run.bags.reader == PCNN
-    own = run.pcnn if reads_words else run.classifier
-    return PairForm(
-        relations=[NO_RELATION, *sorted(relations)],
-        types=types if not reads_words and run.classifier.typed else [],
-        known_types=types,
-        pairs=sorted(run.pairs.types or pairs),
-        direction=run.pairs.direction,
-        max_sentences=limit_of(run.pairs.max_sentences),
-        max_tokens=limit_of(run.pairs.max_tokens),
-        encoder=encoder,
-        digest=digest,
-        blind=not reads_words and run.classifier.blind,
-        pool="max",
-        dropout=own.dropout,
-        longest=own.longest,
-    )
 
 
 def bag_form_of(memory: BagForm) -> Made:

@@ -38,6 +38,7 @@ from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
     agree_on_types,
+    agreed,
     described,
     describing,
 )
@@ -171,9 +172,4 @@ class EncoderKind(EntityKind):
             dropout=own.dropout,
             longest=own.longest,
         )
-        return Agreed(
-            form,
-            sorted(replies),
-            {site: reply.sentences for site, reply in replies.items()},
-            {site: reply.types for site, reply in replies.items()},
-        )
+        return agreed(form, replies)

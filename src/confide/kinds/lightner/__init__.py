@@ -39,6 +39,7 @@ from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
     agree_on_types,
+    agreed,
     described,
     describing,
 )
@@ -215,12 +216,7 @@ class LightnerKind(EntityKind):
             rises=run.rounds if told_apart else 0,
             told_apart=told_apart,
         )
-        return Agreed(
-            form,
-            sorted(replies),
-            {site: reply.sentences for site, reply in replies.items()},
-            {site: reply.types for site, reply in replies.items()},
-        )
+        return agreed(form, replies)
 
 
 def _told_apart(

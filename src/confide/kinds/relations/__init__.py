@@ -20,7 +20,6 @@ from confide.kinds.relations.form import DESCRIBE_RELATIONS, RelationForm, agree
 from confide.kinds.relations.public import PublicExamples, RelationStudent, public_of
 from confide.kinds.relations.release import copied, released
 from confide.kinds.releases import Holders, write_release
-from confide.scoring import RelationCounts
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -45,6 +44,9 @@ class RelationKind:
 
     Public: ClassVar[type] = PublicExamples
 
+    check_scored = staticmethod(check_relations_scored)
+    counts = staticmethod(relation_counts_of)
+
     def public(
         self, form: RelationForm, documents: Sequence[Document]
     ) -> tuple[PublicExamples, list[str]]:
@@ -68,14 +70,6 @@ class RelationKind:
         """Agree on the encoder, the relations and the pairs. Raises FederationError."""
         form, relations = agree_on_relations(run, federation, public=public)
         return Agreed(form, sorted(relations), types=relations)
-
-    def check_scored(self, ask: object, reply: RelationsScored) -> None:
-        """Raise GuardError if counts contradict themselves."""
-        check_relations_scored(ask, reply)
-
-    def counts(self, reply: RelationsScored) -> RelationCounts:
-        """The counts in a reply."""
-        return relation_counts_of(reply)
 
     def release(self, form: RelationForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the classifier with its weights."""

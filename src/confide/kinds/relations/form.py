@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from confide.data.batches.relations import NO_RELATION, Rules, type_pairs
 from confide.errors import FederationError, GuardError
@@ -128,16 +128,18 @@ def describe_relations(
 ) -> tuple[RelationsDescribed, object]:
     """Find the encoder, and describe the annotation of the training text."""
     encoder = encoder_of(site, ask.encoder)
-    found = {relation.type for document in site.train for relation in document.relations}
-    types = {entity.type for document in site.train for entity in document.entities}
-    reply = RelationsDescribed(
-        encoder=encoder.digest,
-        dim=encoder.dim,
-        relations=sorted(found - {NO_RELATION}),
-        pairs=sorted(type_pairs(site.train)),
-        types=sorted(types),
-    )
-    return reply, memory
+    return RelationsDescribed(encoder.digest, encoder.dim, **annotation_of(site.train)), memory
+
+
+def annotation_of(documents: Sequence[Document]) -> dict[str, list[Any]]:
+    """The relations of documents, the pairs of types that these link, and all entity types."""
+    relations = {relation.type for document in documents for relation in document.relations}
+    types = {entity.type for document in documents for entity in document.entities}
+    return {
+        "relations": sorted(relations - {NO_RELATION}),
+        "pairs": sorted(type_pairs(documents)),
+        "types": sorted(types),
+    }
 
 
 def check_relations(ask: object, reply: RelationsDescribed) -> None:
@@ -184,54 +186,56 @@ def agree_on_relations(
     digests = {site: reply.encoder for site, reply in replies.items()}
     same = with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
     replies = {site: replies[site] for site in same}
-    relations = {name for reply in replies.values() for name in reply.relations}
-    relations |= {relation.type for document in public for relation in document.relations}
-    relations -= {NO_RELATION}
-    check_relations_known(relations)
-    pairs = {tuple(pair) for reply in replies.values() for pair in reply.pairs}
-    pairs |= type_pairs(public)
-    types = {name for reply in replies.values() for name in reply.types}
-    types |= {entity.type for document in public for entity in document.entities}
-    form = _form(run, relations, pairs=run.pairs.types or pairs, types=types, digest=server.digest)
+    form = RelationForm(
+        **pair_form(
+            run, replies.values(), digest=server.digest, pool=run.classifier.pool, public=public
+        )
+    )
     return form, {site: replies[site].relations for site in same}
 
 
-def check_relations_known(relations: Collection[str]) -> None:
-    """Raise FederationError if no site has a relation."""
+def pair_form(
+    run: RunSettings,
+    replies: Collection[Described],
+    *,
+    digest: str,
+    pool: str,
+    public: Sequence[Document] = (),
+) -> dict[str, Any]:
+    """The values of a `PairForm` on which these sites agree; `digest` is empty without an encoder.
+
+    Raises FederationError if no site has a relation.
+    """
+    said = annotation_of(public)
+    for reply in replies:
+        for name, values in said.items():
+            values += getattr(reply, name)
+    relations, types = sorted({*said["relations"]} - {NO_RELATION}), sorted({*said["types"]})
     if not relations:
         raise FederationError(
             "no site has a relation in its training text",
             fix="look at the files with `confide data check`, and at the names in `relations`",
         )
-
-
-def _form(
-    run: RunSettings,
-    relations: set[str],
-    *,
-    pairs: Collection[Sequence[str]],
-    types: set[str],
-    digest: str,
-) -> RelationForm:
-    own, rules = run.classifier, run.pairs
-    return RelationForm(
-        relations=[NO_RELATION, *sorted(relations)],
-        types=sorted(types) if own.typed else [],
-        known_types=sorted(types),
-        pairs=sorted((head, tail) for head, tail in pairs),
+    own, rules = run.classifier if digest else run.pcnn, run.pairs
+    form = PairForm(
+        relations=[NO_RELATION, *relations],
+        types=types if digest and run.classifier.typed else [],
+        known_types=types,
+        pairs=sorted(rules.types or {(head, tail) for head, tail in said["pairs"]}),
         direction=rules.direction,
-        max_sentences=limit_of(rules.max_sentences),
-        max_tokens=limit_of(rules.max_tokens),
-        encoder=own.encoder,
+        max_sentences=_limit(rules.max_sentences),
+        max_tokens=_limit(rules.max_tokens),
+        encoder=run.classifier.encoder if digest else "",
         digest=digest,
-        blind=own.blind,
-        pool=own.pool,
+        blind=bool(digest) and run.classifier.blind,
+        pool=pool,
         dropout=own.dropout,
         longest=own.longest,
     )
+    return vars(form)
 
 
-def limit_of(number: float) -> int:
+def _limit(number: float) -> int:
     """A limit of the settings as messages encode it: `ANY` for infinity."""
     return ANY if number == float("inf") else int(number)
 

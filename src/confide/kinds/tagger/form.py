@@ -19,9 +19,9 @@ from torch import nn
 
 from confide.data.batches.encoding import Encoded, TagSet
 from confide.data.batches.examples import Example
-from confide.data.batches.vectors import VectorFile, read_vectors
+from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary, Vocabulary
-from confide.errors import ConfideError, KeyFileError
+from confide.errors import KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
@@ -30,7 +30,7 @@ from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, Modeller,
 from confide.kinds.how import How
 from confide.kinds.protocol import desk_at
 from confide.kinds.types import types_in_text
-from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check
+from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check, vectors_of
 from confide.learning.crf_modelling import CrfModeller, EncodedSplit
 from confide.learning.weights import initial, set_words, trained
 from confide.models.tagger import Tagger, TaggerSizes
@@ -54,6 +54,14 @@ class TaggerShape:
     cnn_widths: list[int] = carries("widths of the word CNN")
     dropout: float = carries("share of features dropped in training")
 
+    def first(self, seed: int) -> Arrays:
+        """The weights of the whole tagger: all of it is trained."""
+        return trained(initial(tagger_sizes(self), seed))
+
+    def tables(self) -> Sequence[str]:
+        """The tables of words and, if the tagger reads them, of characters."""
+        return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
+
 
 @dataclass(frozen=True)
 class TaggerForm(TaggerShape):
@@ -73,17 +81,9 @@ class TaggerForm(TaggerShape):
         "keyed digests of the common characters, in order of ids", legend="C16", most=MOST_COMMON
     )
 
-    def first(self, seed: int) -> Arrays:
-        """The weights of the whole tagger: all of it is trained."""
-        return trained(initial(tagger_sizes(self), seed))
-
     def parameters(self, first: Arrays) -> int:
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
-
-    def tables(self) -> Sequence[str]:
-        """The tables of words and, if the tagger reads them, of characters."""
-        return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
 
     def at(self, site: Site) -> TaggerDesk:
         """The desk of this form at a site."""
@@ -238,27 +238,17 @@ def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
         raise Refusal("other-key") from error
 
 
-def vectors_of(site: Site, form: TaggerForm) -> VectorFile | None:
-    """The rows of the site's own vector file for common words; None without a file."""
-    if site.vectors is None:
-        return None
-    words = KeyedVocabulary(form.word_digests_V16, "word", site.key())
-    try:
-        found = read_vectors(site.vectors, words, how=form.how)  # type: ignore[arg-type]
-    except (OSError, ConfideError) as error:
-        raise Refusal("vectors-missing") from error
-    if found.dims != form.sizes["word_dim"]:
-        raise Refusal("vectors-dimension")
-    return found
-
-
 class TaggerDesk(EntityDesk[TaggerForm]):
     """A tagger at a site, with its word vectors and the states of its frozen encoder."""
 
     @cached_property
     def file(self) -> VectorFile | None:
         """The rows of the site's own vector file, read once; None without a file."""
-        return vectors_of(self.site, self.form)
+        form, site = self.form, self.site
+        if site.vectors is None:
+            return None
+        words = KeyedVocabulary(form.word_digests_V16, "word", site.key())
+        return vectors_of(site.vectors, words, how=form.how, dim=form.sizes["word_dim"])
 
     def vectors(self) -> str:
         """A keyed check value of the vector file; empty without one."""

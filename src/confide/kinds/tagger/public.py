@@ -29,7 +29,6 @@ from confide.data.batches.encoding import Encoded
 from confide.data.batches.examples import Example, examples_from
 from confide.data.batches.vocabulary import (
     SPECIALS,
-    ClearVocabulary,
     count_characters,
     count_words,
     numbered,
@@ -52,20 +51,15 @@ from confide.kinds.sentences import (
     public_sentences,
 )
 from confide.kinds.tagger.form import (
-    CHARACTER_ROWS,
-    WORD_ROWS,
     TaggerShape,
-    Vocabularies,
-    modeller_of,
     shape_for,
     tag_set,
     tagger_sizes,
     taught,
 )
-from confide.kinds.tagger.release import RELEASED_AS, Released, released
-from confide.kinds.types import agree_on_types
+from confide.kinds.tagger.release import RELEASED_AS, Released, reads_clear, released
+from confide.kinds.types import agree_on_types, agreed
 from confide.learning.crf_modelling import CrfModeller
-from confide.learning.weights import initial, trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -81,14 +75,6 @@ class PublicTaggerForm(TaggerShape):
     def classes(self) -> int:
         """The number of tags; the one outside entities is the first."""
         return len(tag_set(self))
-
-    def first(self, seed: int) -> Arrays:
-        """The weights of the whole tagger: all of it is trained."""
-        return trained(initial(tagger_sizes(self), seed))
-
-    def tables(self) -> Sequence[str]:
-        """The tables of words and, if the tagger reads them, of characters."""
-        return (WORD_ROWS,) if self.character == NONE else (WORD_ROWS, *CHARACTER_ROWS)
 
     def at(self, site: Site) -> PublicTaggerDesk:
         """The desk of this form at a site."""
@@ -114,11 +100,7 @@ class PublicTaggerForm(TaggerShape):
         return extractor_with(self._modeller(), weights, encoder=frozen)
 
     def _modeller(self) -> CrfModeller:
-        characters = ClearVocabulary(tuple(self.characters), "character")
-        words = ClearVocabulary(tuple(self.words))
-        return modeller_of(
-            self, Vocabularies(words, None if self.character == NONE else characters)
-        )
+        return reads_clear(self, self.words, self.characters)
 
     @cached_property
     def _words(self) -> str:
@@ -133,10 +115,6 @@ class PublicTaggerDesk(SentenceDesk[PublicTaggerForm]):
         """The text with the states of the frozen encoder."""
         assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
-
-    def rows_seen(self) -> Arrays:
-        """Empty: no weights leave, so nobody takes a mean of rows."""
-        return {}
 
 
 class PublicTaggerKind(EntityKind):
@@ -213,9 +191,4 @@ class PublicTaggerKind(EntityKind):
             dim=dim,
         )
         form = PublicTaggerForm(**vars(shape), words=list(words), characters=list(characters))
-        return Agreed(
-            form,
-            sorted(replies),
-            {site: reply.sentences for site, reply in replies.items()},
-            {site: reply.types for site, reply in replies.items()},
-        )
+        return agreed(form, replies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from confide.kinds.tagger.form import (
     modeller_of,
 )
 from confide.kinds.vocabulary import common_key
+from confide.learning.crf_modelling import CrfModeller
 
 RELEASED_AS = "model.safetensors"
 
@@ -64,14 +66,16 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
     )
 
 
+def reads_clear(shape: TaggerShape, words: Sequence[str], characters: Sequence[str]) -> CrfModeller:
+    """The modeller of a tagger that reads these words and characters."""
+    spelled = None if shape.character == NONE else ClearVocabulary(tuple(characters), "character")
+    return modeller_of(shape, Vocabularies(ClearVocabulary(tuple(words), "word"), spelled))
+
+
 def released(file: Path) -> EntityExtractor:
     """The extractor of a released tagger; with contextual features, it needs their encoder too."""
     model = decode_file(Released, file.read_bytes())
-    characters = ClearVocabulary(tuple(model.characters), "character")
-    vocabulary = Vocabularies(
-        ClearVocabulary(tuple(model.words), "word"),
-        None if model.character == NONE else characters,
-    )
     encoder = None if model.context == NONE else find_encoder(model.context)
-    extract = extractor_with(modeller_of(model, vocabulary), model.weights, encoder=encoder)
+    modeller = reads_clear(model, model.words, model.characters)
+    extract = extractor_with(modeller, model.weights, encoder=encoder)
     return replace(extract, apart=bool(model.apart))

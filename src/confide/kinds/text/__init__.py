@@ -15,7 +15,6 @@ from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders
 from confide.kinds.text.desk import TextModel, TextScored, check_text_scored, text_counts_of
 from confide.kinds.text.form import DESCRIBE_BASE, DescribeBase, TextForm, find_base
-from confide.scoring.texts import TextCounts
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -36,6 +35,9 @@ class TextKind:
     Scored: ClassVar[type] = TextScored
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_BASE,)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_text"}
+
+    check_scored = staticmethod(check_text_scored)
+    counts = staticmethod(text_counts_of)
 
     def vectors(self, run: RunSettings) -> str | None:
         """None: this kind has no word table."""
@@ -60,14 +62,6 @@ class TextKind:
         digests = {site: reply.digest for site, reply in replies.items()}
         same = with_encoder(federation, DESCRIBE_BASE, digests, ours=digest)
         return Agreed(TextForm(digest=digest, **own.model_dump()), same)
-
-    def check_scored(self, ask: object, reply: TextScored) -> None:
-        """Raise GuardError if counts contradict themselves."""
-        check_text_scored(ask, reply)
-
-    def counts(self, reply: TextScored) -> TextCounts:
-        """The counts in a reply."""
-        return text_counts_of(reply)
 
     def release(self, form: TextForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the BART as transformers reads it. Raises DataError if it cannot be written."""

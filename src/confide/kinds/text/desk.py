@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from confide.data.batches.denoising import DenoisingBatch
@@ -102,10 +102,7 @@ class TextDesk:
         denoiser = Denoiser(made.model, Denoising(train=self.form.part))
         reading = reading_of(self.form, made)
         batches = reading.measured(self.passages(part), seed=_MEASURE, most=self.form.measured)
-        counts = denoiser.counted(batches)
-        return TextScored(
-            counts.pieces, counts.right, counts.hidden, counts.hidden_right, counts.loss
-        )
+        return TextScored(*astuple(denoiser.counted(batches)))
 
 
 @dataclass(frozen=True)
@@ -130,13 +127,7 @@ def check_text_scored(ask: object, reply: TextScored) -> None:
 
 def text_counts_of(reply: TextScored) -> TextCounts:
     """The counts in a reply."""
-    return TextCounts(
-        pieces=reply.pieces,
-        right=reply.right,
-        hidden=reply.hidden,
-        hidden_right=reply.hidden_right,
-        loss=reply.loss,
-    )
+    return TextCounts(**vars(reply))
 
 
 @dataclass(frozen=True)
