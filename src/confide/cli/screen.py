@@ -10,7 +10,7 @@ from datetime import date
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -52,7 +52,7 @@ def put_json(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     """The value made of dicts, lists, strings and numbers only."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))

@@ -19,13 +19,14 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
 from confide.errors import MessageError
 
 Arrays = dict[str, np.ndarray]
+M = TypeVar("M")
 
 DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -119,9 +120,9 @@ def by_name(value: np.ndarray | Arrays) -> Arrays:
     return value if isinstance(value, dict) else {"": value}
 
 
-def class_of(kind: type) -> type:
+def class_of(kind: type[M]) -> type[M]:
     """The class of a message: of `Kept[TaggerForm]` it is `Kept`."""
-    own: type = typing.get_origin(kind) or kind
+    own: type[M] = typing.get_origin(kind) or kind
     return own
 
 
@@ -147,12 +148,12 @@ def forms_of(kind: type) -> dict[str, Form]:
     return found
 
 
-def _is_message(hint: object) -> bool:
+def _is_message(hint: object) -> TypeGuard[type]:
     return dataclasses.is_dataclass(typing.get_origin(hint) or hint)
 
 
 @functools.cache
-def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], Any], ...]:
+def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], object], ...]:
     """The fields of a message and their annotations, with type arguments filled in.
 
     Cached because looking up annotations takes longer than decoding a small message.
@@ -178,13 +179,15 @@ def values_of(message: object) -> Iterator[tuple[str, Form, Any]]:
             yield field.name, _form(field, hint), value
 
 
-def made_of(kind: type, values: Mapping[str, object], *, start: str = "") -> Any:
+def made_of(kind: type[M], values: Mapping[str, object], *, start: str = "") -> M:
     """The message of class `kind` with these values, by the names of `forms_of`."""
     own: dict[str, object] = {}
     for field, hint in _declared(kind):
         name = start + field.name
-        nested = _is_message(hint)
-        own[field.name] = made_of(hint, values, start=f"{name}.") if nested else values[name]
+        if _is_message(hint):
+            own[field.name] = made_of(hint, values, start=f"{name}.")
+        else:
+            own[field.name] = values[name]
     return class_of(kind)(**own)
 
 

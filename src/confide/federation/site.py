@@ -108,7 +108,7 @@ class SiteHost:
         site: Site,
         steps: Mapping[str, Step],
         *,
-        memory: MemoryStore[Any],
+        memory: MemoryStore[object],
         seed: int,
         log: Path | None = None,
     ) -> None:

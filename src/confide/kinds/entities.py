@@ -83,9 +83,7 @@ class ReadsPieces:
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
-        form: Any = self
-        own: Self = replace(form, types=types_in_text(site)) if types else self
-        return own
+        return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
 
 
 E = TypeVar("E", bound=DeskForm)
@@ -354,7 +352,7 @@ class EntityKind:
                 got=f"model.kind = {run.model.kind!r}",
             )
 
-    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
+    def release(self, form: object, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the model; made of public files, it needs no key."""
         shape = shape_of(form, self.Form)
         message = self.Released(**shape, weights=dict(weights), apart=holders.apart)

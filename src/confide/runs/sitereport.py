@@ -17,7 +17,7 @@ from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.kinds.trained import Report
+from confide.kinds.trained import Report, Trained
 from confide.methods import Method
 from confide.tasks import TASKS, Counts
 
@@ -41,7 +41,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     Neighbours with one model and one key share the extractor; only one is held at a time.
     """
     counts: dict[str, Counts] = {}
-    made: tuple[object, object, bytes | None, Any] = (None, None, None, None)
+    made: tuple[object, object, bytes | None, Trained | None] = (None, None, None, None)
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if method.keyed else None
         no_model = (method.keyed and key is None) or (method.personal and home.memory is None)

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from confide import __version__
-from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
+from confide.errors import (
+    ConfideError,
+    GuardError,
+    MessageError,
+    RunError,
+    SettingsError,
+    os_errors_as,
+)
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
@@ -355,12 +362,11 @@ def check_home(file: SiteFile) -> Gathered:
     """
     settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
     memory = Path(file.memory)
-    try:
+    with os_errors_as(
+        ConfideError,
+        "the site's memory folder cannot be made or closed to others",
+        where=memory,
+        fix="name a folder that belongs to the user that runs the site",
+    ):
         private_folder(memory)
-    except OSError as error:
-        raise ConfideError(
-            f"the site's memory folder cannot be made or closed to others ({error.strerror})",
-            where=str(memory),
-            fix="name a folder that belongs to the user that runs the site",
-        ) from error
     return gather(settings, memory, key_file=None)
