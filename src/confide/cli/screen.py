@@ -10,7 +10,7 @@ from datetime import date
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -52,7 +52,15 @@ def put_json(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
-def plain(value: object) -> object:
+def answer(value: object, *things: RenderableType, as_json: bool) -> None:
+    """Print what a verb found: `value` as JSON, or `things` for people."""
+    if as_json:
+        put_json(value)
+    else:
+        show(*things)
+
+
+def plain(value: object) -> Any:
     """The value made of dicts, lists, strings and numbers only."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))

@@ -19,14 +19,13 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from confide.errors import MessageError
 
 Arrays = dict[str, np.ndarray]
-M = TypeVar("M")
 
 DTYPES = frozenset(
     ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -120,9 +119,9 @@ def by_name(value: np.ndarray | Arrays) -> Arrays:
     return value if isinstance(value, dict) else {"": value}
 
 
-def class_of(kind: type[M]) -> type[M]:
+def class_of(kind: type) -> type:
     """The class of a message: of `Kept[TaggerForm]` it is `Kept`."""
-    own: type[M] = typing.get_origin(kind) or kind
+    own: type = typing.get_origin(kind) or kind
     return own
 
 
@@ -179,7 +178,7 @@ def values_of(message: object) -> Iterator[tuple[str, Form, Any]]:
             yield field.name, _form(field, hint), value
 
 
-def made_of(kind: type[M], values: Mapping[str, object], *, start: str = "") -> M:
+def made_of(kind: type, values: Mapping[str, object], *, start: str = "") -> Any:
     """The message of class `kind` with these values, by the names of `forms_of`."""
     own: dict[str, object] = {}
     for field, hint in _declared(kind):

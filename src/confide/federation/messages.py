@@ -21,7 +21,7 @@ import dataclasses
 import json
 import types
 import typing
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -109,7 +109,8 @@ def decode_file(kind: type[M], data: bytes) -> M:
     header = _opened(data, OWN, formats=(FORMAT, BEFORE))
     if header.format == FORMAT:
         return decode(kind, data)
-    return _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
+    found: M = _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
+    return found
 
 
 def _renamed(
@@ -140,7 +141,8 @@ def decode_one_of(kinds: tuple[type[M], ...], data: bytes, *, limits: Limits = O
     if kind is None:
         expected = " or ".join(class_of(one).__name__ for one in kinds)
         raise MessageError("the wrong message", expected=expected, got=header.message[:80])
-    return _made(kind, header.fields, _arrays(kind, header, data))
+    found: M = _made(kind, header.fields, _arrays(kind, header, data))
+    return found
 
 
 def _arrays(kind: type, header: _Header, data: bytes) -> Arrays:
@@ -156,7 +158,7 @@ def _arrays(kind: type, header: _Header, data: bytes) -> Arrays:
     return found
 
 
-def _made(kind: type[M], plain: dict[str, object], tensors: Arrays) -> M:
+def _made(kind: type, plain: dict[str, object], tensors: Arrays) -> Any:
     """The message with exactly these fields. Raises MessageError if one is missing or unknown."""
     called = class_of(kind).__name__
     values: dict[str, object] = {}

@@ -87,8 +87,8 @@ class Step:
     """
 
     name: str
-    ask: type
-    reply: type
+    ask: Any
+    reply: Any
     answer: Answer
     summed: bool = False
     like: tuple[tuple[str, str], ...] = ()

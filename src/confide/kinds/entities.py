@@ -352,7 +352,7 @@ class EntityKind:
                 got=f"model.kind = {run.model.kind!r}",
             )
 
-    def release(self, form: object, weights: Arrays, out: Path, *, holders: Holders) -> None:
+    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the model; made of public files, it needs no key."""
         shape = shape_of(form, self.Form)
         message = self.Released(**shape, weights=dict(weights), apart=holders.apart)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TypeVar
 
 from confide import __version__
 from confide.errors import (
@@ -34,7 +33,7 @@ from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
-from confide.federation.site import SiteHost, note_traceback
+from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare.run.agreements import OUTSIDE, Agreements
 from confide.flare.run.consenting import Asked, fewest
@@ -58,7 +57,6 @@ from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, par
 from confide.settings.tomlfile import parse_toml
 from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
 
-M = TypeVar("M")
 RUNS = "runs"
 LEDGER = "ledger.jsonl"
 
@@ -147,7 +145,7 @@ class SiteHome:
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
         if name == JOIN.name:
-            return encode(self._join(_opened(Join, data)))
+            return encode(self._join(ask_in(Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
         if name == CLOSE.name:
@@ -156,7 +154,7 @@ class SiteHome:
         found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
         self._agreements.hold(found, asked)
         if name == LEAVE.name:
-            return encode(self._leave(self._run, _opened(Leave, data)))
+            return encode(self._leave(self._run, ask_in(Leave, data)))
         if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
         if round > asked.settings.rounds:
@@ -215,7 +213,7 @@ class SiteHome:
     def _leave(self, run: _Run, ask: Leave) -> Left:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
         method = method_named(run.settings.trained_by)(run.settings)
-        state = decode(method.State, ask.state.tobytes())
+        state: object = decode(method.State, ask.state.tobytes())
         progress = json.dumps({"best_round": ask.round})
         run.folder.store().save(
             Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
@@ -318,13 +316,6 @@ class _Run:
         with open(self._asked, "a", encoding="ascii") as file:
             file.write(f"{mark}\n")
         self._seen.add(mark)
-
-
-def _opened(kind: type[M], data: bytes) -> M:
-    try:
-        return decode(kind, data, limits=limits_of(kind))
-    except MessageError as error:
-        raise Refusal("bad-ask") from error
 
 
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
