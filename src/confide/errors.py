@@ -6,6 +6,9 @@ Errors that travel between a site and the server (`SiteFault`) carry codes and n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def printable(text: object, most: int = 200) -> str:
     r"""Words from elsewhere made safe to show: on one line, and at most `most` characters.
@@ -48,6 +51,17 @@ class ConfideError(Exception):
         if fix is not None:
             parts.append(f"to fix it, {fix}")
         super().__init__((f"{where}: " if where else "") + "; ".join(parts))
+
+
+@contextmanager
+def os_errors_as(
+    kind: type[ConfideError], what: str, *, where: object, fix: str | None = None
+) -> Iterator[None]:
+    """Raise the system's errors of a block as `kind`, with the system's reason in brackets."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} ({error.strerror})", where=str(where), fix=fix) from error
 
 
 # --- what a user hands in ---------------------------------------------------------------

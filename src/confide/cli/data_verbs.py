@@ -111,10 +111,7 @@ def stats(
     from confide.cli import tables
 
     found = api.stats(files, format=format, scheme=scheme)
-    if as_json:
-        screen.put_json(found.to_json())
-    else:
-        screen.show(*tables.statistics(found))
+    screen.answer(found.to_json(), *tables.statistics(found), as_json=as_json)
 
 
 @data.command("label")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confide.cli import screen
 from confide.cli.screen import console
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError, SettingsError, os_errors_as
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -116,14 +116,10 @@ def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> 
     if out is None:
         sys.stdout.write(text)
         return
-    try:
+    with os_errors_as(
+        DataError, "the facts cannot be written", where=out, fix="name another file with --out"
+    ):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(
-            f"the facts cannot be written ({error.strerror})",
-            where=str(out),
-            fix="name another file with --out",
-        ) from error
 
 
 def put_scores(found: Scored, *, as_json: bool) -> None:

@@ -52,6 +52,14 @@ def put_json(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
+def answer(value: object, *things: RenderableType, as_json: bool) -> None:
+    """Print what a verb found: `value` as JSON, or `things` for people."""
+    if as_json:
+        put_json(value)
+    else:
+        show(*things)
+
+
 def plain(value: object) -> Any:
     """The value made of dicts, lists, strings and numbers only."""
     if is_dataclass(value) and not isinstance(value, type):

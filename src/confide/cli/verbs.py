@@ -158,10 +158,7 @@ def recipes(*, as_json: Json = False) -> None:
     from confide.cli import tables
 
     found = api.recipes()
-    if as_json:
-        screen.put_json(found)
-    else:
-        screen.show(tables.rows(found))
+    screen.answer(found, tables.rows(found), as_json=as_json)
 
 
 # --- use a run --------------------------------------------------------------------------
@@ -251,10 +248,7 @@ def compare(
     found = api.compare(
         runs[:half], runs[half:], matching=matching, level=level, samples=samples, seed=seed
     )
-    if as_json:
-        screen.put_json(found)
-    else:
-        screen.show(tables.compared(found))
+    screen.answer(found, tables.compared(found), as_json=as_json)
 
 
 @app.command(rich_help_panel=_USE)
@@ -310,10 +304,8 @@ def ledger(
             screen.say(tables.two_ledgers(found))
         raise typer.Exit(0 if found.agree else 1)
     entries = api.ledger(run)
-    if as_json:
-        screen.put_json(entries)
-    else:
-        screen.show(tables.crossed(entries, title="What left the sites", both=both))
+    table = tables.crossed(entries, title="What left the sites", both=both)
+    screen.answer(entries, table, as_json=as_json)
 
 
 # --- look before you leap -----------------------------------------------------------------
@@ -348,11 +340,8 @@ def wire(
     from confide.cli import tables
 
     fields = api.wire(method)
-    if as_json:
-        screen.put_json(fields)
-    else:
-        title = f"What leaves a site under {method}"
-        screen.show(tables.crossed(fields, title=title, both=both))
+    table = tables.crossed(fields, title=f"What leaves a site under {method}", both=both)
+    screen.answer(fields, table, as_json=as_json)
 
 
 @app.command(rich_help_panel=_LOOK)

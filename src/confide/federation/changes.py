@@ -20,7 +20,7 @@ ROWS = "?"
 """`NAME?` holds one bit for every row of the table `NAME`: whether it travels."""
 
 
-def shortened(step: Step, ask: object, reply: Any) -> Any:
+def shortened(step: Step, ask: object, reply: Any) -> object:
     """The reply as it travels: its tables without the rows that are as in the ask."""
     if step.start is None:
         return reply
@@ -38,7 +38,7 @@ def shortened(step: Step, ask: object, reply: Any) -> Any:
     return replace(reply, **{field: sent})
 
 
-def restored(step: Step, ask: object, reply: Any) -> Any:
+def restored(step: Step, ask: object, reply: Any) -> object:
     """The reply with whole tables. Raises GuardError if its rows do not fit the ask's tables."""
     if step.start is None:
         return reply

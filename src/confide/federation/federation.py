@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Delivery:
     heard: bool = True
 
 
+A = TypeVar("A")
+R = TypeVar("R")
 Replies = Generator[tuple[str, Any], None, None]
 """Sites and their replies."""
 
@@ -230,12 +232,12 @@ class Federation:
     def relay(
         self,
         step: Step,
-        ask: object,
+        ask: A,
         *,
         round: int,
         sites: Sequence[str],
-        then: Callable[[Any, Any], Any],
-    ) -> dict[str, Any]:
+        then: Callable[[A, R], A],
+    ) -> dict[str, R]:
         """Every site's reply; the sites are asked one after another, in the order given.
 
         `then(ask, reply)` is what the next site is asked. A site that fails is passed over, as in
@@ -243,7 +245,7 @@ class Federation:
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
-        replies: dict[str, object] = {}
+        replies: dict[str, R] = {}
         for site in sites:
             _, asks = self._addressed(ask, [site])
             for name, reply in self._replies(step, asks, round=round, timeout=None):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confide.errors import GuardError, RunError
+from confide.errors import GuardError, RunError, os_errors_as
 
 LONGEST_NAME = 100
 _PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
@@ -61,14 +61,13 @@ def is_regular(path: Path) -> bool:
 
 def write_of_run(path: Path, data: bytes) -> None:
     """Write a file of a run atomically. Raises RunError if it cannot be written."""
-    try:
+    with os_errors_as(
+        RunError,
+        f"{path.name} could not be written",
+        where=path.parent,
+        fix="free some disk space, then continue the run with --resume",
+    ):
         write_atomically(path, data)
-    except OSError as error:
-        raise RunError(
-            f"{path.name} could not be written ({error.strerror})",
-            where=str(path.parent),
-            fix="free some disk space, then continue the run with --resume",
-        ) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -19,7 +19,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -147,12 +147,12 @@ def forms_of(kind: type) -> dict[str, Form]:
     return found
 
 
-def _is_message(hint: object) -> bool:
+def _is_message(hint: object) -> TypeGuard[type]:
     return dataclasses.is_dataclass(typing.get_origin(hint) or hint)
 
 
 @functools.cache
-def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], Any], ...]:
+def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], object], ...]:
     """The fields of a message and their annotations, with type arguments filled in.
 
     Cached because looking up annotations takes longer than decoding a small message.
@@ -183,8 +183,10 @@ def made_of(kind: type, values: Mapping[str, object], *, start: str = "") -> Any
     own: dict[str, object] = {}
     for field, hint in _declared(kind):
         name = start + field.name
-        nested = _is_message(hint)
-        own[field.name] = made_of(hint, values, start=f"{name}.") if nested else values[name]
+        if _is_message(hint):
+            own[field.name] = made_of(hint, values, start=f"{name}.")
+        else:
+            own[field.name] = values[name]
     return class_of(kind)(**own)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from confide.federation.federation import Delivery
@@ -45,21 +45,8 @@ class SiteSpec:
 
 def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
     """The site itself; sites of one process share `scratch`."""
-    return Site(
-        name=spec.name,
-        train=spec.train,
-        dev=spec.dev,
-        test=spec.test,
-        key_file=spec.key_file,
-        vectors=spec.vectors,
-        context=spec.context,
-        tag_scheme=spec.tag_scheme,
-        knows=spec.knows,
-        test_knows=spec.test_knows,
-        guards=spec.guards,
-        remote=spec.remote,
-        scratch=scratch,
-    )
+    common = {one.name: getattr(spec, one.name) for one in fields(spec) if one.name != "folder"}
+    return Site(**common, scratch=scratch)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import RunError
+from confide.errors import RunError, os_errors_as
 from confide.federation.messages import FieldSize
 from confide.userfiles import Tree
 
@@ -164,14 +164,13 @@ class Ledger:
             self._waiting.clear()
             return 0
         lines = "".join(line + "\n" for line in self._waiting)
-        try:
+        with os_errors_as(
+            RunError,
+            "the ledger could not be written",
+            where=self._path,
+            fix="free some disk space, then continue with --resume",
+        ):
             self._write(self._path, lines.encode("ascii"))
-        except OSError as error:
-            raise RunError(
-                f"the ledger could not be written ({error.strerror})",
-                where=str(self._path),
-                fix="free some disk space, then continue with --resume",
-            ) from error
         self._waiting.clear()
         return self._length
 

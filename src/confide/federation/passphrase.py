@@ -23,7 +23,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from confide.errors import KeyFileError, LockedKeyError
+from confide.errors import KeyFileError, LockedKeyError, os_errors_as
 from confide.userfiles import NotAFileError, opened
 
 if TYPE_CHECKING:
@@ -323,10 +323,8 @@ def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
 
 def read_key_file(path: Path) -> bytes:
     """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
-    try:
+    with os_errors_as(KeyFileError, "there is no key file", where=path):
         data, _ = read_small(path, most=_MOST_BYTES)
-    except OSError as error:
-        raise KeyFileError(f"there is no key file ({error.strerror})", where=str(path)) from error
     if data is None:
         raise KeyFileError(
             "this is not a key file",

@@ -108,7 +108,7 @@ class SiteHost:
         site: Site,
         steps: Mapping[str, Step],
         *,
-        memory: MemoryStore[Any],
+        memory: MemoryStore[object],
         seed: int,
         log: Path | None = None,
     ) -> None:
@@ -169,12 +169,17 @@ class SiteHost:
         if heard is not None and heard[0] is data and heard[1] == step.ask:
             found: object = heard[2]
             return found
-        try:
-            ask: object = decode(step.ask, data, limits=limits_of(step.ask))
-        except MessageError as error:
-            raise Refusal("bad-ask") from error
+        ask: object = ask_in(step.ask, data)
         self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
+
+
+def ask_in(kind: type[T], data: bytes) -> T:
+    """The ask in these bytes, no larger than its fields allow. Raises Refusal."""
+    try:
+        return decode(kind, data, limits=limits_of(kind))
+    except MessageError as error:
+        raise Refusal("bad-ask") from error
 
 
 def note_traceback(log: Path, step: str, round: int) -> None:

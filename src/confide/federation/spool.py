@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 
-from confide.errors import RunError
+from confide.errors import RunError, os_errors_as
 
 IN_MEMORY = 64 * 2**20
 """Bytes that a spool keeps in memory."""
@@ -25,15 +25,14 @@ class Spool:
     def put(self, data: bytes) -> tuple[int, int]:
         """Put bytes aside; where they begin, and how many. Raises RunError: the disk is full."""
         place = self._end
-        try:
+        with os_errors_as(
+            RunError,
+            "the replies of a round could not be put aside",
+            where=tempfile.gettempdir(),
+            fix="free some space there, or set TMPDIR to another folder, then resume",
+        ):
             self._file.seek(place)
             self._file.write(data)
-        except OSError as error:
-            raise RunError(
-                f"the replies of a round could not be put aside ({error.strerror})",
-                where=tempfile.gettempdir(),
-                fix="free some space there, or set TMPDIR to another folder, then resume",
-            ) from error
         self._end = place + len(data)
         return place, len(data)
 

@@ -16,9 +16,9 @@ import numpy as np
 from confide.errors import MessageError
 from confide.federation.forms import class_of, forms_of, undeclared
 
-Answer = Callable[..., tuple[Any, Any]]
+Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
-Bound = Callable[[Any, Any, float], Any]
+Bound = Callable[[Any, Any, float], object]
 Start = Callable[[Any, Any, str], np.ndarray | None]
 Numbers = Callable[[Any], Mapping[str, int]]
 Has = Callable[[Any, str], np.ndarray | None]

@@ -14,8 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.data.corpus.synthetic import HABITS, TYPES, Habit, documents, write_corpus
-from confide.errors import DataError
+from confide.data.corpus.synthetic import (
+    HABITS,
+    TYPES,
+    Habit,
+    documents,
+    must_be_ours,
+    write_corpus,
+)
 from confide.federation.events import Watcher
 from confide.jobs.predict import predict
 from confide.report import report
@@ -116,13 +122,8 @@ def _f1(scores: AllScores) -> dict[str, float]:
 
 def _clear(out: Path) -> None:
     """Remove an earlier demonstration, and nothing else."""
-    if out.exists() and any(out.iterdir()) and not (out / "corpus" / "README.txt").exists():
-        raise DataError(
-            "the folder holds other files",
-            expected="an empty folder or one with an earlier demonstration",
-            where=str(out),
-            fix="choose another folder with --out",
-        )
+    mark = out / "corpus" / "README.txt"
+    must_be_ours(out, mark, what="demonstration", fix="choose another folder with --out")
     for name in RUNS:
         shutil.rmtree(out / name, ignore_errors=True)
 

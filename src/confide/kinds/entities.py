@@ -83,9 +83,7 @@ class ReadsPieces:
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
-        form: Any = self
-        own: Self = replace(form, types=types_in_text(site)) if types else self
-        return own
+        return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
 
 
 E = TypeVar("E", bound=DeskForm)

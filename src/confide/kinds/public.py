@@ -84,7 +84,7 @@ class PublicKind(Kind, Protocol):
 
     Public: ClassVar[type]
 
-    def public(self, form: Any, documents: Sequence[Document]) -> tuple[Any, list[str]]:
+    def public(self, form: Any, documents: Sequence[Document]) -> tuple[PublicSet, list[str]]:
         """The public set of these documents as the sites get it, and the labels of its rows.
 
         Raises SettingsError if the documents hold nothing for this kind.

@@ -18,7 +18,14 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from confide.errors import ConfideError, DataError, MissingDataError, SettingsError, printable
+from confide.errors import (
+    ConfideError,
+    DataError,
+    MissingDataError,
+    SettingsError,
+    os_errors_as,
+    printable,
+)
 from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files, opened
 
 MINILM = "minilm"
@@ -129,15 +136,11 @@ def check_files(folder: Path) -> None:
 def digest_of(folder: Path, how: Mapping[str, object]) -> str:
     """A SHA-256 of `how` the files are used and of every file's name and bytes."""
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
-    try:
+    with os_errors_as(DataError, "the encoder cannot be read", where=folder):
         for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
             with opened(path) as file:
                 content = hashlib.file_digest(file, "sha256").digest()
             digest.update(json.dumps(path.name).encode() + content)
-    except OSError as error:
-        raise DataError(
-            f"the encoder cannot be read ({error.strerror})", where=str(folder)
-        ) from error
     return digest.hexdigest()
 
 

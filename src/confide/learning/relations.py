@@ -98,9 +98,9 @@ class RelationModeller:
         widen(model)
         return model.requires_grad_(True).eval()
 
-    def body(self) -> Any:
+    def body(self) -> nn.Module:
         """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
-        body = self.encoder.loaded.body()
+        body: nn.Module = self.encoder.loaded.body()
         _add_rows(body, self.marking.count)
         return body
 

@@ -46,8 +46,8 @@ class Method(Protocol):
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
     Settings: ClassVar[type]
-    State: ClassVar[Any]
-    Memory: ClassVar[Any]
+    State: ClassVar[type]
+    Memory: ClassVar[type]
     task: ClassVar[TaskName]
     personal: ClassVar[bool]
     keyed: ClassVar[bool]
@@ -154,9 +154,10 @@ def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
     return pair
 
 
-def _with(message: Any, types: tuple[type, ...]) -> Any:
+def _with(message: Any, types: tuple[type, ...]) -> type:
     """A message with a kind's form filled in, and its public set if the message holds one."""
-    return message[types[: len(message.__parameters__)]]
+    filled: type = message[types[: len(message.__parameters__)]]
+    return filled
 
 
 METHODS: dict[str, type[Method]] = {

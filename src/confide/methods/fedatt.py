@@ -57,12 +57,9 @@ class FedAtt(FedAvg):
         self, state: FedAvgState[Form], federation: Federation, n: int
     ) -> tuple[FedAvgState[Form], Facts]:
         """Sites train from the common weights, which then move towards the sites' (Algorithm 2)."""
-        drawn = federation.draw(self._run.federation.fraction, n)
-        ask = self._ask(state, n)
-        sites = [site for site in drawn if site not in state.idle]
-        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        ask, sites, facts = self._drawn(state, federation, n)
         if not sites:
-            return state, {**facts, "sentences": 0}
+            return state, facts
         step = self._step(TRAIN_ALONE)
         replies = list(federation.ask(step, ask, round=n, sites=sites).values())
         facts |= {

@@ -270,12 +270,9 @@ class FedAvg:
 
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Sites train from the common weights; the mean of their results is the next state."""
-        drawn = federation.draw(self._run.federation.fraction, n)
-        ask = self._ask(state, n)
-        sites = [site for site in drawn if site not in state.idle]
-        facts: Facts = {"loss": None, "learning_rate": ask.how.learning_rate, "sites": list(drawn)}
+        ask, sites, facts = self._drawn(state, federation, n)
         if not sites:
-            return state, {**facts, "sentences": 0}
+            return state, facts
         total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
         weights, moments, squares = stepped(
@@ -286,6 +283,20 @@ class FedAvg:
             squares=state.squares,
         )
         return replace(state, weights=weights, moments=moments, squares=squares), facts
+
+    def _drawn(
+        self, state: Carried, federation: Federation, n: int
+    ) -> tuple[Train, list[str], Facts]:
+        """The ask of a round, the drawn sites that have text to train on, and the first facts."""
+        drawn = federation.draw(self._run.federation.fraction, n)
+        ask = self._ask(state, n)
+        facts: Facts = {
+            "loss": None,
+            "learning_rate": ask.how.learning_rate,
+            "sites": list(drawn),
+            "sentences": 0,
+        }
+        return ask, [site for site in drawn if site not in state.idle], facts
 
     def score(
         self, state: Any, federation: Federation, *, part: str, round: int

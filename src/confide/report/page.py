@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide import __version__
-from confide.errors import RunError
+from confide.errors import RunError, os_errors_as
 from confide.report import words
 from confide.report.folder import FinishedRun, Refused, load_runs, task_of
 from confide.report.mistakes import ConfusionView, ErrorsView, errors_view, relation_confusion
@@ -29,15 +29,11 @@ def write_page(
     name = "report.html" if len(folders) == 1 else "comparison.html"
     page = Path(out) if out is not None else folders[0].path / name
     html = render(folders)
-    try:
+    with os_errors_as(
+        RunError, "the page cannot be written", where=page, fix="name another file with --out"
+    ):
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise RunError(
-            f"the page cannot be written ({error.strerror})",
-            where=str(page),
-            fix="name another file with --out",
-        ) from error
     return page
 
 

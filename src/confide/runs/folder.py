@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from confide import __version__
-from confide.errors import MessageError, RunError, SettingsError
+from confide.errors import MessageError, RunError, SettingsError, os_errors_as
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.files import inside, plain_name, private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
@@ -103,14 +103,13 @@ class RunFolder:
 
     def close(self) -> None:
         """Make the folder, and close it to everyone but its owner. Raises RunError."""
-        try:
+        with os_errors_as(
+            RunError,
+            "the run's folder cannot be made, or cannot be made private",
+            where=self.path,
+            fix="choose another folder with --out",
+        ):
             private_folder(self.path)
-        except OSError as error:
-            raise RunError(
-                f"the run's folder cannot be made, or cannot be made private ({error.strerror})",
-                where=str(self.path),
-                fix="choose another folder with --out",
-            ) from error
 
     def _same(self, settings: Settings) -> None:
         """Raise RunError if the run has other settings, or was written by a newer confide."""

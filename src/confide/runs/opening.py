@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
@@ -27,6 +27,8 @@ Runs = Path | str | Sequence[Path | str]
 
 A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
 """
+
+Finds = FindsEntities | FindsRelations | FindsFacts
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,24 @@ class Models:
 def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
     """Open runs at their selected rounds, or releases. Raises as `predict` does."""
     folders = _by_task(_paths(run))
-    models: dict[str, Any] = {}
-    annotated: dict[str, frozenset[str] | None] = {}
+    entities: FindsEntities | None = None
+    relations: FindsRelations | FindsFacts | None = None
+    annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
     for task in filter(folders.__contains__, TASKS):
         others = [folder for other, folder in folders.items() if other != task]
-        learns = TASKS[task].learns
-        models[learns], table, annotated[learns] = _opened(
-            folders[task], site=site, key=key, others=others
-        )
+        model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
+        if model.finds == "entities":
+            entities, annotated = model, own_types
+        else:
+            relations = model
         tables += [] if table is None else [table]
     return Models(
-        models.get("entities"),
-        models.get("relations"),
+        entities,
+        relations,
         tags=tables[0].tags if tables else {},
         relation_names=tables[-1].relations if tables else {},
-        annotated=annotated.get("entities"),
+        annotated=annotated,
     )
 
 
@@ -133,14 +137,14 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
 
 def _opened(
     folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
-) -> tuple[Any, SiteTable | SplitTable | None, frozenset[str] | None]:
+) -> tuple[Finds, SiteTable | SplitTable | None, frozenset[str] | None]:
     """The model in a folder, and the table of the settings with the names in the site's files.
 
     Also the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(folder.path):
-        model = released(folder.path)
-        return model, None, frozenset() if model.finds == "entities" and model.apart else None
+        found = cast(Finds, released(folder.path))
+        return found, None, frozenset() if found.finds == "entities" and found.apart else None
     settings = folder.settings()
     method = method_of(settings)
     if site is not None and any(_only_there(site, folder, other) for other in others):
@@ -149,15 +153,13 @@ def _opened(
     own = next((table for table in settings.site if table.name == site), None)
     secret = key or (Path(own.key) if own and own.key else folder.key_file(settings))
     try:
-        secrets: Any = {
-            "key": read_key(secret) if method.keyed else None,
-            "encoder": own.context if own else None,
-        }
+        secret_key = read_key(secret) if method.keyed else None
+        encoder = own.context if own else None
         if (weights := kept_at_home(folder, site)) is not None:
             form, _ = method(settings).model(state, memory)
-            model = form.extractor(weights, **secrets)
+            model = form.extractor(weights, key=secret_key, encoder=encoder)
         else:
-            model = method(settings).extractor(state, memory, **secrets)
+            model = method(settings).extractor(state, memory, key=secret_key, encoder=encoder)
     except LockedKeyError:
         raise
     except KeyFileError as error:
@@ -168,7 +170,7 @@ def _opened(
             " words in the clear: `confide release`",
         ) from error
     own_types = _annotated(settings, folder, own, site)
-    return model, settings.split or own, own_types
+    return cast(Finds, model), settings.split or own, own_types
 
 
 def _annotated(

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from confide.errors import RunError
 from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
 from confide.kinds.protocol import Kind
 from confide.kinds.releases import Holders
+from confide.kinds.trained import Trained
 from confide.methods import method_of
 from confide.runs.athome import kept_at_home
 from confide.runs.folder import RunFolder
@@ -85,7 +85,7 @@ def release_tells(folder: Path) -> str:
     return kind.release_tells if kind else ""
 
 
-def released(folder: Path) -> Any:
+def released(folder: Path) -> Trained:
     """The extractor of a release. Raises MessageError if the file is damaged.
 
     A model with a frozen encoder needs that encoder here too; one that reads an encoder's pieces

@@ -17,7 +17,7 @@ from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.kinds.trained import Report
+from confide.kinds.trained import Report, Trained
 from confide.methods import Method
 from confide.tasks import TASKS, Counts
 
@@ -41,24 +41,25 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     Neighbours with one model and one key share the extractor; only one is held at a time.
     """
     counts: dict[str, Counts] = {}
-    made: tuple[object, object, bytes | None, Any] = (None, None, None, None)
+    extract: Trained | None = None
+    made: tuple[object, object, bytes | None] = (None, None, None)
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if method.keyed else None
         no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
         if no_model or not spec.test:
             counts[spec.name] = TASKS[method.task].nothing
             continue
-        if made[3] is None or not (
+        if extract is None or not (
             made[0] is home.state and made[1] is home.memory and made[2] == key
         ):
             extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
-            made = (home.state, home.memory, key, extract)
+            made = (home.state, home.memory, key)
         some = spec.knows or method.apart
         looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
-        report = made[3].report(spec.test, looked_for)
+        report = extract.report(spec.test, looked_for)
         counts[spec.name] = report.counts
         keep(spec, report, task=method.task)
-        _keep_weights(method, made[3], spec)
+        _keep_weights(method, extract, spec)
     return counts
 
 

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
-from confide.errors import SettingsError, printable
+from confide.errors import SettingsError
 from confide.settings.base import Positive, Table
-from confide.settings.reading import explained
+from confide.settings.reading import check_schema, explained
 from confide.settings.tomlfile import located, read_toml
 
 SCHEMA = 1
@@ -144,13 +144,7 @@ def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
         held = ConsentFile.model_validate(dict(tree))
     except ValidationError as error:
         raise explained(error, ConsentFile, tables={"method": Agreement}) from error
-    if held.schema_ > SCHEMA:
-        raise SettingsError(
-            "a newer confide wrote these agreements",
-            expected=f"schema {SCHEMA} or older",
-            got=printable(f"schema {held.schema_}", 40),
-            fix="upgrade confide",
-        )
+    check_schema(held.schema_, SCHEMA, what="a newer confide wrote these agreements")
     return held
 
 

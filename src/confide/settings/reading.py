@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -190,7 +190,18 @@ def leaves(
     return found
 
 
-def parse_assignment(text: str) -> tuple[list[str], Any]:
+def check_schema(found: int, known: int, *, what: str) -> None:
+    """Raise SettingsError, with `what` is wrong, if a file's schema is newer than the known one."""
+    if found > known:
+        raise SettingsError(
+            what,
+            expected=f"schema {known} or older",
+            got=printable(f"schema {found}", 40),
+            fix="upgrade confide",
+        )
+
+
+def parse_assignment(text: str) -> tuple[list[str], object]:
     """The keys and the value of `key=value`; the value is TOML or plain text.
 
     Raises SettingsError.

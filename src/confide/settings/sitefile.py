@@ -22,9 +22,9 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from confide.errors import SettingsError, printable
+from confide.errors import SettingsError
 from confide.settings.base import Norm, Positive, Table
-from confide.settings.reading import anchored_table, explained, read_tree
+from confide.settings.reading import anchored_table, check_schema, explained, read_tree
 from confide.settings.tables import GuardsTable, SiteTable
 from confide.settings.tomlfile import located
 
@@ -91,13 +91,7 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:
         raise explained(error, SiteFile, tables={"guards": SiteGuards}) from error
-    if site.schema_ > SCHEMA:
-        raise SettingsError(
-            "the site's file was written for a newer confide",
-            expected=f"schema {SCHEMA} or older",
-            got=printable(f"schema {site.schema_}", 40),
-            fix="upgrade confide",
-        )
+    check_schema(site.schema_, SCHEMA, what="the site's file was written for a newer confide")
     return site
 
 

@@ -14,7 +14,14 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from confide.errors import ConfideError, DataError, FormatError, MissingDataError, printable
+from confide.errors import (
+    ConfideError,
+    DataError,
+    FormatError,
+    MissingDataError,
+    os_errors_as,
+    printable,
+)
 from confide.text.unpacking import BROKEN, Meter, unpacked
 from confide.userfiles import NotAFileError, TooLargeError, bytes_of
 
@@ -61,14 +68,10 @@ def must_be_a_path(path: Path) -> None:
 
     A path to nothing is fine.
     """
-    try:
+    with os_errors_as(
+        DataError, "the path cannot be used", where=printable(path), fix="check the path"
+    ):
         path.exists()
-    except OSError as error:
-        raise DataError(
-            f"the path cannot be used ({error.strerror})",
-            where=printable(path),
-            fix="check the path",
-        ) from error
 
 
 def is_folder(path: Path) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from confide.data.batches.encoding import Bools, Ints, TagSet, Window
 from confide.data.batches.examples import Span
+from confide.data.batches.flat import Rows, offsets, padded
 from confide.errors import DataError
 
 
@@ -46,25 +46,12 @@ def annotation(
     an entity. Raises DataError if a type is not in `tags`, a span lies outside its example, or the
     number of examples differs.
     """
-    if len(spans) != examples:
-        raise DataError(
-            "the spans do not belong to these sentences",
-            expected=f"{examples} lists of spans",
-            got=str(len(spans)),
-        )
-    lengths = [window.end - window.start for window in windows]
-    starts = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    check_spans(spans, windows, examples=examples)
+    starts = offsets([window.end - window.start for window in windows])
     tags_N = np.zeros(starts[-1], np.int32)
     source_N = np.ones(starts[-1], np.bool_)
-    last = {window.example: window.end for window in windows}  # the last window ends with the text
     for window, begin in zip(windows, starts.tolist(), strict=False):
         for start, end, name in spans[window.example]:
-            if not 0 <= start < end <= last[window.example]:
-                raise DataError(
-                    "a span lies outside its sentence",
-                    expected=f"tokens 0 to {last[window.example]}",
-                    got=f"{start} to {end}",
-                )
             first, stop = max(start, window.start), min(end, window.end)
             if first < stop:
                 shift = begin - window.start
@@ -74,13 +61,29 @@ def annotation(
     return Annotation(tags_N, source_N, np.array([True, *lacked]))
 
 
-def of_rows(
-    values_N: NDArray[np.bool_], from_S1: NDArray[np.int64], rows_B: NDArray[np.int64]
-) -> Bools:
+def check_spans(
+    spans: Sequence[Sequence[Span]], windows: Sequence[Window], *, examples: int
+) -> None:
+    """Raise DataError unless there are spans for each example, all inside its sentence."""
+    if len(spans) != examples:
+        raise DataError(
+            "the spans do not belong to these sentences",
+            expected=f"{examples} lists of spans",
+            got=str(len(spans)),
+        )
+    words = {window.example: window.end for window in windows}  # the last one ends the sentence
+    for example, found in enumerate(spans):
+        for start, end, _ in found:
+            if not 0 <= start < end <= words.get(example, 0):
+                raise DataError(
+                    "a span lies outside its sentence",
+                    expected=f"tokens 0 to {words.get(example, 0)}",
+                    got=f"{start} to {end}",
+                )
+
+
+def of_rows(values_N: Bools, from_S1: Rows, rows_B: Rows) -> Bools:
     """values_BL of these rows, false in the padding."""
-    lengths_B = np.diff(from_S1)[rows_B]
-    steps_L = np.arange(lengths_B.max(initial=0))
-    inside_BL = steps_L < lengths_B[:, None]
-    places_BL = np.where(inside_BL, from_S1[rows_B][:, None] + steps_L, 0)
+    places_BL, inside_BL = padded(from_S1, rows_B)
     found_BL: Bools = values_N[places_BL] & inside_BL
     return found_BL

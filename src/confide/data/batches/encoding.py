@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.examples import Example, Span
+from confide.data.batches.flat import offsets
 from confide.data.batches.vocabulary import How, Vocabulary, normalise
 from confide.errors import DataError
 
@@ -220,7 +221,7 @@ def encode(
         tags=tags,
         examples=len(examples),
         windows=tuple(windows),
-        tokens_from_S1=_offsets([window.end - window.start for window in windows]),
+        tokens_from_S1=offsets([window.end - window.start for window in windows]),
         forms_N=forms_N,
         tags_N=np.concatenate(tag_pieces),
         words_F=words.ids([normalise(form, how) for form in forms]),
@@ -283,8 +284,4 @@ def _spelled(
     alphabet = sorted(set("".join(short)))
     ids = dict(zip(alphabet, characters.ids(alphabet).tolist(), strict=True))
     spelled = np.fromiter((ids[character] for form in short for character in form), np.int32)
-    return spelled, _offsets([len(form) for form in short])
-
-
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    return spelled, offsets([len(form) for form in short])

@@ -18,6 +18,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.flat import offsets
 from confide.data.batches.noise import Flags, Ints, Passage
 from confide.errors import DataError
 from confide.text.document import Document
@@ -125,11 +126,9 @@ class Cutter:
 
 def passages(found: Sequence[Passage]) -> Passages:
     """Them all, one after the other."""
-    lengths = np.array([len(one.ids_P) for one in found], np.int64)
     empty = Passage(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
     ids_N, words_N, sentences_N = (np.concatenate(parts) for parts in zip(empty, *found))  # noqa: B905
-    from_S1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Passages(ids_N, words_N, sentences_N, from_S1)
+    return Passages(ids_N, words_N, sentences_N, offsets([len(one.ids_P) for one in found]))
 
 
 def held_out(

@@ -22,10 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confide.data.batches.annotation import check_spans
 from confide.data.batches.encoding import Bools, Ints
 from confide.data.batches.examples import Span
-from confide.data.batches.tagger import Rows, longest_first, shuffled
-from confide.data.batches.token_pieces import TokenText, token_batch
+from confide.data.batches.flat import Rows, offsets, padded
+from confide.data.batches.tagger import longest_first, shuffled
+from confide.data.batches.token_pieces import PieceBatch, TokenText, token_batch
 from confide.errors import DataError
 
 NOTHING = -1
@@ -49,30 +51,18 @@ class Pointers:
 
 
 @dataclass(frozen=True, eq=False)
-class PointerBatch:
-    """What a pointing decoder reads and writes; `mask_BP` is None if nothing is padded.
+class PointerBatch(PieceBatch):
+    """What a pointing decoder reads and writes. `lengths_B` counts words.
 
-    `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. `symbols_BT` is
-    `NOTHING` in its padding, and empty without annotation. `states_BPD` are the encoder's, where
-    they are known already.
+    `symbols_BT` is `NOTHING` in its padding, and empty without annotation. `states_BPD` are the
+    encoder's, where they are known already.
     """
 
-    rows_B: Rows
-    ids_BP: Tensor
-    mask_BP: Tensor | None
     firsts_BL: Tensor
     lengths_B: Tensor
     symbols_BT: Tensor
     source_BT: Tensor
     states_BPD: Tensor | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Pieces without padding."""
-        return self.ids_BP.numel() if self.mask_BP is None else int(self.mask_BP.sum())
-
-    def __len__(self) -> int:
-        return len(self.rows_B)
 
 
 def pointers(
@@ -91,13 +81,8 @@ def pointers(
     last entities are left out and counted if it cannot write them all. Raises DataError if a type
     is not in `types`, a span lies outside its example, or the number of examples differs.
     """
-    if len(spans) != text.examples:
-        raise DataError(
-            "the spans do not belong to these sentences",
-            expected=f"{text.examples} lists of spans",
-            got=str(len(spans)),
-        )
-    _check(text, spans, types)
+    check_spans(spans, text.windows, examples=text.examples)
+    _check_types(spans, types)
     numbers = {name: number for number, name in enumerate(types)}
     symbols: list[int] = []
     own: list[bool] = []
@@ -120,22 +105,14 @@ def pointers(
     return Pointers(
         symbols_N=np.array(symbols, np.int32),
         source_N=np.array(own, np.bool_),
-        from_S1=np.append(0, np.cumsum(lengths, dtype=np.int64)).astype(np.int64),
+        from_S1=offsets(lengths),
         left_out=left_out,
     )
 
 
-def _check(text: TokenText, spans: Sequence[Sequence[Span]], types: Sequence[str]) -> None:
-    ends = {window.example: window.end for window in text.windows}  # that of the last window stays
-    for example, found in enumerate(spans):
-        words = ends.get(example, 0)
-        for start, end, name in found:
-            if not 0 <= start < end <= words:
-                raise DataError(
-                    "a span lies outside its sentence",
-                    expected=f"tokens 0 to {words}",
-                    got=f"{start} to {end}",
-                )
+def _check_types(spans: Sequence[Sequence[Span]], types: Sequence[str]) -> None:
+    for found in spans:
+        for _, _, name in found:
             if name not in types:
                 raise DataError(
                     "an entity has a type outside the declared set",
@@ -204,10 +181,7 @@ def pointer_batch(
     symbols_BT = np.zeros((len(rows_B), 0), np.int64)
     source_BT = np.zeros((len(rows_B), 0), np.bool_)
     if written is not None:
-        lengths_B = np.diff(written.from_S1)[rows_B]
-        steps_T = np.arange(lengths_B.max(initial=0))
-        inside_BT = steps_T < lengths_B[:, None]
-        places_BT = np.where(inside_BT, written.from_S1[rows_B][:, None] + steps_T, 0)
+        places_BT, inside_BT = padded(written.from_S1, rows_B)
         symbols_BT = np.where(inside_BT, written.symbols_N[places_BT], NOTHING).astype(np.int64)
         source_BT = written.source_N[places_BT] | ~inside_BT
     return PointerBatch(

@@ -17,16 +17,18 @@ Shapes: N pieces of all examples, S examples, P pieces of a batch's longest, B e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confide.data.batches.flat import Rows, offsets, places
 from confide.data.batches.relations import RelationExample
-from confide.data.batches.tagger import Rows, longest_first, shuffled
+from confide.data.batches.tagger import longest_first, shuffled
+from confide.data.batches.token_pieces import PieceBatch, pieces_of
 from confide.errors import DataError
 from confide.text.document import Span
 
@@ -75,39 +77,32 @@ class Marking:
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedRelations:
-    """Examples as numbers. `heads_S2` and `tails_S2`: from which piece to which, marks excluded.
+class EncodedPairs:
+    """Where each example is in a flat array (`data.flat`), and its two entities and relation.
 
-    `trimmed` counts examples of which an entity had to be cut.
+    `heads_S2` and `tails_S2`: from which word or piece of the example to which. `trimmed` counts
+    examples of which an entity had to be cut.
     """
 
-    ids_N: Ints
-    from_S1: NDArray[np.int64]
+    from_S1: Rows
     heads_S2: Ints
     tails_S2: Ints
     relations_S: Ints
-    padding: int
-    trimmed: int = 0
+    trimmed: int = field(default=0, kw_only=True)
 
     @property
-    def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
-        """Pieces of each example, special ones included."""
+    def lengths_S(self) -> Rows:  # noqa: N802
+        """Words of each example, or pieces with the special ones."""
         return np.diff(self.from_S1)
 
     def __len__(self) -> int:
         return len(self.relations_S)
 
-    def only(self, rows: Rows) -> EncodedRelations:
+    def only(self, rows: Rows) -> Self:
         """These examples, in this order; `trimmed` is not known of them, and 0."""
-        lengths = self.lengths_S[rows]
-        ends = np.cumsum(lengths)
-        places = np.arange(int(lengths.sum())) + np.repeat(
-            self.from_S1[rows] - ends + lengths, lengths
-        )
         return replace(
             self,
-            ids_N=self.ids_N[places],
-            from_S1=np.append(0, ends).astype(np.int64),
+            from_S1=offsets(self.lengths_S[rows]),
             heads_S2=self.heads_S2[rows],
             tails_S2=self.tails_S2[rows],
             relations_S=self.relations_S[rows],
@@ -116,27 +111,39 @@ class EncodedRelations:
 
 
 @dataclass(frozen=True, eq=False)
-class RelationBatch:
-    """What a relation classifier reads; `mask_BP` is None if nothing is padded.
+class EncodedRelations(EncodedPairs):
+    """Examples as pieces; the entities are without their marks."""
 
-    `rows_B` (numpy) are the positions in the `EncodedRelations`.
-    """
+    ids_N: Ints
+    padding: int
 
-    rows_B: Rows
-    ids_BP: Tensor
-    mask_BP: Tensor | None
+    def only(self, rows: Rows) -> Self:
+        """These examples, in this order; `trimmed` is not known of them, and 0."""
+        return replace(super().only(rows), ids_N=self.ids_N[places(self.from_S1, rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class RelationBatch(PieceBatch):
+    """What a relation classifier reads."""
+
     head_BP: Tensor
     tail_BP: Tensor
     openings_B2: Tensor
     relations_B: Tensor
 
-    @property
-    def tokens(self) -> int:
-        """Pieces without padding."""
-        return self.ids_BP.numel() if self.mask_BP is None else int(self.mask_BP.sum())
 
-    def __len__(self) -> int:
-        return len(self.rows_B)
+def numbered(examples: Sequence[RelationExample], relations: Sequence[str]) -> Ints:
+    """The place of each example's relation in `relations`. Raises DataError if it has another."""
+    numbers = {name: number for number, name in enumerate(relations)}
+    for example in examples:
+        if example.relation not in numbers:
+            raise DataError(
+                "an example has a relation outside the declared set",
+                expected=", ".join(relations),
+                got=example.relation,
+                where=example.id,
+            )
+    return np.array([numbers[example.relation] for example in examples], np.int32)
 
 
 def encode_relations(
@@ -156,25 +163,16 @@ def encode_relations(
             expected=f"at least {LEAST} pieces between the special ones",
             got=str(marking.longest),
         )
-    numbers = {name: number for number, name in enumerate(relations)}
-    for example in examples:
-        if example.relation not in numbers:
-            raise DataError(
-                "an example has a relation outside the declared set",
-                expected=", ".join(relations),
-                got=example.relation,
-                where=example.id,
-            )
+    relations_S = numbered(examples, relations)
     rows: list[_Row] = []
     for start in range(0, len(examples), _CHUNK):
         rows += _rows(examples[start : start + _CHUNK], marking, tokenise)
-    lengths = [0, *(len(row.ids) for row in rows)]
     return EncodedRelations(
         ids_N=np.array([piece for row in rows for piece in row.ids], np.int32),
-        from_S1=np.cumsum(lengths, dtype=np.int64),
+        from_S1=offsets([len(row.ids) for row in rows]),
         heads_S2=np.array([row.head for row in rows], np.int32).reshape(-1, 2),
         tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
-        relations_S=np.array([numbers[example.relation] for example in examples], np.int32),
+        relations_S=relations_S,
         padding=marking.padding,
         trimmed=sum(row.trimmed for row in rows),
     )
@@ -199,17 +197,14 @@ def predict_relation_batches(
 
 def relation_batch(encoded: EncodedRelations, rows_B: Rows) -> RelationBatch:
     """These examples as one batch, in this order."""
-    lengths_B = encoded.lengths_S[rows_B]
-    steps_P = np.arange(lengths_B.max(initial=0))
-    mask_BP = steps_P < lengths_B[:, None]
-    places_BP = np.where(mask_BP, encoded.from_S1[rows_B][:, None] + steps_P, 0)
-    ids_BP = np.where(mask_BP, encoded.ids_N[places_BP], encoded.padding).astype(np.int64)
+    ids_BP, mask_BP = pieces_of(encoded.ids_N, encoded.from_S1, rows_B, padding=encoded.padding)
+    steps_P = np.arange(ids_BP.shape[1])
     heads_B2, tails_B2 = encoded.heads_S2[rows_B], encoded.tails_S2[rows_B]
     openings_B2 = np.stack((heads_B2[:, 0], tails_B2[:, 0]), 1).astype(np.int64) - 1
     return RelationBatch(
         rows_B=rows_B,
-        ids_BP=torch.from_numpy(ids_BP),
-        mask_BP=None if mask_BP.all() else torch.from_numpy(mask_BP.astype(np.int64)),
+        ids_BP=ids_BP,
+        mask_BP=mask_BP,
         head_BP=torch.from_numpy(_within(heads_B2, steps_P)),
         tail_BP=torch.from_numpy(_within(tails_B2, steps_P)),
         openings_B2=torch.from_numpy(openings_B2),

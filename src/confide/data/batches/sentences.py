@@ -13,14 +13,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from confide.data.batches.relation_pieces import window
+from confide.data.batches.flat import Rows, offsets, places
+from confide.data.batches.relation_pieces import EncodedPairs, numbered, window
 from confide.data.batches.relations import RelationExample
 from confide.data.batches.vocabulary import PAD, UNK, How, Vocabulary, normalise
 from confide.errors import DataError
@@ -28,7 +29,6 @@ from confide.text.document import Span
 from confide.text.segment import tokens_of
 
 Ints = NDArray[np.int32]
-Rows = NDArray[np.int64]
 
 LEAST = 8
 """A window of fewer words cannot hold two entities and anything about them."""
@@ -36,41 +36,18 @@ PIECES = 3
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedSentences:
-    """Sentences as numbers. `heads_S2` and `tails_S2`: from which word of the sentence to which.
+class EncodedSentences(EncodedPairs):
+    """Sentences as the ids of their words.
 
-    A word further from an entity than `farthest` has the position of that distance. `trimmed`
-    counts sentences of which an entity had to be cut.
+    A word further from an entity than `farthest` has the position of that distance.
     """
 
     words_N: Ints
-    from_S1: Rows
-    heads_S2: Ints
-    tails_S2: Ints
-    relations_S: Ints
     farthest: int
-    trimmed: int = 0
 
-    @property
-    def lengths_S(self) -> Rows:  # noqa: N802
-        """Words of each sentence."""
-        return np.diff(self.from_S1)
-
-    def __len__(self) -> int:
-        return len(self.relations_S)
-
-    def only(self, rows: Rows) -> EncodedSentences:
+    def only(self, rows: Rows) -> Self:
         """These sentences, in this order; `trimmed` is not known of them, and 0."""
-        lengths = self.lengths_S[rows]
-        return replace(
-            self,
-            words_N=self.words_N[_places(self.from_S1[rows], lengths)],
-            from_S1=_offsets(lengths),
-            heads_S2=self.heads_S2[rows],
-            tails_S2=self.tails_S2[rows],
-            relations_S=self.relations_S[rows],
-            trimmed=0,
-        )
+        return replace(super().only(rows), words_N=self.words_N[places(self.from_S1, rows)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,30 +95,20 @@ def encode_sentences(
             expected=f"at least {LEAST} words",
             got=str(longest),
         )
-    numbers = {name: number for number, name in enumerate(relations)}
+    relations_S = numbered(examples, relations)
+    rows = [_row(example, longest) for example in examples]
     forms: dict[str, int] = {}
-    places: list[Ints] = [np.zeros(0, np.int32)]
-    rows: list[_Row] = []
-    for example in examples:
-        if example.relation not in numbers:
-            raise DataError(
-                "an example has a relation outside the declared set",
-                expected=", ".join(relations),
-                got=example.relation,
-                where=example.id,
-            )
-        row = _row(example, longest)
-        rows.append(row)
-        own = [forms.setdefault(form, len(forms)) for form in row.words]
-        places.append(np.array(own, np.int32))
+    forms_N = np.array(
+        [forms.setdefault(form, len(forms)) for row in rows for form in row.words], np.int32
+    )
     ids_F = words.ids([normalise(form, how) if form else "" for form in forms])
     ids_F[[number for form, number in forms.items() if not form]] = UNK
     return EncodedSentences(
-        words_N=ids_F[np.concatenate(places)],
-        from_S1=_offsets(np.array([len(row.words) for row in rows], np.int64)),
+        words_N=ids_F[forms_N],
+        from_S1=offsets([len(row.words) for row in rows]),
         heads_S2=np.array([row.head for row in rows], np.int32).reshape(-1, 2),
         tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
-        relations_S=np.array([numbers[one.relation] for one in examples], np.int32),
+        relations_S=relations_S,
         farthest=farthest,
         trimmed=sum(row.trimmed for row in rows),
     )
@@ -150,8 +117,8 @@ def encode_sentences(
 def sentence_batch(encoded: EncodedSentences, rows_B: Rows) -> SentenceBatch:
     """These sentences as one batch, in this order."""
     lengths_B = encoded.lengths_S[rows_B]
-    starts_B = _offsets(lengths_B)[:-1]
-    words_N = encoded.words_N[_places(encoded.from_S1[rows_B], lengths_B)]
+    starts_B = offsets(lengths_B)[:-1]
+    words_N = encoded.words_N[places(encoded.from_S1, rows_B)]
     distinct_U, spread_N = np.unique(np.append(words_N, PAD), return_inverse=True)
     step_N = np.arange(len(words_N)) - np.repeat(starts_B, lengths_B)
     heads_B2 = encoded.heads_S2[rows_B].astype(np.int64)
@@ -185,18 +152,6 @@ def predict_sentence_batches(
     for rows in np.split(np.arange(len(encoded)), cuts):
         if len(rows):
             yield sentence_batch(encoded, rows)
-
-
-def _offsets(lengths: Rows) -> Rows:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-
-
-def _places(from_B: Rows, lengths_B: Rows) -> Rows:
-    """The places of the words of these sentences, one sentence after the other."""
-    ends_B = np.cumsum(lengths_B)
-    total = int(ends_B[-1]) if len(ends_B) else 0
-    places: Rows = np.arange(total) + np.repeat(from_B - (ends_B - lengths_B), lengths_B)
-    return places
 
 
 # --- one example ----------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confide.data.batches.encoding import Encoded
+from confide.data.batches.flat import Rows as Rows
+from confide.data.batches.flat import padded
 from confide.data.batches.vocabulary import PAD, UNK
-
-Rows = NDArray[np.int64]
 
 _POOL = 32  # batches that are drawn together and sorted by length
 
@@ -123,14 +123,15 @@ def longest_first(lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
 def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
     """These windows as one batch, in this order."""
     lengths_B = encoded.lengths_S[windows_B]
-    places_BL, mask_BL = _places(encoded.tokens_from_S1[windows_B], lengths_B)
+    places_BL, mask_BL = padded(encoded.tokens_from_S1, windows_B)
     forms_U, spread = np.unique(encoded.forms_N[places_BL][mask_BL], return_inverse=True)
     forms_BL = np.zeros(mask_BL.shape, np.int64)
     forms_BL[mask_BL] = spread
     words_BL = np.where(mask_BL, encoded.words_F[forms_U][forms_BL], PAD)
-    spelled_from_U = encoded.characters_from_F1[forms_U]
-    spelled_U = encoded.characters_from_F1[forms_U + 1] - spelled_from_U
-    characters_UC = _padded(encoded.characters_M, spelled_from_U, spelled_U)
+    spelled_UC, inside_UC = padded(encoded.characters_from_F1, forms_U)
+    characters_UC = np.zeros(inside_UC.shape, np.int64)
+    if encoded.characters_M.size:
+        characters_UC = np.where(inside_UC, encoded.characters_M[spelled_UC], PAD).astype(np.int64)
     return TaggerBatch(
         windows_B=windows_B,
         words_BL=torch.from_numpy(words_BL.astype(np.int64)),
@@ -138,7 +139,7 @@ def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
         mask_BL=torch.from_numpy(mask_BL),
         forms_BL=torch.from_numpy(forms_BL),
         characters_UC=torch.from_numpy(characters_UC),
-        character_lengths_U=torch.from_numpy(spelled_U),
+        character_lengths_U=torch.from_numpy(inside_UC.sum(1)),
         tags_BL=torch.from_numpy(np.where(mask_BL, encoded.tags_N[places_BL], 0).astype(np.int64)),
         context_BLX=_context(encoded, windows_B, mask_BL=mask_BL),
     )
@@ -173,17 +174,3 @@ def _bounded(rows: Rows, lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
         longest = grown
     if start < len(rows):
         yield rows[start:]
-
-
-def _places(from_B: Rows, lengths_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """The place of each cell of a padded batch in the flat array, and which cells are real."""
-    steps_L = np.arange(lengths_B.max(initial=0))
-    mask_BL = steps_L < lengths_B[:, None]
-    return np.where(mask_BL, from_B[:, None] + steps_L, 0), mask_BL
-
-
-def _padded(flat: NDArray[np.int32], from_B: Rows, lengths_B: Rows) -> Rows:
-    places_BL, mask_BL = _places(from_B, lengths_B)
-    if not flat.size:
-        return np.zeros(mask_BL.shape, np.int64)
-    return np.where(mask_BL, flat[places_BL], PAD).astype(np.int64)

@@ -24,7 +24,8 @@ from torch import Tensor
 from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import Bools, Ints, TagSet, Window
 from confide.data.batches.examples import Example, Span
-from confide.data.batches.tagger import Rows, longest_first, shuffled
+from confide.data.batches.flat import Rows, offsets, padded
+from confide.data.batches.tagger import longest_first, shuffled
 from confide.errors import DataError
 
 Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]
@@ -103,20 +104,15 @@ class EncodedTokens:
 
 
 @dataclass(frozen=True, eq=False)
-class TokenBatch:
-    """What a token classifier reads; `mask_BP` is None if nothing is padded.
+class PieceBatch:
+    """What an encoder reads; `mask_BP` is None if nothing is padded.
 
-    `rows_B` (numpy) are the positions in the text, `lengths_B` counts words. Without annotation all
-    tags are 0.
+    `rows_B` (numpy) are the positions in the encoded text.
     """
 
     rows_B: Rows
     ids_BP: Tensor
     mask_BP: Tensor | None
-    firsts_BL: Tensor
-    lengths_B: Tensor
-    tags_BL: Tensor
-    source_BL: Tensor
 
     @property
     def tokens(self) -> int:
@@ -125,6 +121,16 @@ class TokenBatch:
 
     def __len__(self) -> int:
         return len(self.rows_B)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch(PieceBatch):
+    """What a token classifier reads; `lengths_B` counts words. Unannotated, all tags are 0."""
+
+    firsts_BL: Tensor
+    lengths_B: Tensor
+    tags_BL: Tensor
+    source_BL: Tensor
 
 
 def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> TokenText:
@@ -155,9 +161,9 @@ def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> Toke
         examples=len(examples),
         windows=tuple(windows),
         ids_N=np.array(ids, np.int32),
-        from_S1=_offsets(lengths),
+        from_S1=offsets(lengths),
         firsts_W=np.array(firsts, np.int32),
-        words_from_S1=_offsets([window.end - window.start for window in windows]),
+        words_from_S1=offsets([window.end - window.start for window in windows]),
         padding=pieces.padding,
         cut=tuple(long),
     )
@@ -192,18 +198,17 @@ def token_batch(
     text: TokenText, rows_B: Rows, *, annotated: EncodedTokens | None = None
 ) -> TokenBatch:
     """These windows as one batch, in this order."""
-    places_BP, mask_BP = _places(text.from_S1, rows_B)
-    words_BL, inside_BL = _places(text.words_from_S1, rows_B)
+    words_BL, inside_BL = padded(text.words_from_S1, rows_B)
     tags_BL = np.zeros(inside_BL.shape, np.int64)
     source_BL = inside_BL
     if annotated is not None:
         tags_BL = np.where(inside_BL, annotated.tags_W[words_BL], 0).astype(np.int64)
         source_BL = of_rows(annotated.source_W, text.words_from_S1, rows_B)
-    ids_BP = np.where(mask_BP, text.ids_N[places_BP], text.padding).astype(np.int64)
+    ids_BP, mask_BP = pieces_of(text.ids_N, text.from_S1, rows_B, padding=text.padding)
     return TokenBatch(
         rows_B=rows_B,
-        ids_BP=torch.from_numpy(ids_BP),
-        mask_BP=None if mask_BP.all() else torch.from_numpy(mask_BP.astype(np.int64)),
+        ids_BP=ids_BP,
+        mask_BP=mask_BP,
         firsts_BL=torch.from_numpy(
             np.where(inside_BL, text.firsts_W[words_BL], 0).astype(np.int64)
         ),
@@ -211,6 +216,16 @@ def token_batch(
         tags_BL=torch.from_numpy(tags_BL),
         source_BL=torch.from_numpy(source_BL),
     )
+
+
+def pieces_of(
+    ids_N: Ints, from_S1: Rows, rows_B: Rows, *, padding: int
+) -> tuple[Tensor, Tensor | None]:
+    """ids_BP of these rows, and the mask, which is None if nothing is padded."""
+    places_BP, real_BP = padded(from_S1, rows_B)
+    ids_BP = np.where(real_BP, ids_N[places_BP], padding).astype(np.int64)
+    mask_BP = None if real_BP.all() else torch.from_numpy(real_BP.astype(np.int64))
+    return torch.from_numpy(ids_BP), mask_BP
 
 
 # --- windows --------------------------------------------------------------------------------
@@ -233,15 +248,3 @@ def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window
         own_end = (after + end + 1) // 2
         yield Window(example, start, end, own_start, own_end)
         start, own_start, pieces = after, own_end, int(ends[after - 1])
-
-
-def _places(from_S1: NDArray[np.int64], rows_B: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """The place of each cell of a padded batch in the flat array, and which cells are real."""
-    lengths_B = (from_S1[1:] - from_S1[:-1])[rows_B]
-    steps = np.arange(lengths_B.max(initial=0))
-    inside = steps < lengths_B[:, None]
-    return np.where(inside, from_S1[rows_B][:, None] + steps, 0), inside
-
-
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.append(0, np.cumsum(lengths, dtype=np.int64)).astype(np.int64)

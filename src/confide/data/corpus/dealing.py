@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from confide.data.corpus.corpora import locate
-from confide.data.corpus.facts import count_relations
+from confide.data.corpus.facts import count_relations, kinds_of
 from confide.data.corpus.partitions import ALPHA, By, Classes, group_of, partition
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Problem
+from confide.text.document import Document
 from confide.text.formats import Reading, format_named, read, write
 from confide.text.pairs import stated_pairs
 from confide.userfiles import Tree
@@ -94,7 +94,7 @@ def split(
         format=kind.name,
         sources=tuple(readings),
         sites=shares,
-        problems=_by_kind(problems),
+        problems=kinds_of(problems),
         classes=classes if by == "dirichlet" else None,
     )
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
@@ -153,7 +153,3 @@ def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
         groups=tuple(sorted(groups)),
         relations=count_relations(documents),
     )
-
-
-def _by_kind(problems: Sequence[Problem]) -> dict[str, int]:
-    return dict(sorted(Counter(problem.kind for problem in problems).items()))

@@ -95,6 +95,17 @@ def documents(site: str, split: str, *, seed: int = 1, sentences: int = 160) -> 
     return notes
 
 
+def must_be_ours(folder: Path, mark: Path, *, what: str, fix: str) -> None:
+    """Raise DataError if the folder holds files but not `mark`, which we leave in all of ours."""
+    if folder.exists() and any(folder.iterdir()) and not mark.exists():
+        raise DataError(
+            "the folder holds other files",
+            expected=f"an empty folder or one with an earlier {what}",
+            where=str(folder),
+            fix=fix,
+        )
+
+
 def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
     """Write the corpus of three sites into `folder`, and return the path of its settings.toml.
 
@@ -105,13 +116,7 @@ def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
     """
     folder = Path(folder)
     readme = folder / "README.txt"
-    if folder.exists() and any(folder.iterdir()) and not readme.exists():
-        raise DataError(
-            "the folder holds other files",
-            expected="an empty folder or one with an earlier synthetic corpus",
-            where=str(folder),
-            fix="choose another folder",
-        )
+    must_be_ours(folder, readme, what="synthetic corpus", fix="choose another folder")
     for habit in HABITS:
         shutil.rmtree(folder / habit.site, ignore_errors=True)
         (folder / habit.site).mkdir(parents=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confide.errors import KeyFileError
+from confide.errors import KeyFileError, os_errors_as
 from confide.federation.passphrase import load_private, save_private
 from confide.userfiles import bytes_of
 
@@ -50,14 +50,10 @@ def make_identity(path: Path) -> Identity:
     KeyFileError if the file cannot be written.
     """
     identity = Identity(Ed25519PrivateKey.generate())
-    try:
+    with os_errors_as(KeyFileError, "the identity key could not be written", where=path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists():
             archive(path)
-    except OSError as error:
-        raise KeyFileError(
-            f"the identity key could not be written ({error.strerror})", where=str(path)
-        ) from error
     save_private(path, identity.key, passphrase=None)
     return identity
 

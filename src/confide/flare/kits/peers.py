@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
-from confide.errors import KeyFileError, KitError
+from confide.errors import KeyFileError, KitError, os_errors_as
 from confide.federation.digests import is_digest, statement
 from confide.federation.failures import Refusal
 from confide.federation.files import for_the_owner, write_atomically
@@ -226,12 +226,8 @@ def _card(kit: Kit, identity: Identity) -> Card:
         archive(path)
     plain = Card(kit.kind, kit.name, identity.public.hex(), certificate, "")
     card = dataclasses.replace(plain, signature=_certified(kit, plain.said()))
-    try:
+    with os_errors_as(KeyFileError, "the identity's card could not be written", where=path):
         write_atomically(path, card.encode().encode())
-    except OSError as error:
-        raise KeyFileError(
-            f"the identity's card could not be written ({error.strerror})", where=str(path)
-        ) from error
     return card
 
 

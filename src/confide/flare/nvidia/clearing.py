@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import GuardError, KitError, printable
+from confide.errors import GuardError, KitError, os_errors_as, printable
 from confide.federation.files import inside
 from confide.flare.kits.policies import STORE
 from confide.flare.kits.startup import Kit
@@ -42,16 +42,15 @@ class Held:
 
 def held(kit: Kit) -> tuple[Held, ...]:
     """What the server of this kit holds, the oldest first. Raises KitError: unreadable."""
-    try:
+    with os_errors_as(
+        KitError,
+        "the server's runs cannot be read",
+        where=kit.path,
+        fix="run the command as the user that runs the server",
+    ):
         submissions = _submissions(kit)
         names = submissions.keys() | {path.name for path in _folders(kit.path / RUNS)}
         found = [_of(_own(kit, name), name, submissions[name]) for name in names]
-    except OSError as error:
-        raise KitError(
-            f"the server's runs cannot be read ({error.strerror})",
-            where=str(kit.path),
-            fix="run the command as the user that runs the server",
-        ) from error
     return tuple(sorted(found, key=lambda one: (one.last, one.run)))
 
 
@@ -98,12 +97,8 @@ def delete(kit: Kit, those: Iterable[Held]) -> None:
     with alone:
         for one in those:
             for folder in one.folders:
-                try:
+                with os_errors_as(KitError, f"{one.run} could not be deleted", where=folder):
                     shutil.rmtree(folder)
-                except OSError as error:
-                    raise KitError(
-                        f"{one.run} could not be deleted ({error.strerror})", where=str(folder)
-                    ) from error
 
 
 def _own(kit: Kit, name: str) -> Path | None:

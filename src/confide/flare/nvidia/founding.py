@@ -11,7 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from confide import __version__
-from confide.errors import KitError
+from confide.errors import KitError, os_errors_as
 from confide.flare.kits import policies
 from confide.flare.kits.naming import SERVER, check_host, check_names
 from confide.flare.kits.policies import Kind, write_private
@@ -67,17 +67,14 @@ def init(
         )
     beside = out.with_name(f".{out.name}.new")
     try:
-        beside.mkdir(parents=True, mode=0o700)
-        new = dataclasses.replace(made, path=beside)
-        authority.found(new.authority, name, days=days, passphrase=passphrase)
-        names = (SERVER, *made.sites, made.lead)
-        _provision(new, beside / KITS, names=names, passphrase=passphrase)
-        _write_project(new)
-        beside.rename(out)
-    except OSError as error:
-        raise KitError(
-            f"the consortium's folder could not be written ({error.strerror})", where=str(out)
-        ) from error
+        with os_errors_as(KitError, "the consortium's folder could not be written", where=out):
+            beside.mkdir(parents=True, mode=0o700)
+            new = dataclasses.replace(made, path=beside)
+            authority.found(new.authority, name, days=days, passphrase=passphrase)
+            names = (SERVER, *made.sites, made.lead)
+            _provision(new, beside / KITS, names=names, passphrase=passphrase)
+            _write_project(new)
+            beside.rename(out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return open_consortium(out)
@@ -121,13 +118,10 @@ def _make(made: Consortium, name: str) -> Kit:
         )
     beside = made.path / f".{name}.new"
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        _provision(made, beside, names=(name,))
-        (beside / name).rename(path)
-    except OSError as error:
-        raise KitError(
-            f"the kit could not be written ({error.strerror})", where=str(path)
-        ) from error
+        with os_errors_as(KitError, "the kit could not be written", where=path):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _provision(made, beside, names=(name,))
+            (beside / name).rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return open_kit(path)

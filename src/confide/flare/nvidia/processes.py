@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from confide.errors import KitError
+from confide.errors import KitError, os_errors_as
 from confide.federation.passphrase import VARIABLE as PASSPHRASE
 from confide.flare.kits.naming import SERVER
 from confide.flare.kits.peers import place_of
@@ -253,14 +253,13 @@ def _check_port(kit: Kit) -> None:
     host = kit.host if kit.host == "localhost" or kit.host.startswith("127.") else ""
     with socket.socket() as probing:
         probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with os_errors_as(
+            KitError,
+            f"the server cannot listen on port {kit.port}",
+            where=kit.path,
+            fix="stop the program that uses the port",
+        ):
             probing.bind((host, kit.port))
-        except OSError as error:
-            raise KitError(
-                f"the server cannot listen on port {kit.port} ({error.strerror})",
-                where=str(kit.path),
-                fix="stop the program that uses the port",
-            ) from error
 
 
 def _environment(kit: Kit) -> dict[str, str]:

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confide.errors import KitError
+from confide.errors import KitError, os_errors_as
 from confide.federation.files import write_atomically
 from confide.flare.kits.naming import check_site
 from confide.flare.kits.startup import Kit
@@ -139,10 +139,6 @@ def _read(path: Path) -> set[str]:
 
 def _write(kit: Kit, names: set[str]) -> None:
     path = kit.path / LIST
-    try:
+    with os_errors_as(KitError, "the list of revoked sites could not be written", where=path):
         write_atomically(path, (json.dumps({_KEY: sorted(names)}, indent=2) + "\n").encode())
         path.chmod(0o600)
-    except OSError as error:
-        raise KitError(
-            f"the list of revoked sites could not be written ({error.strerror})", where=str(path)
-        ) from error

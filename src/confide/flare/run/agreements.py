@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from confide.errors import ConfideError, RunError, SettingsError
+from confide.errors import ConfideError, RunError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
 from confide.federation.files import for_the_owner, write_of_run
 from confide.flare.run.consenting import Asked, outside, usual
@@ -181,20 +181,18 @@ def _mark(method: str, found: Agreed) -> str:
 def _add(folder: Path, agreement: str, run: str, day: date) -> None:
     line = json.dumps({"agreement": agreement, "run": run, "day": day.isoformat()})
     path = folder / COUNT_FILE
-    try:
+    with os_errors_as(
+        RunError,
+        "the count of runs could not be written",
+        where=path,
+        fix="free some disk space, and see that the file belongs to the user that runs the site",
+    ):
         before = bytes_of(path, MOST_JSON) if path.exists() else b""
         torn = b"\n" if before and not before.endswith(b"\n") else b""
         with for_the_owner(), open(path, "ab") as file:
             file.write(torn + line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise RunError(
-            f"the count of runs could not be written ({error.strerror})",
-            where=str(path),
-            fix="free some disk space, and see that the file belongs to the user that runs the"
-            " site",
-        ) from error
 
 
 def _read_count(path: Path) -> dict[str, set[str]]:

@@ -15,10 +15,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TypeVar
 
 from confide import __version__
-from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
+from confide.errors import (
+    ConfideError,
+    GuardError,
+    MessageError,
+    RunError,
+    SettingsError,
+    os_errors_as,
+)
 from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
@@ -27,7 +33,7 @@ from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
-from confide.federation.site import SiteHost, note_traceback
+from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare.run.agreements import OUTSIDE, Agreements
 from confide.flare.run.consenting import Asked, fewest
@@ -51,7 +57,6 @@ from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, par
 from confide.settings.tomlfile import parse_toml
 from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
 
-M = TypeVar("M")
 LEDGER = "ledger.jsonl"
 
 
@@ -139,7 +144,7 @@ class SiteHome:
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
         if name == JOIN.name:
-            return encode(self._join(_opened(Join, data)))
+            return encode(self._join(ask_in(Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
         if name == CLOSE.name:
@@ -148,7 +153,7 @@ class SiteHome:
         found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
         self._agreements.hold(found, asked)
         if name == LEAVE.name:
-            return encode(self._leave(self._run, _opened(Leave, data)))
+            return encode(self._leave(self._run, ask_in(Leave, data)))
         if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
         if round > asked.settings.rounds:
@@ -207,7 +212,7 @@ class SiteHome:
     def _leave(self, run: _Run, ask: Leave) -> Left:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
         method = method_named(run.settings.trained_by)(run.settings)
-        state = decode(method.State, ask.state.tobytes())
+        state: object = decode(method.State, ask.state.tobytes())
         progress = json.dumps({"best_round": ask.round})
         run.folder.store().save(
             Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
@@ -312,13 +317,6 @@ class _Run:
         self._seen.add(mark)
 
 
-def _opened(kind: type[M], data: bytes) -> M:
-    try:
-        return decode(kind, data, limits=limits_of(kind))
-    except MessageError as error:
-        raise Refusal("bad-ask") from error
-
-
 def _weighed(kind: type, message: bytes) -> list[FieldSize]:
     """The sizes of a message's fields; of one that cannot be read, its own."""
     try:
@@ -354,12 +352,11 @@ def check_home(file: SiteFile) -> Gathered:
     """
     settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
     memory = Path(file.memory)
-    try:
+    with os_errors_as(
+        ConfideError,
+        "the site's memory folder cannot be made or closed to others",
+        where=memory,
+        fix="name a folder that belongs to the user that runs the site",
+    ):
         private_folder(memory)
-    except OSError as error:
-        raise ConfideError(
-            f"the site's memory folder cannot be made or closed to others ({error.strerror})",
-            where=str(memory),
-            fix="name a folder that belongs to the user that runs the site",
-        ) from error
     return gather(settings, memory, key_file=None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 from confide.data.corpus.corpora import locate
 from confide.errors import FederationError, SettingsError, printable
@@ -48,6 +48,7 @@ from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.lightner import LightnerForm as Made
 from confide.learning.lightner import LightnerModeller, labels_of, parts_of
 from confide.learning.weights import trained
+from confide.models.adversaries import Kind as Adversary
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -126,7 +127,7 @@ class LightnerForm(ReadsPieces):
         made = LightnerModeller(bart, self.made())
         if self.adversary == NONE:
             return made
-        kind: Any = self.adversary
+        kind = cast(Adversary, self.adversary)
         return AdversarialModeller(made, kind, sites=len(self.told_apart))
 
 

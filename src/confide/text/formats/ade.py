@@ -20,7 +20,7 @@ from typing import NamedTuple
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.base import Options, Reading, is_number, shown
 from confide.text.formats.sentences import joined
 
 EFFECTS, DOSES, NEGATIVES = "DRUG-AE.rel", "DRUG-DOSE.rel", "ADE-NEG.txt"
@@ -189,11 +189,7 @@ def _columns(line: str) -> list[str] | None:
     columns = [id, *rest.rsplit("|", 6)]
     if len(columns) != 8 or not all(columns[place].strip() for place in (0, 1, 2, 5)):
         return None
-    return columns if all(_is_number(columns[place]) for place in (3, 4, 6, 7)) else None
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) < 16
+    return columns if all(is_number(columns[place]) for place in (3, 4, 6, 7)) else None
 
 
 def _add_rows(

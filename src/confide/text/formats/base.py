@@ -18,6 +18,11 @@ NO_DATA = re.compile(
 _SLACK = 200
 
 
+def is_number(text: str) -> bool:
+    """Whether this is a whole number of at most 15 digits, and nothing else."""
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to read; None or the default means that the reader finds out by itself.

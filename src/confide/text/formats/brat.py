@@ -18,6 +18,7 @@ from confide.text.formats.base import (
     Options,
     Reading,
     free_id,
+    is_number,
     merged_fragments,
     reads,
     shown,
@@ -315,7 +316,7 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
     spans: list[Span] = []
     for part in offsets.split(";"):
         ends = part.split(" ")
-        if len(ends) != 2 or not all(e.isascii() and e.isdigit() and len(e) < 16 for e in ends):
+        if len(ends) != 2 or not all(map(is_number, ends)):
             raise FormatError(
                 "offsets of an entity",
                 expected="start end, or start end;start end",

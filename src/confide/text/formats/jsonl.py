@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem
@@ -46,6 +45,7 @@ def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, Tree]]:
     """
     if text.lstrip()[:1] == "[":
         rows = _load(text, str(path))
+        assert isinstance(rows, list), "a JSON text that begins with [ is a list"
         for number, row in enumerate(rows, 1):
             yield f"{path}#{number}", f"{path.stem}:{number}", _object(row, f"{path}#{number}")
         return
@@ -57,7 +57,7 @@ def rows_of(text: str, path: Path) -> Iterator[tuple[str, str, Tree]]:
         yield where, f"{path.stem}:{number}", _object(_load(line, where), where)
 
 
-def _load(text: str, where: str) -> Any:
+def _load(text: str, where: str) -> object:
     try:
         return json_of(text, parse_constant=_refuse)
     except ValueError as error:

@@ -20,7 +20,7 @@ from confide.errors import DataError, FormatError, SettingsError
 from confide.text.archives import zipped_files
 from confide.text.document import Document, Entity, Problem, Span
 from confide.text.files import read_bytes
-from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.base import Options, Reading, is_number, shown
 from confide.text.formats.placing import WAYS, Effort, place_mentions
 from confide.text.formats.records import clean
 from confide.text.formats.sentences import joined
@@ -180,7 +180,7 @@ def _rows(
     for number, row in enumerate(rows, 2):
         cells = dict(zip(header, row, strict=False))
         review, index, text = (cells.get(key, "") for key in _KEYS)
-        if review and index.isascii() and index.isdigit() and len(index) < 16:
+        if review and is_number(index):
             yield _Row(f"{where}:{number}", review, int(index), text, cells)
         elif review or text:  # the last line, of sums, has none
             what = f"no drug_id, or a sentence_index that is no number: {shown(review)}"

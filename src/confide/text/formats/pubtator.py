@@ -13,7 +13,7 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, place, shown, shown_at, unheld
+from confide.text.formats.base import Options, Reading, is_number, place, shown, shown_at, unheld
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))
@@ -108,7 +108,7 @@ def _annotation(
     """Add the mention or the relation of a line to its document."""
     if fields[0] != block.id:
         raise _odd("a line of another document", where, f"the id {block.id!r} first")
-    if len(fields) >= 5 and _is_number(fields[1]) and _is_number(fields[2]):
+    if len(fields) >= 5 and is_number(fields[1]) and is_number(fields[2]):
         options.require(fields[4], where)
         entity = _mention(block, fields, where, problems)
         if entity is not None:
@@ -126,10 +126,6 @@ def _annotation(
             where,
             "id, start, end, text, type, concept; or id, type, concept, concept; cut by tabs",
         )
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) < 16
 
 
 def _mention(
