@@ -175,8 +175,7 @@ class Federation:
                 with blaming(site, step=step.name, round=round):
                     form = form_of(reply)
                     first = first or form
-                    odd = odd_field(form, first)
-                    if odd:
+                    if odd := odd_field(form, first):
                         raise GuardError(f"{odd} differs in form from that of other sites")
                     add(total, reply)
             except SiteFault as error:
@@ -322,9 +321,8 @@ class Federation:
 
     def _failed(self, fault: SiteFault) -> None:
         self.faults.append(fault)
-        self._watch(
-            Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
-        )
+        event = Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
+        self._watch(event)
 
     def _encode(self, step: Step, asks: Mapping[str, object], round: int) -> dict[str, bytes]:
         """Encode each distinct ask once: a broadcast is one block of bytes for all sites."""
