@@ -242,6 +242,30 @@ def vectors(path: Path, words: list[str], dims: int = 8) -> Path:
     return path
 
 
+def test_words_of_sites_that_are_not_drawn_first_get_their_vectors_too(tmp_path: Path) -> None:
+    """Also with rows = "seen", where a row counts only at sites that have the word."""
+    site, known = unequal(tmp_path), list[str]()
+    for table, letter in zip(site, "xy", strict=True):
+        own = [letter + other for other in "abcdefgh"]
+        file = Path(table["train"])
+        file.write_text(file.read_text() + "\n" + "".join(f"{word}\tO\n" for word in own) + "\n")
+        known += own
+    path = vectors(tmp_path / "v.txt", known)
+    overrides = (
+        "training.learning_rate=1e-12", f"model.vectors={path}", "training.optimiser=sgd",
+        "options.rows=seen", "federation.fraction=0.5",
+    )  # fmt: skip
+    method, federation, engine = started(tmp_path, tiny(tmp_path, *overrides, site=site))
+    state = method.start(federation)
+    engine.replies.clear()
+    after, _ = method.round(state, federation, 1)
+    assert len(engine.replies) < len(site)
+    ids = KeyedVocabulary(state.form.word_digests_V16, "word", KEY).ids(known)
+    assert (np.asarray(ids) > UNK).all()
+    rows = np.array([line.split()[1:] for line in path.read_text().splitlines()], np.float32)
+    np.testing.assert_allclose(after.weights["word.weight"][ids], rows, atol=1e-6)
+
+
 def test_sites_fill_in_the_rows_that_the_file_knows_in_the_first_round(tmp_path: Path) -> None:
     """Trained for (almost) nothing, the rows of known words are the file's; others did not move."""
     path = vectors(tmp_path / "v.txt", ["aspirin", "nausea", "unheard-of"])

@@ -226,7 +226,7 @@ class EntityDesk(Generic[E]):
     def fill(self, model: nn.Module, how: How) -> None:
         """Fill in the rows of the site's vector file, if `how` says so. This kind has none."""
 
-    def rows_seen(self) -> Arrays:
+    def rows_seen(self, how: How) -> Arrays:
         """Empty: this kind has no word table."""
         return {}
 

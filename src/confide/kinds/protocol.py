@@ -68,8 +68,12 @@ class Desk(Protocol):
         """Train from these weights on the site's own text. Raises Refusal if there is none."""
         ...
 
-    def rows_seen(self) -> Arrays:
-        """For each row of the form's tables: 1 if the training text has its word, else 0."""
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of the form's tables: 1 if the training text has its word, else 0.
+
+        Where `how` fills in word vectors, their rows count as well: all sites fill in the same, so
+        words of a site that has no part in that round get their vectors too.
+        """
         ...
 
     def scored(self, weights: Arrays, part: str) -> Any:

@@ -142,7 +142,7 @@ def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[T
     memory = known(memory)
     desk = memory.form.at(site)
     fitted = desk.fit(ask.weights, ask.how, seed=turn.seed)
-    rows = desk.rows_seen() if ask.tables else {}
+    rows = desk.rows_seen(ask.how) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
     seen = {name: rows[name] for name in ask.tables}
     return reply_of(fitted, weight, seen=seen), memory

@@ -157,14 +157,19 @@ class BagDesk:
         """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def rows_seen(self) -> Arrays:
-        """For each row of a PCNN's word table: 1 if the training text has the word, else 0."""
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of a PCNN's word table: 1 if it counts, else 0.
+
+        What counts are rows that the training text has, and those of vectors that are filled in.
+        """
         encoded = self.looked("train").encoded
         if not isinstance(encoded, EncodedSentences):
             return {}
         words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
         words_V[encoded.words_N] = 1.0
         words_V[UNK] = 1.0
+        if how.vectors and self.file:
+            words_V[self.file.ids_K] = 1.0
         return {WORD_ROWS: words_V}
 
     def looked(self, part: str) -> Looked:

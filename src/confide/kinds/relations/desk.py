@@ -94,7 +94,7 @@ class RelationDesk:
         """None: this kind has no word table."""
         return ""
 
-    def rows_seen(self) -> Arrays:
+    def rows_seen(self, how: How) -> Arrays:
         """Empty: this kind has no word table."""
         return {}
 

@@ -275,13 +275,18 @@ class TaggerDesk(EntityDesk[TaggerForm]):
             return {}
         return {WORD_ROWS: (self.file.ids_K.astype(np.int64), self.file.rows_KD)}
 
-    def rows_seen(self) -> Arrays:
-        """For each row of the word and character tables: 1 if the training text has it, else 0."""
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of the word and character tables: 1 if it counts, else 0.
+
+        What counts are rows that the training text has, and those of vectors that are filled in.
+        """
         assert isinstance(self.own, EncodedSplit)
         encoded = self.own.encoded
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0
+        if how.vectors and self.file:
+            words_V[self.file.ids_K] = 1.0
         characters_V = np.zeros(self.form.sizes["characters"], np.float32)
         characters_V[encoded.characters_M] = 1.0
         own = {name: characters_V.copy() for name in CHARACTER_ROWS if name in self.form.tables()}

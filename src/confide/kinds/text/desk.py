@@ -50,7 +50,7 @@ class TextDesk:
         """None: this kind has no word table."""
         return ""
 
-    def rows_seen(self) -> Arrays:
+    def rows_seen(self, how: How) -> Arrays:
         """Empty: this kind has no word table."""
         return {}
 
