@@ -121,6 +121,26 @@ def test_a_row_may_be_the_mean_over_the_sites_that_have_its_word(
     assert len(set(total[2:])) > 1  # some words are one site's, some are both's
 
 
+def test_pseudo_complete_averages_the_rows_of_words_over_the_sites_that_have_them(
+    tmp_path: Path,
+) -> None:
+    settings = tiny(tmp_path, "method=pseudo-complete", "options.rows=seen", site=unequal(tmp_path))
+    method, federation, engine = started(tmp_path, settings)
+    state = method.start(federation)
+    after, _ = method.round(state, federation, 1)
+    sent = [engine.replies[site] for site in ("site-1", "site-2")]
+    seen = [one.seen["word.weight"] > 0 for one in sent]
+    for one, own, other in ((0, *seen), (1, *seen[::-1])):
+        alone = own & ~other
+        assert alone.any()
+        rows = sent[one].weights["word.weight"][alone]
+        np.testing.assert_allclose(after.weights["word.weight"][alone], rows, rtol=1e-6)
+        assert not sent[1 - one].weights["word.weight"][alone].any()
+    both = seen[0] & seen[1]
+    mean = sum(one.weights["word.weight"][both] for one in sent) / 2
+    np.testing.assert_allclose(after.weights["word.weight"][both], mean, rtol=1e-5)
+
+
 def test_a_site_trains_from_the_common_weights_only(tmp_path: Path) -> None:
     """What a site sends depends on the ask, not on what another site did before it."""
     settings = tiny(tmp_path)

@@ -51,6 +51,7 @@ from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
+    Desk,
     F,
     Fitted,
     Form,
@@ -141,11 +142,14 @@ def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[T
     """Train the common model on the site's own text for some epochs."""
     memory = known(memory)
     desk = memory.form.at(site)
-    fitted = desk.fit(ask.weights, ask.how, seed=turn.seed)
+    return trained_reply(desk, ask, desk.fit(ask.weights, ask.how, seed=turn.seed)), memory
+
+
+def trained_reply(desk: Desk, ask: Train, fitted: Fitted) -> Trained:
+    """The result of training at a desk, weighted as the ask says."""
     rows = desk.rows_seen(ask.how) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
-    seen = {name: rows[name] for name in ask.tables}
-    return reply_of(fitted, weight, seen=seen), memory
+    return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})
 
 
 def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Trained:

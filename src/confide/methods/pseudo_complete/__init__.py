@@ -46,9 +46,8 @@ from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.steps import Step
 from confide.kinds.completing import CompletingForm
-from confide.kinds.how import how_of
 from confide.kinds.protocol import F, Form, State
-from confide.methods.fedavg import Facts, FedAvg, Latest
+from confide.methods.fedavg import Facts, FedAvg, Latest, mean_of
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
     SCORE_APART,
@@ -68,7 +67,8 @@ class PseudoCompleteSettings(Table):
     (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
     `centred`, each site shifts them to a mean of 1 before use, so that they choose among sentences
     but do not change how much a site's own annotation counts. `weighting`: how the mean weighs
-    sites (the paper: equally).
+    sites (the paper: equally). `rows`: whether a word's row is averaged over all sites, or over
+    those whose text has it, as under fedavg.
     """
 
     distil: bool = True
@@ -78,6 +78,7 @@ class PseudoCompleteSettings(Table):
     centred: bool = False
     warmup_rounds: Annotated[int, Field(ge=0)] = 1
     weighting: Literal["equal", "examples", "sentences"] = "equal"
+    rows: Literal["all", "seen"] = "all"
 
 
 @dataclass(frozen=True)
@@ -113,36 +114,32 @@ class PseudoComplete(FedAvg):
         self, state: CompleteState[CompletingForm], federation: Federation, n: int
     ) -> tuple[CompleteState[CompletingForm], Facts]:
         """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
-        own, how = self._own, how_of(self._run, n)
-        drawn = federation.draw(self._run.federation.fraction, n)
-        sites = tuple(site for site in drawn if site not in state.idle)
-        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
+        own = self._own
+        train, sites, facts = self._drawn(state, federation, n)
         if not sites:
-            return state, {**facts, "sites": list(drawn), "sentences": 0, "own": 0, "pseudo": 0}
+            return state, {**facts, "own": 0, "pseudo": 0}
         learnt = n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
-            weigh = Weigh(state.weights, _shared(state), how, own.confidence)
+            weigh = Weigh(state.weights, _shared(state), train.how, own.confidence)
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
             # a site that is not in the sum cannot subtract its own part
             out = {f.site for f in federation.faults if (f.round, f.step) == (n, WEIGH.name)}
-            sites = tuple(site for site in sites if site not in out)
+            sites = [site for site in sites if site not in out]
         ask = Complete(
-            weights=state.weights,
-            how=how,
+            **vars(train),
             distil=own.distil and learnt,
             confidence=own.confidence,
             slope_G=slope_G,
             kept=own.momentum,
             centred=own.centred,
-            weighting="equal" if own.weighting == "equal" else "examples",
         )
         total = federation.sum(COMPLETE, ask, round=n, sites=sites)
-        mean = {name: (a / total.weight).astype(np.float32) for name, a in total.weights.items()}
+        mean = mean_of(total, state.weights)
         facts |= {
             "loss": total.loss / total.weight,
-            "sites": list(sites),
+            "sites": sites,
             "sentences": total.examples,
             "own": total.own,
             "pseudo": total.pseudo,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
-from confide.federation.guards import MOST, bounded, near
+from confide.federation.guards import MOST, bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
@@ -23,6 +23,7 @@ from confide.kinds.completing import CompleteText, CompletingDesk, CompletingFor
 from confide.kinds.how import How
 from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
 from confide.learning.slopes import RowSlopes
+from confide.methods.fedavg import UPLOAD, Train, Trained, check_trained, trained_reply
 
 # --- messages -------------------------------------------------------------------------------------
 
@@ -55,11 +56,9 @@ class Weighed:
 
 
 @dataclass(frozen=True)
-class Complete:
+class Complete(Train):
     """Annotate the labels that you lack with these weights, and train from them."""
 
-    weights: Arrays = carries("the common weights")
-    how: How = carries("how a site trains")
     distil: bool = carries("whether the common model annotates the types that the site lacks")
     confidence: float = carries("the least confidence of a label that the common model adds")
     slope_G: NDArray[np.float32] = carries(
@@ -67,19 +66,12 @@ class Complete:
     )
     kept: float = carries("alpha: the share of its old value that an instance weight keeps")
     centred: bool = carries("whether a site's instance weights are shifted to a mean of 1")
-    weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
 
 
 @dataclass(frozen=True)
-class Completed:
+class Completed(Trained):
     """The result of training, multiplied by the site's weight."""
 
-    weights: Arrays = carries(
-        "trained weights, times the site's weight in the mean; of tables only changed rows"
-    )
-    weight: float = carries("the site's weight in the mean")
-    loss: float = carries("mean training loss per example, times the weight")
-    examples: int = carries("examples trained on, over all epochs")
     own: int = carries("entities or relations that the site annotated")
     pseudo: int = carries("entities or relations that the common model annotated")
 
@@ -105,26 +97,12 @@ def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
 
 
 def check_completed(ask: Complete, reply: Completed) -> None:
-    """Raise GuardError if the reply's weight or a count is not what was asked for."""
-    if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
-        raise GuardError("weight must be at least 1, and 1 where sites count equally")
-    if reply.examples < 1 or reply.own < 0 or reply.pseudo < 0:
-        raise GuardError("examples must be at least 1, own and pseudo at least 0")
+    """Raise GuardError if the reply's weight, a count or rows are not what was asked for."""
+    check_trained(ask, reply)
+    if reply.own < 0 or reply.pseudo < 0:
+        raise GuardError("own and pseudo must be at least 0")
     if reply.pseudo and not ask.distil:
         raise GuardError("pseudo must be 0 if distil is off")
-
-
-def start_of_completed(ask: Complete, reply: Completed, name: str) -> np.ndarray:
-    """What an array of the reply would be if the site had learnt nothing."""
-    start: np.ndarray = ask.weights[name]
-    return start if reply.weight == 1.0 else start * np.float32(reply.weight)
-
-
-def bounded_completed(ask: Complete, reply: Completed, most: float) -> Completed:
-    """The reply with weights at most `most` away from the ask's."""
-    before = {name: start_of_completed(ask, reply, name) for name in reply.weights}
-    kept = near(reply.weights, before, most, times=reply.weight)
-    return reply if kept is reply.weights else replace(reply, weights=kept)
 
 
 # --- a site's text --------------------------------------------------------------------------------
@@ -191,19 +169,8 @@ def complete(
     fitted = desk.fit(
         ask.weights, ask.how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
     )
-    weight = float(desk.size) if ask.weighting == "examples" else 1.0
-    weights = fitted.weights
-    if weight != 1.0:
-        weights = {name: array * np.float32(weight) for name, array in weights.items()}
-    reply = Completed(
-        weights=weights,
-        weight=weight,
-        loss=fitted.loss * weight,
-        examples=fitted.examples,
-        own=annotated.own,
-        pseudo=annotated.pseudo,
-    )
-    return reply, after
+    found = trained_reply(desk, ask, fitted)
+    return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
 
 
 def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
@@ -293,12 +260,4 @@ WEIGH = Step.of(
     # each site subtracts its own part from the sum, so it must be a plain sum
     learnt=Learnt("slope_G", combined=False, slack=4.0),
 )
-COMPLETE = Step.of(
-    complete,
-    summed=True,
-    like=(("weights", "weights"),),
-    check=check_completed,
-    bound=bounded_completed,
-    start=start_of_completed,
-    learnt=Learnt("weights", "weight", start="weights"),
-)
+COMPLETE = Step.of(complete, summed=True, **UPLOAD | {"check": check_completed})
