@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from confide.data.batches.examples import examples_from
-from confide.errors import FederationError, QuorumError
+from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.messages import decode, encode
 from confide.jobs.predict import predict
-from confide.kinds.context import EncoderDescribed
+from confide.kinds.context import WIDEST, EncoderDescribed, check_described
 from confide.learning.context import cache_folder, contextual
 from confide.learning.encoder import load_encoder
 from confide.runs.gathering import gather
@@ -125,3 +125,11 @@ def test_the_features_of_a_site_are_never_sent(
 def specs(settings: Settings, folder: Path) -> Any:
     """The sites of the settings."""
     return gather(settings, folder / "sites", key_file=None).specs
+
+
+def test_the_width_of_an_encoder_has_bounds() -> None:
+    for dim in (1, WIDEST):
+        check_described(None, EncoderDescribed("0a", dim))
+    for dim in (0, WIDEST + 1):
+        with pytest.raises(GuardError, match="dim"):
+            check_described(None, EncoderDescribed("0a", dim))

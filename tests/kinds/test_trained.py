@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from confide.kinds.bags.extractor import BagExtractor
+from confide.kinds.bags.report import _worst as bags_worst
 from confide.kinds.entities import EntityExtractor
 from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.relations.report import _worst as relations_worst
 from confide.kinds.trained import WORST, Report, as_many_of_both, fingerprint
 from confide.text.document import Document, Entity, Relation
+from confide.text.pairs import NO_RELATION
 
 
 def test_each_says_what_it_finds() -> None:
@@ -39,3 +44,13 @@ def test_a_report_may_be_of_counts_alone() -> None:
 
     report = Report(TextCounts())
     assert not report.errors and not report.sentences
+
+
+def test_reports_list_the_most_confident_mistakes_first() -> None:
+    sure = [("a", 0.2), ("b", 0.9), (NO_RELATION, 0.3), (NO_RELATION, 0.8), ("c", 0.5)]
+    found = bags_worst([(n, label, sureness) for n, (label, sureness) in enumerate(sure)])
+    assert [case[0] for case in found] == [1, 4, 0, 3, 2]
+    example: Any = object()
+    wrong = relations_worst([(example, label, sureness) for label, sureness in sure])
+    assert [case[1:] for case in wrong[:3]] == [("b", 0.9), ("c", 0.5), ("a", 0.2)]
+    assert {case[1] for case in wrong[3:]} == {NO_RELATION}

@@ -21,7 +21,7 @@ from confide.federation.messages import decode, peek
 from confide.kinds.protocol import State
 from confide.kinds.tagger.form import TaggerForm
 from confide.methods import METHODS
-from confide.methods.fedavg import TRAIN, Train, Trained, check_trained
+from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Trained, check_trained
 from confide.runs.gathering import gather
 from confide.settings import Settings
 from contract.corpus import KEY, tiny, write_sites
@@ -328,3 +328,10 @@ def test_a_file_of_vectors_that_does_not_fit(
     method, federation, _ = started(tmp_path, tiny(tmp_path, f"model.vectors={path}"))
     with pytest.raises(QuorumError, match=words):
         method.start(federation)
+
+
+@pytest.mark.parametrize(
+    ("server", "rate"), [("mean", 1), ("momentum", 1), ("adam", 0.01), ("yogi", 0.01)]
+)
+def test_a_servers_rate_without_a_setting(server: str, rate: float) -> None:
+    assert FedAvgSettings(server=server).step.rate == rate

@@ -21,7 +21,7 @@ from confide.federation.messages import decode
 from confide.jobs.predict import evaluate, predict
 from confide.learning.slopes import WholeSlopes
 from confide.methods import METHODS, method_of
-from confide.methods.pseudo_complete import steps
+from confide.methods.pseudo_complete import PseudoCompleteSettings, steps
 from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
 from confide.runs.opening import opened
 from confide.runs.release import release
@@ -476,3 +476,10 @@ def test_a_type_outside_what_a_site_says_it_knows_cannot_stay(tmp_path: Path) ->
         for part in ("train", "dev", "test")
     }
     assert kinds == {"train": {"Drug"}, "dev": {"Drug"}, "test": {"Drug", "Effect"}}
+
+
+def test_the_defaults_are_the_papers() -> None:
+    assert PseudoCompleteSettings().model_dump() == {
+        "distil": True, "confidence": 0.0, "instance_weights": True, "momentum": 0.9,
+        "centred": False, "warmup_rounds": 1, "weighting": "equal", "rows": "all",
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,3 +104,21 @@ def test_a_score_is_json() -> None:
 def test_what_cannot_be_is_refused(scores, labels, facts, says) -> None:
     with pytest.raises(DataError, match=says):
         count_bags(np.array(scores), labels, facts)
+
+
+def test_counts_are_equal_only_if_every_number_is() -> None:
+    whole = count_bags(*drawn(9)[:1], LABELS, drawn(9)[1])
+    moved = np.roll(whole.candidates_B, 1)
+    for change in (
+        {"candidates_B": moved}, {"true_B": np.roll(whole.true_B, 1)}, {"facts": 99}, {"bags": 8},
+        {"relations": {}},
+    ):  # fmt: skip
+        assert replace(whole, **change) != whole
+    assert replace(whole) == whole
+
+
+def test_the_area_of_the_first_2000_ends_with_the_2000th() -> None:
+    bins = np.zeros((2, BINS), np.int64)
+    bins[0, -1], bins[0, -2], bins[1, -2] = 2000, 1, 1
+    late = BagCounts(bins[0], bins[1], facts=1, bags=1)
+    assert bag_scores(late)["auc"] > bag_scores(late)["auc_2000"] == 0
