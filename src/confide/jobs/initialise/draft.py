@@ -13,7 +13,7 @@ import tomli_w
 from confide.jobs.initialise.files import OF_BAGS, SiteFiles, shares
 from confide.text.formats import FORMATS
 
-_LINES = 30
+_LINES = 32
 
 
 def _quoted(value: str | Sequence[str]) -> str:
@@ -36,6 +36,10 @@ def draft(sites: Sequence[SiteFiles], out: Path) -> str:
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
+    if _finds_apart(sites):
+        tail.append(
+            "outside = 1          # its text may have the types that a site does not annotate"
+        )
     if len(sites) == 1:
         public = _PUBLIC if sites[0].about_relations and not _of_bags(sites) else []
         return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
@@ -71,9 +75,11 @@ def _task(sites: Sequence[SiteFiles]) -> list[str]:
         linked = any(report.counts["relations"] for site in sites for report in site.reports)
         task = 'task = "ner"         # entities; "re": the relations between them'
         method = f'method = "fedavg"    # {others}'
-        if _annotated_apart(sites):
-            method = 'method = "pseudo-complete"  # one model of all types; "fedner": each its own'
-        return [*([task] if linked else []), method]
+        if not _finds_apart(sites):
+            return [*([task] if linked else []), method]
+        method = 'method = "pseudo-complete"  # one model of all types; "fedner": each its own'
+        plain = "options = { distil = false, instance_weights = false }  # see training.outside"
+        return [*([task] if linked else []), method, plain]
     if _of_bags(sites):
         others = '"chain"; references: "pooled", "alone"'
         return ['task = "bags"', f'method = "lazy-mil"  # or "fedavg", {others}']
@@ -181,8 +187,10 @@ def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], 
     return own, {kind: name for kind in own if (name := _nearest(kind, before))}
 
 
-def _annotated_apart(sites: Sequence[SiteFiles]) -> bool:
-    """Whether sites annotate different types, even if similar names mean one type."""
+def _finds_apart(sites: Sequence[SiteFiles]) -> bool:
+    """Whether sites annotate different types of entities, even if similar names mean one type."""
+    if all(site.about_relations for site in sites):
+        return False
     found = set()
     for site in (one for one in sites if one.types):
         _, near = _own_types(site, sites)
