@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.data.batches.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
-from confide.errors import DataError, FederationError, QuorumError
+from confide.errors import DataError, FederationError, GuardError, QuorumError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
@@ -28,7 +28,9 @@ from confide.kinds.vocabulary import (
     COUNT_VOCABULARY,
     Agreed,
     CountVocabulary,
+    KeyChecked,
     agree,
+    check_key_checked,
     count_vocabulary,
     file_check,
     number,
@@ -286,3 +288,9 @@ def test_numbering_is_a_count_with_two_floors(
     assert rows(number(tables, min_count=min_count, min_sites=min_sites)) == expected
     backwards = dict(reversed(tables.items()))
     assert rows(number(backwards, min_count=min_count, min_sites=min_sites)) == expected
+
+
+@pytest.mark.parametrize("check", ["", "aspirin", "0a\n", "0" * 65])
+def test_a_check_value_of_the_key_that_is_no_digest_is_refused(check: str) -> None:
+    with pytest.raises(GuardError, match="check"):
+        check_key_checked(None, KeyChecked(check))
