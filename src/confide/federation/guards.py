@@ -32,7 +32,7 @@ MOST = 10**12
 """No honest count of sentences, tokens or entities is larger."""
 MOST_NAMES, LONGEST_NAME = 2_000, 200
 """No honest site has more types or relations, or longer names for them (in letters)."""
-_MARK = re.compile(r"[0-9a-z]{0,64}", re.ASCII)
+_MARK = re.compile(r"[0-9a-f]{0,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
