@@ -1,4 +1,4 @@
-"""Our CRF against pytorch-crf: loss with gradients, and decoding.
+"""Our CRF against pytorch-crf: loss with gradients, decoding; and our loss of partial annotation.
 
 Equal numbers are checked first. Times are medians of processor time, taken in turn.
 """
@@ -19,6 +19,7 @@ import torchcrf
 from torch import Tensor
 
 from confide.models.crf import Scores, negative_log_likelihood, viterbi
+from confide.models.partial import allowed_tags, partial_loss, weights_outside
 
 SHAPES = {  # sentences, tokens, tags, lengths between 1 and `tokens`
     "32 x 40 x 11": (32, 40, 11, False),
@@ -72,17 +73,29 @@ def measure(shape: tuple[int, int, int, bool], repeats: int) -> dict[str, float]
             found: list[list[int]] = peer.decode(emissions, mask=mask)
             return found
 
+    open_Y = torch.arange(tags) % 2 == 0  # half of the tags are possible outside entities
+    allowed = allowed_tags(gold, weights_outside(open_Y.numpy(), 1.0))
+
+    def partial() -> list[Tensor]:
+        every = torch.zeros_like(allowed)
+        loss = partial_loss(
+            emissions, scores, inner_BLY=allowed, outer_BLY=every, lengths_B=lengths
+        )
+        return gradients(loss.mean())
+
     for mine, their in zip(our_loss(), their_loss(), strict=True):
         torch.testing.assert_close(mine, their, rtol=1e-4, atol=1e-5)
     rows = zip(our_tags(), lengths, strict=True)
     assert [row[:n].tolist() for row, n in rows] == their_tags(), "the paths differ"
 
     loss, peer_loss = milliseconds(our_loss, their_loss, repeats)
+    whole, open_loss = milliseconds(our_loss, partial, repeats)
     decode, peer_decode = milliseconds(our_tags, their_tags, repeats)
     return {
         "loss_ms": loss,
         "peer_loss_ms": peer_loss,
         "loss_ratio": peer_loss / loss,
+        "partial_ratio": open_loss / whole,
         "decode_ms": decode,
         "peer_decode_ms": peer_decode,
         "decode_ratio": peer_decode / decode,
@@ -105,7 +118,8 @@ def main() -> None:
         for kind in ("loss", "decode"):
             mine, their = found[f"{kind}_ms"], found[f"peer_{kind}_ms"]
             cells.append(f"{mine:6.2f} against {their:6.2f} = {found[f'{kind}_ratio']:4.1f} x")
-        print(f"{name:26} {cells[0]:>28} {cells[1]:>28}")
+        partial = f"partial annotation: {found['partial_ratio']:.1f} x the loss"
+        print(f"{name:26} {cells[0]:>28} {cells[1]:>28}  {partial}")
     if options.json:
         about = {
             "torch": torch.__version__,

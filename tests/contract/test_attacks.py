@@ -45,6 +45,16 @@ AVERAGING = [
 ]
 every_method = pytest.mark.parametrize("method", pairs())
 averaging = pytest.mark.parametrize("method", pairs(slow=True, of=AVERAGING))
+combining = pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        pytest.param(*pair.values, how, marks=[*pair.marks, *[pytest.mark.slow] * (n % 3 != way)])
+        for n, pair in enumerate(pairs(slow=True, of=AVERAGING))
+        for way, how in enumerate(ROBUST)
+    ],
+)
+"""Every pair with every way to combine; each pair is fast with one of them, and each way with some
+pairs: combining is made once, for all."""
 
 
 def _most(array: np.ndarray, number: float) -> float:
@@ -171,8 +181,7 @@ def test_without_a_refusal_a_lie_is_outvoted(
     assert 0 < away < (10 if how == "clipped" else 2)
 
 
-@averaging
-@pytest.mark.parametrize("how", ROBUST)
+@combining
 def test_both_engines_agree_and_a_resumed_run_is_the_same(
     method: str, how: str, tmp_path: Path
 ) -> None:
