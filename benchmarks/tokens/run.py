@@ -28,7 +28,7 @@ from confide.data.batches.tagger import batch_of
 from confide.data.batches.token_pieces import token_batch
 from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.data.corpus.corpora import locate
-from confide.learning import crf_modelling, tokens
+from confide.learning import tokens
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.encoder import load_encoder
 from confide.learning.modelling import Slopes
@@ -92,7 +92,7 @@ def slopes_of_tokens(
 
     def losses(row: int) -> tuple[Tensor, Tensor]:
         batch = token_batch(encoded.text, np.array([row]), annotated=encoded)
-        return tokens.split_loss(model, batch)
+        return tokens.split_loss(model(batch), batch)
 
     return {
         "one pass": lambda: made.slopes(model, encoded),
@@ -110,7 +110,8 @@ def slopes_of_crf(
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
 
     def losses(row: int) -> tuple[Tensor, Tensor]:
-        return crf_modelling.split_loss(model, batch_of(encoded.encoded, np.array([row])), encoded)
+        batch = batch_of(encoded.encoded, np.array([row]))
+        return made.split_loss(model(batch), model, batch, encoded=encoded)
 
     weight = model.crf.linear.weight
     return {
