@@ -40,10 +40,10 @@ from confide.data.corpus.partitions import partition
 from confide.federation.checkpoints import CheckpointStore
 from confide.federation.keys import new_key, read_key
 from confide.federation.messages import decode
+from confide.learning import crf_modelling
 from confide.learning.fit import FitReport
 from confide.learning.predict import Prepared, annotate, prepare
-from confide.methods import fedavg
-from confide.methods.fedavg import FedAvgState
+from confide.methods import METHODS
 from confide.models import tagger
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.runs.run import Event, run
@@ -98,17 +98,17 @@ class TrainingWatch:
 @contextmanager
 def timed_fit(clock: Clock) -> Iterator[None]:
     """Inside, the clock runs while a site fits its model."""
-    fit = fedavg.fit
+    fit = crf_modelling.train
 
     def timed(*args: Any, **options: Any) -> FitReport:
         with clock.running():
             return fit(*args, **options)
 
-    fedavg.fit = timed  # type: ignore[assignment]
+    crf_modelling.train = timed  # type: ignore[assignment]
     try:
         yield
     finally:
-        fedavg.fit = fit
+        crf_modelling.train = fit
 
 
 def federated(settings: Settings, out: Path) -> Side:
@@ -118,7 +118,8 @@ def federated(settings: Settings, out: Path) -> Side:
         result = run(settings, out=out, on_event=TrainingWatch(side.training)).result
     side.test_f1 = result.scores.overall["strict"]["f1"]
     state = decode(
-        FedAvgState, CheckpointStore(out / "checkpoints").load(settings.rounds).state.tobytes()
+        METHODS["fedavg-tagger"].State,
+        CheckpointStore(out / "checkpoints").load(settings.rounds).state.tobytes(),
     )
     side.weights = {name: torch.from_numpy(array) for name, array in state.weights.items()}
     return side
