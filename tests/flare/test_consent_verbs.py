@@ -129,6 +129,11 @@ def test_status_says_which_model_the_site_keeps_after_a_run(
     (own / "home.json").write_text(found.model_dump_json())
     assert "R1 75.0 / - 81.2 / - - tuned" in say("status", kit.path)
     assert json.loads(say("status", kit.path, "--json"))["keeps"]["R1"]["kept"] == "tuned"
+    (own / "home.json").write_text("{}")  # damaged: what the site agreed to is shown all the same
+    read = json.loads(say("status", kit.path, "--json"))
+    assert read["guards"] and read["agreements"] == [] and read["keeps"] is None
+    said = say("status", kit.path)
+    assert "min_batch 8" in said and "what the site compared cannot be read" in said
 
 
 def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, study: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -341,12 +342,11 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
 def _own_json(kit: Kit) -> dict[str, object]:
     from confide.flare.run import standing
 
-    try:
-        kept = {run: one.model_dump() for run, one in standing.kept(kit).items()}
-        held = standing.standings(kit)
-        return {"agreements": held, "guards": standing.guards(kit), "keeps": kept}
-    except ConfideError:
-        return {"agreements": None, "guards": None, "keeps": None}
+    own: dict[str, object] = {"agreements": None, "guards": None, "keeps": None}
+    with suppress(ConfideError):
+        own |= {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+        own["keeps"] = {run: one.model_dump() for run, one in standing.kept(kit).items()}
+    return own
 
 
 def _show_own(kit: Kit) -> None:
@@ -357,14 +357,13 @@ def _show_own(kit: Kit) -> None:
     try:
         held = standing.standings(kit)
         screen.show(agreeing.standings(held), agreeing.guards(standing.guards(kit)))
+        for one in held:
+            if one.warning:
+                screen.say(f"{one.method}: {one.warning}")
         if kept := standing.kept(kit):
             screen.show(home_verbs.table_of(kept, first="run"))
     except ConfideError as error:
         screen.say(str(error))
-        return
-    for one in held:
-        if one.warning:
-            screen.say(f"{one.method}: {one.warning}")
 
 
 def _status_table(now: Status) -> Table:
