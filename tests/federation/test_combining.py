@@ -397,6 +397,7 @@ def test_memory_does_not_grow_with_the_number_of_sites(
     """Models of 4 MB: the peak of 40 sites is that of 5, and less than seven models in float64."""
     size = 2**20
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2**17)
+    monkeypatch.setattr("confide.federation.combining.IN_MEMORY", 2**20)
     monkeypatch.setattr("confide.federation.combining.Spool", lambda: Spool(2**20))
     asked = Ask({"a": np.zeros(size, np.float32)}, "", 0)
     step = weighed()

@@ -20,11 +20,13 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
 from confide.kinds.protocol import State
 from confide.kinds.tagger.form import TaggerForm
-from confide.methods import METHODS
+from confide.methods import METHODS, wire
 from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Trained, check_trained
 from confide.runs.gathering import gather
+from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import KEY, tiny, write_sites
+from contract.runs import states
 from kinds.hows import how
 
 FedAvg = METHODS["fedavg-tagger"]
@@ -334,4 +336,44 @@ def test_a_file_of_vectors_that_does_not_fit(
     ("server", "rate"), [("mean", 1), ("momentum", 1), ("adam", 0.01), ("yogi", 0.01)]
 )
 def test_a_servers_rate_without_a_setting(server: str, rate: float) -> None:
-    assert FedAvgSettings(server=server).step.rate == rate
+    assert FedAvgSettings(server=server).step(1).rate == rate
+    halved = FedAvgSettings(server=server, server_decay=0.5).step(3)
+    assert halved.rate == rate / 4
+
+
+# --- moments that a site keeps -----------------------------------------------------------
+
+
+def kept_moments(folder: Path) -> list[dict[str, np.ndarray]]:
+    """The moments in every memory that the sites of a run have written."""
+    kind = METHODS["fedavg-tagger"].Memory
+    return [decode(kind, path.read_bytes()).moments for path in folder.rglob("*.memory")]
+
+
+def test_a_site_that_keeps_its_moments_goes_on_from_them(
+    tmp_path: Path,
+) -> None:
+    own = ("training.optimiser=adam", "training.local_epochs=1")
+    one = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=1"), out=tmp_path / "1").folder
+    two = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=3"), out=tmp_path / "3").folder
+    fresh = run(tiny(tmp_path, *own, "rounds=3"), out=tmp_path / "fresh").folder
+    first = {float(moments["0/step"][0]) for moments in kept_moments(one) if moments}
+    last = max(float(moments["0/step"][0]) for moments in kept_moments(two) if moments)
+    assert last == 3 * max(first)
+    assert not any(kept_moments(fresh))
+    assert states(two) != states(fresh)
+    assert not any(row.field == "moments" for row in wire("fedavg-tagger"))
+
+
+def test_a_run_that_keeps_moments_resumes_with_the_same_numbers(tmp_path: Path) -> None:
+    own = ("training.optimiser=adam", "training.moments=kept", "select.every=2")
+    straight = run(tiny(tmp_path, *own, "rounds=4"), out=tmp_path / "straight").folder
+    again = run(tiny(tmp_path, *own, "rounds=2"), out=tmp_path / "again").folder
+    (again / "result.json").unlink()
+    run(tiny(tmp_path, *own, "rounds=4"), out=again, resume=True)
+    assert states(straight) == states(again)
+
+
+def test_fedner_keeps_its_own_moments(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="always goes on from Adam's running means"):
+        run(tiny(tmp_path, "method=fedner", "training.moments=kept"), out=tmp_path / "run")

@@ -336,6 +336,53 @@ def test_the_round_is_chosen_by_development_scores(
     assert selected(tmp_path, f1s, *overrides) == expected
 
 
+# --- the mean of the last rounds -----------------------------------------------------
+
+
+def test_what_is_kept_is_the_mean_of_the_last_rounds_and_training_goes_on_without_it(
+    tmp_path: Path,
+) -> None:
+    from confide.runs.rounds import RunningMean
+
+    mean, by_hand = RunningMean(3), 0.0
+    for n in range(1, 8):
+        state = State(Flat(0.0), {"n": np.float32([n])}, [])
+        mean.add(state.weights)
+        by_hand += (n - by_hand) / min(n, 3)
+        assert mean.of(state).weights["n"][0] == pytest.approx(by_hand, rel=1e-6)
+        assert state.weights["n"][0] == n
+    assert by_hand == pytest.approx(2 * (2 / 3) ** 4 + sum(
+        n / 3 * (2 / 3) ** (7 - n) for n in range(4, 8)
+    ))  # fmt: skip
+
+
+def test_with_one_round_the_mean_is_the_round_itself(tmp_path: Path) -> None:
+    from confide.runs.rounds import RunningMean
+
+    mean, state = RunningMean(1), State(Flat(0.0), {"n": np.float32([4])}, [])
+    mean.add(state.weights)
+    assert mean.of(state) is state
+
+
+def test_the_mean_survives_a_resume_bit_for_bit(tmp_path: Path) -> None:
+    own = ("select.average=3", "select.every=2", "training.optimiser=adam")
+    straight = run(tiny(tmp_path, "rounds=6", *own), out=tmp_path / "straight").folder
+    for rounds in (2, 6):
+        again = run(
+            tiny(tmp_path, f"rounds={rounds}", *own), out=tmp_path / "again", resume=rounds == 6
+        ).folder
+        (again / "result.json").unlink() if rounds == 2 else None
+    assert states(straight) == states(again)
+    store = RunFolder(straight).store()
+    last = store.load(store.rounds()[-1])
+    assert last.next.size
+    assert last.next.tobytes() != last.state.tobytes()
+    plain = run(tiny(tmp_path, "rounds=6", *own[1:]), out=tmp_path / "plain").folder
+    unaveraged = RunFolder(plain).store()
+    assert unaveraged.load(6).state.tobytes() == last.next.tobytes()
+    assert not unaveraged.load(6).next.size
+
+
 def test_progress_travels_as_json() -> None:
     progress = Progress(history=[{"round": 1}], best_round=1, best_dev=scores(EntityCounts({}, {})))
     assert Progress(**json.loads(json.dumps(vars(progress)))) == progress

@@ -30,6 +30,16 @@ def form_of(reply: object) -> Form:
     return found
 
 
+def size_of(reply: object) -> int:
+    """The bytes of all arrays of a reply."""
+    return sum(
+        array.nbytes
+        for _, declared, value in values_of(reply)
+        if declared.holds_arrays
+        for array in by_name(value).values()
+    )
+
+
 def odd_field(form: Form, first: Form) -> str | None:
     """The first field of a reply that cannot be added to the first reply; None if all can."""
     return next((name for name in form if form[name] != first[name]), None)

@@ -24,13 +24,21 @@ _NAME = re.compile(r"^round-(\d{6})\.ckpt$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The server's side of a run after a round. `state` is the method's encoded State."""
+    """The server's side of a run after a round. `state` is the method's encoded State.
+
+    `next` is the state that the next round starts from, if it is another (`select.average`).
+    """
 
     round: int = carries("the last round that is complete")
     state: NDArray[np.uint8] = carries("the method's encoded state, as bytes", legend="B")
     binding: str = carries("digest of the settings and of the data's fingerprint")
     progress: str = carries("JSON: history, best round, seconds, totals")
     ledger: int = carries("length of the ledger file in bytes")
+    next: NDArray[np.uint8] = carries(
+        "the encoded state that the next round starts from; empty if it is the same",
+        legend="N",
+        start=lambda: np.zeros(0, np.uint8),
+    )
 
 
 class CheckpointStore:

@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.adding import Form, Total, add, form_of, odd_field
+from confide.federation.adding import Form, Total, add, form_of, odd_field, size_of
 from confide.federation.forms import by_name
 from confide.federation.messages import Arrays, decode, encode
-from confide.federation.spool import Spool
+from confide.federation.spool import IN_MEMORY, Spool
 from confide.federation.steps import Learnt, Step
 
 How = Literal["mean", "trimmed", "median", "clipped"]
@@ -104,12 +104,20 @@ PLAIN = Combining()
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where bytes were put aside."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a reply was put aside, and its form and norm."""
+    """A reply's form and norm, and the reply itself or where it was put aside."""
 
     form: Form
     norm: float
-    reply: tuple[int, int]
+    reply: Any
     changes: tuple[int, int] = (0, 0)
 
 
@@ -136,6 +144,7 @@ class Pile:
         self._spool = Spool()
         self._kept: dict[str, _Kept] = {}
         self._start: Arrays = {}
+        self._room = IN_MEMORY
 
     def close(self) -> None:
         """Forget all replies."""
@@ -151,20 +160,21 @@ class Pile:
         squares = 0.0
         if not self._combining.combines(self._step):
             for change in changes(self._learnt, ask, reply):
-                squares += float(np.nansum(np.square(change)))
-            place = self._spool.put(encode(reply))
-            self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), place)
+                squares += _squares(change)
+            self._room -= size_of(reply)
+            held = reply if self._room >= 0 else _Place(*self._spool.put(encode(reply)))
+            self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), held)
             return
         self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
         first, count = -1, 0
         for change in changes(self._learnt, ask, reply):
-            squares += float(np.nansum(np.square(change)))
+            squares += _squares(change)
             place = self._spool.put(change.astype(np.float32).tobytes())
             first, count = place[0] if first < 0 else first, count + place[1]
         field = self._learnt.field
         said = getattr(reply, field)
         bare = {} if isinstance(said, dict) else said[:0]
-        rest = self._spool.put(encode(replace(reply, **{field: bare})))
+        rest = replace(reply, **{field: bare})
         self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), rest, (first, count))
 
     def leave_out(self) -> dict[str, tuple[str, str]]:
@@ -186,7 +196,10 @@ class Pile:
         """The sum of the replies by field, as if every site had learnt the combined change."""
         total: Total = {}
         for site in self.sites:
-            add(total, decode(self._step.reply, self._spool.get(*self._kept[site].reply)))
+            held = self._kept[site].reply
+            if isinstance(held, _Place):
+                held = decode(self._step.reply, self._spool.get(held.first, held.count))
+            add(total, held)
         if self._kept and self._combining.combines(self._step):
             total[self._learnt.field] = self._combined(total)
         return total
@@ -226,6 +239,13 @@ class Pile:
         return change
 
 
+def _squares(change: NDArray[np.float64]) -> float:
+    """The sum of the squares of the numbers that are there; NaN is none."""
+    flat = change.ravel()
+    found = float(flat @ flat)
+    return float(np.nansum(np.square(flat))) if math.isnan(found) else found
+
+
 def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.float64]]:
     """What a site learnt, array by array in the order of their names, in flat blocks.
 
@@ -254,7 +274,7 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
 
 def norm_of(learnt: Learnt, ask: object, reply: object) -> float:
     """The L2 norm of everything that a site learnt. Raises GuardError as `changes` does."""
-    squares = (float(np.nansum(np.square(one))) for one in changes(learnt, ask, reply))
+    squares = (_squares(one) for one in changes(learnt, ask, reply))
     return math.sqrt(sum(squares))
 
 

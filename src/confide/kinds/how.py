@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from confide.federation.messages import carries
-from confide.learning.optimisers import Optimiser
+from confide.learning.optimisers import Moments, Optimiser
 from confide.settings import Settings as RunSettings
 
 
@@ -29,6 +29,9 @@ class How:
         "weight of types that a site lacks, at a token outside its entities; 0: it has no type",
         start=float,
     )
+    keep: bool = carries(
+        "whether the site's optimiser goes on with the running means of its last round", start=bool
+    )
 
     @property
     def steps(self) -> Optimiser:
@@ -48,6 +51,18 @@ class How:
         return replace(self, vectors=False)
 
 
+@dataclass(frozen=True)
+class GoingOn(How):
+    """How a site trains if its optimiser goes on from what it remembers; never sent."""
+
+    moments: Moments = field(default_factory=Moments)
+
+    @property
+    def steps(self) -> Optimiser:
+        """The optimiser, its numbers, and what it remembers."""
+        return replace(super().steps, moments=self.moments)
+
+
 def how_of(run: RunSettings, round: int) -> How:
     """How sites train in a round: the rate decays; word vectors are filled in at round 1."""
     own = run.training
@@ -64,4 +79,5 @@ def how_of(run: RunSettings, round: int) -> How:
         vectors=round == 1,
         round=round,
         outside=own.outside,
+        keep=own.moments == "kept",
     )

@@ -12,7 +12,7 @@ messages of a method leave these open, and `steps_of` fills them in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -25,9 +25,10 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.how import How
+from confide.kinds.how import GoingOn, How
 from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
+from confide.learning.optimisers import Moments
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
 from confide.text.document import Document
@@ -198,9 +199,26 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class Kept(Generic[F]):
-    """A site's memory between steps: the form of the model."""
+    """A site's memory between steps: the form of the model and, if asked, its optimiser's means."""
 
     form: F = carries("the form of the model")
+    _: KW_ONLY
+    moments: Arrays = carries("what its optimiser remembers: never sent", start=dict)
+
+
+K = TypeVar("K", bound=Kept[Any])
+
+
+def fitted_on(memory: K, how: How, fit: Callable[[How], Fitted]) -> tuple[Fitted, K]:
+    """What `fit` gives, and the memory after it.
+
+    If `how` says so, the optimiser goes on from the memory, and what it then remembers is kept.
+    """
+    if not how.keep:
+        return fit(how), memory
+    moments = Moments(memory.moments)
+    fitted = fit(GoingOn(**vars(how), moments=moments))
+    return fitted, replace(memory, moments=moments.arrays())
 
 
 @dataclass(frozen=True)

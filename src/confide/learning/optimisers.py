@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.errors import SettingsError
@@ -21,6 +23,53 @@ class Steps(Protocol):
     def step(self) -> object: ...  # noqa: D102
 
 
+class Moments:
+    """What an optimiser remembers: its running means, and of how many steps they are.
+
+    Given to one training after another, it lets each go on where the last one ended.
+    """
+
+    def __init__(self, arrays: dict[str, NDArray[np.float32]] | None = None) -> None:
+        self._arrays = arrays or {}
+        self._steps: torch.optim.Optimizer | None = None
+        self._parameters: list[nn.Parameter] = []
+
+    def into(self, steps: Steps, parameters: list[nn.Parameter]) -> None:
+        """Give an optimiser its memory back; one that remembers nothing stays as it is.
+
+        The memory of a parameter that has another shape now is dropped.
+        """
+        if not isinstance(steps, torch.optim.Optimizer):
+            return
+        self._steps, self._parameters = steps, parameters
+        for place, parameter in enumerate(parameters):
+            mine = {
+                key.partition("/")[2]: torch.from_numpy(array.copy())
+                for key, array in self._arrays.items()
+                if key.partition("/")[0] == str(place)
+            }
+            step = mine.pop(_STEP, None)
+            if mine and all(moment.shape == parameter.shape for moment in mine.values()):
+                steps.state[parameter] = {k: m.to(parameter.device) for k, m in mine.items()}
+                if step is not None:
+                    steps.state[parameter][_STEP] = step[0]
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """What the optimiser remembers now, by place of the parameter and name of the mean."""
+        if self._steps is None:
+            return self._arrays
+        return {
+            f"{place}/{key}": moment.detach().cpu().numpy().reshape(moment.shape or 1).copy()
+            for place, parameter in enumerate(self._parameters)
+            for key, moment in sorted(self._steps.state.get(parameter, {}).items())
+            if isinstance(moment, Tensor)
+        }
+
+
+_STEP = "step"
+"""Torch's name for the number of steps that the running means are of."""
+
+
 @dataclass(frozen=True)
 class Optimiser:
     """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0: no bound.
@@ -29,7 +78,8 @@ class Optimiser:
     - w₀‖² to the loss, where w₀ are the weights that training started from (Li et al., "Federated
     Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The defaults are those of
     Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2. `most` bounds the steps of a training,
-    whatever its epochs; 0: no bound.
+    whatever its epochs; 0: no bound. With `moments` it goes on from what an optimiser before it
+    remembered; without, it starts afresh.
     """
 
     name: str = "sgd"
@@ -39,6 +89,7 @@ class Optimiser:
     clip: float = 5.0
     proximal: float = 0.0
     most: int = 0
+    moments: Moments | None = field(default=None, compare=False)
 
     def left(self, taken: int) -> int | None:
         """How many steps are left after those that were taken; None: any number."""
@@ -132,6 +183,8 @@ class Descent:
     ) -> None:
         self._parameters, self._settings = list(parameters), settings
         self.steps = (make or build)(self._parameters, settings)
+        if settings.moments is not None:
+            settings.moments.into(self.steps, self._parameters)
         held = self._parameters if settings.proximal else ()
         self._start = [parameter.detach().clone() for parameter in held]
 

@@ -60,6 +60,7 @@ from confide.kinds.protocol import (
     Score,
     State,
     Take,
+    fitted_on,
     no_tables,
     scores_from,
     settle,
@@ -86,23 +87,26 @@ Facts = dict[str, Any]
 class FedAvgSettings(Table):
     """The table `[options]`. The default of `weighting` is the kind's.
 
-    `server` is the server's step towards the mean (`confide.learning.server_steps`), with its rate
-    (default: 1, and 0.01 for adam and yogi) and momentum; `proximal` is FedProx's μ.
+    `server` is the server's step towards the mean (`confide.learning.server_steps`): its rate
+    (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every round; then
+    its momentum β and, for adam and yogi, its floor τ. `proximal` is FedProx's μ.
     """
 
     weighting: Weighting | None = None
     rows: Literal["all", "seen"] = "all"
     server: Server = "mean"
     server_rate: Annotated[float, Field(gt=0)] | None = None
+    server_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    server_floor: Annotated[float, Field(gt=0)] = 1e-3
     proximal: Annotated[float, Field(ge=0)] = 0.0
 
-    @property
-    def step(self) -> ServerStep:
-        """How the server steps."""
+    def step(self, round: int) -> ServerStep:
+        """How the server steps after a round."""
         adaptive = self.server in ("adam", "yogi")
         rate = self.server_rate or (0.01 if adaptive else 1.0)
-        return ServerStep(self.server, rate, self.server_momentum)
+        rate *= self.server_decay ** (round - 1)
+        return ServerStep(self.server, rate, self.server_momentum, floor=self.server_floor)
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,10 @@ def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[T
     """Train the common model on the site's own text for some epochs."""
     memory = known(memory)
     desk = memory.form.at(site)
-    return trained_reply(desk, ask, desk.fit(ask.weights, ask.how, seed=turn.seed)), memory
+    fitted, memory = fitted_on(
+        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed)
+    )
+    return trained_reply(desk, ask, fitted), memory
 
 
 def trained_reply(desk: Desk, ask: Train, fitted: Fitted) -> Trained:
@@ -282,7 +289,7 @@ class FedAvg:
         weights, moments, squares = stepped(
             state.weights,
             mean_of(total, state.weights),
-            how=getattr(self._own, "step", ServerStep()),
+            how=self._own.step(n) if hasattr(self._own, "step") else ServerStep(),
             moments=state.moments,
             squares=state.squares,
         )

@@ -54,7 +54,17 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Looked, Rows
 from confide.kinds.bags.form import BagForm
-from confide.kinds.protocol import SCORE, F, Form, Kept, Take, Taken, check_taken, taken
+from confide.kinds.protocol import (
+    SCORE,
+    F,
+    Form,
+    Kept,
+    Take,
+    Taken,
+    check_taken,
+    fitted_on,
+    taken,
+)
 from confide.kinds.vocabulary import check_digests, one_each
 from confide.methods.fedavg import (
     TRAIN,
@@ -223,8 +233,11 @@ def train_on_winners(
     if memory.bid_round != turn.round or not len(memory.won_W):
         raise Refusal("not-bid")
     desk = _desk(site, memory)
-    fitted = desk.fit(ask.weights, ask.how, seed=turn.seed, only_W=memory.won_W)
-    weight = float(len(memory.won_W)) if ask.weighting == "examples" else 1.0
+    won_W = memory.won_W
+    fitted, memory = fitted_on(
+        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed, only_W=won_W)
+    )
+    weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight), memory
 
 

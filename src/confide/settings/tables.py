@@ -156,10 +156,11 @@ class TrainingTable(Table):
     """One site's training within a round. The learning rate is multiplied by `decay` per round.
 
     A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
-    first. `outside`: what a tagger learns about a token outside a site's own entities if the site
-    annotates only some types: 0 (or "closed"), that it has no type; 1 ("open"), that it may as well
-    have one that the site lacks; between, that such a type is so many times as likely as the model
-    says.
+    first. `moments`: whether a site's optimiser starts `fresh` in each round or goes on with the
+    running means that it `kept`, in the site's own memory. `outside`: what a tagger learns about a
+    token outside a site's own entities if the site annotates only some types: 0 (or "closed"), that
+    it has no type; 1 ("open"), that it may as well have one that the site lacks; between, that such
+    a type is so many times as likely as the model says.
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -172,6 +173,7 @@ class TrainingTable(Table):
     batch_size: Positive = 10
     local_epochs: Positive = 10
     local_steps: NotNegative = 0
+    moments: Literal["fresh", "kept"] = "fresh"
     outside: Annotated[float, BeforeValidator(_in_words), Field(ge=0, le=1)] = 0.0
 
 
@@ -204,7 +206,8 @@ class SelectTable(Table):
     """Which round's state is kept: development counts decide. `patience = 0`: never stop early.
 
     Every `every` rounds and after the last one, development text is scored and a checkpoint is
-    written, from which `--resume` continues.
+    written, from which `--resume` continues. What is scored and kept is the mean of the common
+    weights after about the last `average` rounds (1: the weights of the round).
     """
 
     by: Literal[
@@ -213,6 +216,7 @@ class SelectTable(Table):
     ] = "strict"  # fmt: skip
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
+    average: Positive = 1
 
 
 class GuardsTable(Table):

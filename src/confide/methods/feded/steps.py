@@ -21,7 +21,17 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
-from confide.kinds.protocol import HELD_OUT, F, Kept, P, S, Taken, check_taken, taken
+from confide.kinds.protocol import (
+    HELD_OUT,
+    F,
+    Kept,
+    P,
+    S,
+    Taken,
+    check_taken,
+    fitted_on,
+    taken,
+)
 from confide.kinds.public import PublicForm
 from confide.learning.relations import probabilities
 
@@ -119,7 +129,7 @@ def take_public_set(
     """Keep the form of the model and the public set. Raises Refusal if the set is malformed."""
     ask.public.check()
     own = taken(site, ask.form)
-    kept = PublicKept(ask.form, ask.public, NONE_YET, {})
+    kept = PublicKept(ask.form, public=ask.public, version=NONE_YET, weights={})
     return PublicTaken(own.size, own.vectors, ask.public.name), kept
 
 
@@ -170,7 +180,8 @@ def train_and_predict(
     if (ask.public, ask.examples, ask.classes) != (public.name, public.rows, form.classes):
         raise Refusal("other-public-set")
     desk = form.at(site)
-    fitted = desk.fit(model_at(memory, ask), ask.how, seed=turn.seed)
+    start = model_at(memory, ask)
+    fitted, memory = fitted_on(memory, ask.how, lambda how: desk.fit(start, how, seed=turn.seed))
     logits_SR = desk.predicted(fitted.weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)

@@ -114,6 +114,13 @@ class FedNER(FedAvg):
                 expected='training.optimiser = "adam"',
                 got=repr(settings.training.optimiser),
             )
+        if settings.training.moments != "fresh":
+            raise SettingsError(
+                "FedNER always goes on from Adam's running means, those of private parts at the"
+                " site and all others at the server",
+                expected="no training.moments",
+                got=repr(settings.training.moments),
+            )
 
     def start(self, federation: Federation) -> FedNERState[Form]:
         """Agree on the form, draw the shared weights, and enrol every site."""

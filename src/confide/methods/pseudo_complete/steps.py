@@ -21,7 +21,18 @@ from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
 from confide.kinds.how import How
-from confide.kinds.protocol import HELD_OUT, F, Kept, S, Score, Take, Taken, check_taken, taken
+from confide.kinds.protocol import (
+    HELD_OUT,
+    F,
+    Kept,
+    S,
+    Score,
+    Take,
+    Taken,
+    check_taken,
+    fitted_on,
+    taken,
+)
 from confide.learning.slopes import RowSlopes
 from confide.methods.fedavg import UPLOAD, Train, Trained, check_trained, trained_reply
 
@@ -166,8 +177,12 @@ def complete(
     after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
-    fitted = desk.fit(
-        ask.weights, ask.how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
+    fitted, after = fitted_on(
+        after,
+        ask.how,
+        lambda how: desk.fit(
+            ask.weights, how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
+        ),
     )
     found = trained_reply(desk, ask, fitted)
     return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
