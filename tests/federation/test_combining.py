@@ -290,7 +290,7 @@ def test_rows_of_some_sites_are_combined_among_these(tmp_path: Path) -> None:
     class From:
         table: np.ndarray = carries("the common rows")
 
-    learnt = Learnt("table", start="table", has=lambda reply, name: reply.seen[:, None])
+    learnt = Learnt("table", start="table", has=lambda reply, name, axes: reply.seen[:, None])
     step = Step("rows", From, Rows, lambda *_: None, summed=True, learnt=learnt)  # type: ignore[arg-type,return-value]
     start = From(np.full((4, 2), 10, np.float32))
     seen_K4 = np.float32([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])

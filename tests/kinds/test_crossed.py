@@ -16,10 +16,10 @@ from confide.kinds.bags.form import words_of
 from confide.kinds.how import how_of
 from confide.methods import METHODS
 from confide.seeds import derive_seed
-from contract.corpus import KEY, tiny
+from contract.corpus import KEY, lacking, tiny
 from contract.entries import ENTRIES
 from kinds.bag_runs import WIDE as SITES
-from kinds.bag_runs import WORDS, begun, learnt
+from kinds.bag_runs import WORDS, begun, learnt, whole
 from methods.relation_runs import started
 
 PAIRS = [
@@ -154,7 +154,37 @@ def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
     assert np.isfinite(facts["loss"])
 
 
-@pytest.mark.parametrize("kind", ["encoder", "lightner", "relations", "text"])
+@pytest.mark.parametrize("rows", ["all", "seen"])
+def test_a_relation_may_be_the_mean_over_the_sites_that_annotate_it(
+    tmp_path: Path, rows: str
+) -> None:
+    """Two sites annotate `causes`, the third only `eases`: it has nothing to say of the former."""
+    usual = tiny(tmp_path, "method=fedavg-relations")
+    tables = [table.model_dump(exclude_none=True) for table in usual.site]
+    for number, table in enumerate(tables):
+        table |= lacking("re", number)
+    overrides = (f"options.rows={rows}", "options.weighting=equal", "training.weight_decay=0")
+    settings = tiny(tmp_path, "method=fedavg-relations", *overrides, site=tables)
+    method, federation, engine = started(tmp_path, settings)
+    before = method.start(federation)
+    after, _ = method.round(before, federation, 1)
+    replies = {site: whole(engine, site) for site in federation.sites}
+    causes = before.form.relations.index("causes")
+    for name in ("relation.weight", "relation.bias"):
+        said = [replies[site].weights[name][causes] for site in ("site-1", "site-2")]
+        start = before.weights[name][causes]
+        lacked = 0 * start if rows == "seen" else start
+        assert np.array_equal(replies["site-3"].weights[name][causes], lacked)
+        mean = np.mean(said if rows == "seen" else [*said, start], 0)
+        np.testing.assert_allclose(after.weights[name][causes], mean, rtol=1e-5, atol=1e-7)
+        assert not np.allclose(mean, start)
+    if rows == "seen":
+        assert list(replies["site-3"].seen["relation.bias"]) == [
+            float(one != "causes") for one in before.form.relations
+        ]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "lightner", "text"])
 def test_rows_of_a_kind_without_a_table_of_words_are_refused(tmp_path: Path, kind: str) -> None:
     settings = tiny(tmp_path, f"method=fedavg-{kind}", "options.rows=seen")
     with pytest.raises(SettingsError, match="has no word table") as caught:

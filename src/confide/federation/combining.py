@@ -218,7 +218,7 @@ class Pile:
             done += size
             if name in self._start:
                 change += self._start[name]
-            has = learnt.has(rest, name) if learnt.has else None
+            has = learnt.has(rest, name, change.ndim) if learnt.has else None
             change *= weight if has is None else has
             found[name] = change
         return found if isinstance(total[learnt.field], dict) else found[""]
@@ -257,7 +257,7 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
         raise GuardError(f"{learnt.weight} is not a weight", expected="a number above 0")
     start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
     for name, array in sorted(by_name(getattr(reply, learnt.field)).items()):
-        has = learnt.has(reply, name) if learnt.has else None
+        has = learnt.has(reply, name, array.ndim) if learnt.has else None
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
         count = max(1, BLOCK // max(1, rows[:1].size))

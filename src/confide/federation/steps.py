@@ -21,7 +21,12 @@ Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], object]
 Start = Callable[[Any, Any, str], np.ndarray | None]
 Numbers = Callable[[Any], Mapping[str, int]]
-Has = Callable[[Any, str], np.ndarray | None]
+Has = Callable[[Any, str, int], np.ndarray | None]
+
+
+def each_row(value_V: np.ndarray, axes: int) -> np.ndarray:
+    """A value for each row of an array of so many axes, in a shape that broadcasts."""
+    return value_V.reshape(-1, *[1] * (axes - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,10 @@ class Learnt:
         weight: the reply's field with the site's weight; "" means a weight of 1.
         start: the ask's field that the site started from; "" means that the reply holds the change
             itself.
-        has: `has(reply, name)` is 0 for the numbers of an array that the site says nothing about
-            and the site's weight for the others, in a shape that broadcasts; None means that it
-            says something about all. For a sum of replies it gives their total weight.
+        has: `has(reply, name, axes)` is 0 for the numbers of an array of so many axes that the site
+            says nothing about and the site's weight for the others, in a shape that broadcasts;
+            None means that it says something about all. For a sum of replies it gives their total
+            weight.
         combined: False if the method needs the plain sum.
         slack: how many times `most_norm` the norms of honest replies may differ by.
     """

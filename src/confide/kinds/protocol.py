@@ -70,7 +70,9 @@ class Desk(Protocol):
         ...
 
     def rows_seen(self, how: How) -> Arrays:
-        """For each row of the form's tables: 1 if the training text has its word, else 0.
+        """For each row of the form's tables: 1 if the site has what it stands for, else 0.
+
+        That is a word or character of its training text, or a relation that it annotates.
 
         Where `how` fills in word vectors, their rows count as well: all sites fill in the same, so
         words of a site that has no part in that round get their vectors too.
@@ -90,7 +92,7 @@ class Form(Protocol):
         ...
 
     def tables(self) -> Sequence[str]:
-        """The names of arrays with a row for each word or character of a common vocabulary."""
+        """The names of arrays with a row for each word, character or class that sites may lack."""
         ...
 
     def at(self, site: Site) -> Desk:

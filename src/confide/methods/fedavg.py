@@ -21,9 +21,10 @@ Where we differ from the papers or decide what they leave open:
   default, taggers, encoders and LightNER count equally (Luboshnikov & Makarov), others by examples;
 - `server`: the server may take a step of its own towards the mean, and `proximal` holds each site's
   training to its start (FedProx); with neither, this is FedAvg, bit for bit;
-- `rows = "seen"` averages the row of a word or character over the sites whose text has it. With the
-  plain mean (`"all"`, the default) a word that one site in ten has moves by a tenth of what that
-  site learnt; the server already knows from the counts who has which word;
+- `rows = "seen"` averages the row of a word or character over the sites whose text has it, and that
+  of a relation over the sites that annotate it. With the plain mean (`"all"`, the default) a word
+  that one site in ten has moves by a tenth of what that site learnt; the server already knows from
+  the counts who has which word, and from the names who annotates what;
 - word vectors from a file: each site reads its own copy and fills in the rows that it knows in the
   first round; all sites need the same file, and the rows stay trainable;
 - a site without training text is not asked to train;
@@ -46,7 +47,7 @@ from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Step, Turn
+from confide.federation.steps import Learnt, Step, Turn, each_row
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
@@ -124,7 +125,7 @@ class Train:
     weights: Arrays = carries("the common weights")
     how: How = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
-    tables: list[str] = carries("tables whose rows count only if the site's text has them")
+    tables: list[str] = carries("tables whose rows count only if the site has what they stand for")
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ class Trained:
     )
     weight: float = carries("the site's weight in the mean")
     seen: dict[str, NDArray[np.float32]] = carries(
-        "the same weight for each row whose word the site has; only if rows = seen", legend="V"
+        "the same weight for each row whose word or relation the site has; only if rows = seen",
+        legend="V",
     )
     loss: float = carries("mean training loss per example, times the weight")
     examples: int = carries("examples trained on, over all epochs")
@@ -165,7 +167,7 @@ def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Tr
     if weight != 1.0:
         weights = {name: array * np.float32(weight) for name, array in weights.items()}
     for name, seen_V in own.items():
-        weights[name] *= seen_V[:, None]
+        weights[name] *= each_row(seen_V, weights[name].ndim)
         seen_V *= np.float32(weight)
     return Trained(weights, weight, own, fitted.loss * weight, fitted.examples)
 
@@ -197,19 +199,19 @@ def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
     if reply.weight != 1.0:
         start = start * np.float32(reply.weight)
     if name in reply.seen:
-        start = start * _mask(reply.seen[name], len(start))
+        start = start * _mask(reply.seen[name], start)
     return start
 
 
-def rows_had(reply: Trained, name: str) -> np.ndarray | None:
-    """The weight of each row of an array if rows = seen, else None."""
-    return reply.seen[name][:, None] if name in reply.seen else None
+def rows_had(reply: Trained, name: str, axes: int) -> np.ndarray | None:
+    """The weight of each row of an array of so many axes if rows = seen, else None."""
+    return each_row(reply.seen[name], axes) if name in reply.seen else None
 
 
-def _mask(seen_V: np.ndarray, count: int) -> np.ndarray:
-    if seen_V.shape != (count,):
+def _mask(seen_V: np.ndarray, table: np.ndarray) -> np.ndarray:
+    if seen_V.shape != table.shape[:1]:
         raise GuardError("seen must be 0 or the weight for each row")
-    return (seen_V > 0).astype(np.float32)[:, None]
+    return each_row((seen_V > 0).astype(np.float32), table.ndim)
 
 
 def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
@@ -227,8 +229,8 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     mean = {}
     for name, sums in total.weights.items():
         if name in total.seen:
-            seen_V1 = total.seen[name][:, None]
-            sums = np.where(seen_V1 > 0, sums / np.maximum(seen_V1, 1e-9), before[name])
+            seen_V = each_row(total.seen[name], sums.ndim)
+            sums = np.where(seen_V > 0, sums / np.maximum(seen_V, 1e-9), before[name])
         else:
             sums = sums / total.weight
         mean[name] = sums.astype(np.float32)

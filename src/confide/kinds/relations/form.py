@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from confide.kinds.relations.desk import RelationDesk
     from confide.kinds.relations.extractor import RelationExtractor
 
+CLASS_ROWS = ("relation.weight", "relation.bias")
+"""The arrays with a row for each relation."""
 ANY = -1
 """Stands in messages for no limit."""
 
@@ -105,8 +107,8 @@ class RelationForm(PairForm):
         return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
-        """None: word pieces are public, not a vocabulary that the sites agreed on."""
-        return ()
+        """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
+        return CLASS_ROWS
 
     def at(self, site: Site) -> RelationDesk:
         """The desk of this form at a site."""

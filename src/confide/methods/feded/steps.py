@@ -249,7 +249,7 @@ def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Pr
     return replace(reply, said_SQ=kept[""])
 
 
-def columns_known(reply: Predicted, name: str) -> NDArray[np.float32] | None:
+def columns_known(reply: Predicted, name: str, axes: int) -> NDArray[np.float32] | None:
     """For each class, how many of the summed sites annotate it; None if that does not matter."""
     known_R: NDArray[np.float32] | None = reply.knows.get("R")
     return None if known_R is None else known_R[None, 1:]
