@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confide.federation.comparing import compare_ledgers
     from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import ledger
+    from confide.jobs.budget import budget
     from confide.jobs.capacity import capacity
     from confide.jobs.comparison import compare
     from confide.jobs.demo import demo
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from confide.text.formats import read, write
 
 __all__ = [
+    "budget",
     "capacity",
     "check",
     "compare",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "budget": "confide.jobs.budget",
     "capacity": "confide.jobs.capacity",
     "check": "confide.text.checking",
     "compare": "confide.jobs.comparison",

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from confide import __version__
 from confide.cli import screen
+from confide.cli.budget_verbs import budget
 from confide.cli.data_verbs import data
 from confide.cli.home_verbs import home
 from confide.cli.key_verbs import keys
@@ -70,6 +71,7 @@ _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
 app.command(rich_help_panel=_USE)(home)
+app.command(rich_help_panel=_LOOK)(budget)
 app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)
