@@ -90,7 +90,8 @@ class FedAvgSettings(Table):
 
     `server` is the server's step towards the mean (`confide.learning.server_steps`): its rate
     (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every round; then
-    its momentum β and, for adam and yogi, its floor τ. `proximal` is FedProx's μ.
+    its momentum β and, for adam and yogi, β₂ of the squares and the floor τ. `proximal` is
+    FedProx's μ.
     """
 
     weighting: Weighting | None = None
@@ -99,6 +100,7 @@ class FedAvgSettings(Table):
     server_rate: Annotated[float, Field(gt=0)] | None = None
     server_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    server_squares: Annotated[float, Field(ge=0, lt=1)] = 0.99
     server_floor: Annotated[float, Field(gt=0)] = 1e-3
     proximal: Annotated[float, Field(ge=0)] = 0.0
 
@@ -107,7 +109,9 @@ class FedAvgSettings(Table):
         adaptive = self.server in ("adam", "yogi")
         rate = self.server_rate or (0.01 if adaptive else 1.0)
         rate *= self.server_decay ** (round - 1)
-        return ServerStep(self.server, rate, self.server_momentum, floor=self.server_floor)
+        return ServerStep(
+            self.server, rate, self.server_momentum, self.server_squares, self.server_floor
+        )
 
 
 @dataclass(frozen=True)
