@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,44 @@ def test_the_same_again_gives_the_same(tmp_path: Path) -> None:
             second.candidates[name].dev, second.candidates[name].test,
             second.candidates[name].passes,
         )  # fmt: skip
+
+
+SERVER = (
+    "training.optimiser=sgd", "training.momentum=0", "training.learning_rate=1",
+    "training.local_steps=1", "training.local_epochs=1", "options.server=adam",
+    "options.server_rate=0.02", "options.server_decay=0.5", "options.server_floor=1e-8",
+)  # fmt: skip
+
+
+def test_a_site_at_home_steps_as_the_server_did_and_in_whole_passes(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, *SERVER)
+    how = METHODS["fedavg-tagger"](settings).at_home(3)
+    assert (how.optimiser, how.learning_rate) == ("adam", 0.005)
+    assert (how.epochs, how.batches, how.keep) == (1, 0, False)
+    plain = METHODS["fedavg-tagger"](tiny(tmp_path, "training.decay=0.5")).at_home(3)
+    assert plain.learning_rate == tiny(tmp_path).training.learning_rate / 4
+    assert plain.optimiser == tiny(tmp_path).training.optimiser
+
+
+@pytest.mark.parametrize("steps", [1, 2, 0])
+def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
+    tmp_path: Path, steps: int
+) -> None:
+    settings = tiny(tmp_path, *SERVER, "rounds=8", f"training.local_steps={steps}")
+    folder = run(settings, out=tmp_path / "run").folder
+    site = RunFolder(folder).result().data.sites["site-1"]
+    trained: list[int] = []
+    real = jobs_home._Bench._trained
+
+    def counting(bench: Any, name: str, start: Any, hows: Any, *, patience: int) -> Any:
+        if name == "alone":
+            trained.append(len(hows))
+        return real(bench, name, start, hows[:1], patience=patience)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs_home._Bench, "_trained", counting)
+        home(folder, site="site-1", passes=0)
+    a_pass = math.ceil(site.train / settings.training.batch_size)
+    assert a_pass > 2
+    taken = min(steps or a_pass, a_pass)
+    assert trained == [math.ceil(8 * taken / a_pass)]

@@ -20,6 +20,7 @@ Federated Learning by Local Adaptation").
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
-from confide.kinds.how import How, how_of
+from confide.kinds.how import How
 from confide.methods import Method, method_of
 from confide.runs.athome import (
     ALONE,
@@ -128,8 +129,9 @@ class _Bench:
         self._settings = settings
         self._method = method
         self._spec = spec
+        self._made = method(settings)
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
-        self._form, self._weights = method(settings).model(*folder.trained(method, own))
+        self._form, self._weights = self._made.model(*folder.trained(method, own))
         self._desk = self._form.at(site_of(spec, scratch))
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
@@ -142,14 +144,14 @@ class _Bench:
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
             if passes:
-                hows = [replace(how_of(self._settings, last), epochs=1, vectors=False)] * passes
+                hows = [replace(self._made.at_home(last), vectors=False)] * passes
                 found[TUNED] = self._trained(TUNED, self._weights, hows, patience=3)
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
-                local = self._settings.training.local_epochs
+                whole = self._passes()
                 hows = [
-                    replace(how_of(self._settings, 1 + n // local), epochs=1, vectors=n == 0)
-                    for n in range(last * local)
+                    replace(self._made.at_home(1 + n * last // whole), vectors=n == 0)
+                    for n in range(whole)
                 ]
                 found[ALONE] = self._trained(ALONE, first, hows, patience=10)
         candidates = {}
@@ -176,6 +178,15 @@ class _Bench:
         self._write(made, found[best].weights)
         say(f"{self._spec.name}: keeps {best}, {why}")
         return made
+
+    def _passes(self) -> int:
+        """The passes over the site's text that the run's rounds come to, at least one."""
+        own = self._settings.training
+        a_pass = math.ceil(self._desk.size / own.batch_size)
+        batches = own.local_epochs * a_pass
+        if own.local_steps:
+            batches = min(batches, own.local_steps)
+        return math.ceil(self._settings.rounds * batches / a_pass)
 
     def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
         """The best weights on the way, by development text.

@@ -35,6 +35,11 @@ class ServerStep:
     squares: float = 0.99
     floor: float = 1e-3
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether every number has a rate of its own."""
+        return self.name in ("adam", "yogi")
+
 
 def stepped(
     before: Mapping[str, NDArray[np.float32]],

@@ -16,6 +16,7 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
+from confide.kinds.how import How
 from confide.kinds.protocol import Form, Kind, steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
@@ -79,6 +80,10 @@ class Method(Protocol):
         self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
     ) -> Trained:
         """The trained model, which reads documents and returns them annotated."""
+        ...
+
+    def at_home(self, n: int) -> How:
+        """How a site trains for one pass by itself, at the rate of round `n`."""
         ...
 
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:

@@ -106,12 +106,11 @@ class FedAvgSettings(Table):
 
     def step(self, round: int) -> ServerStep:
         """How the server steps after a round."""
-        adaptive = self.server in ("adam", "yogi")
-        rate = self.server_rate or (0.01 if adaptive else 1.0)
-        rate *= self.server_decay ** (round - 1)
-        return ServerStep(
-            self.server, rate, self.server_momentum, self.server_squares, self.server_floor
+        step = ServerStep(
+            self.server, 1.0, self.server_momentum, self.server_squares, self.server_floor
         )
+        rate = self.server_rate or (0.01 if step.adaptive else 1.0)
+        return replace(step, rate=rate * self.server_decay ** (round - 1))
 
 
 @dataclass(frozen=True)
@@ -332,6 +331,17 @@ class FedAvg:
         """The trained model, ready for use; a keyed kind needs the key."""
         form, weights = self.model(state, memory)
         return form.extractor(weights, key=key, encoder=encoder)
+
+    def at_home(self, n: int) -> How:
+        """How a site trains for one pass by itself, at the rate of round `n`.
+
+        Where the server takes the adaptive steps, the site takes them.
+        """
+        how = replace(how_of(self._run, n), epochs=1, batches=0, keep=False)
+        step = self._own.step(n) if hasattr(self._own, "step") else ServerStep()
+        if step.adaptive:
+            how = replace(how, optimiser="adam", learning_rate=step.rate)
+        return how
 
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """None: all sentences of a site count the same."""
