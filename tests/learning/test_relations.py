@@ -248,3 +248,45 @@ def test_a_loss_among_some_classes_is_that_of_a_smaller_classifier(bert: Path) -
             logits_R = model(batch)[place, : 2 if row < 3 else 3]
             want = -logits_R.log_softmax(0)[batch.relations_B[place]] * weights_S[row]
             torch.testing.assert_close(found_B[place], want)
+
+
+@pytest.mark.parametrize("outside", [1.0, 0.25])
+def test_a_pair_without_a_relation_may_have_one_that_nobody_looked_for(
+    bert: Path, outside: float
+) -> None:
+    """By hand: the probabilities of the labels that are allowed, added up; all classes compete."""
+    made = modeller(bert, relations=("none", "causes", "eases"))
+    encoded, model = made.encoded(EXAMPLES[:6]), made.initial(1)
+    choices = Choices(np.array([True, True, False]), np.arange(6) < 4, outside=outside)
+    seen = set()
+    for batch in relations.predict_relation_batches(encoded, pieces_per_batch=30):
+        found_B = choices.loss(model, batch)
+        for place, row in enumerate(batch.rows_B):
+            likely_R = model(batch)[place].softmax(0)
+            label = int(batch.relations_B[place])
+            allowed = likely_R[label]
+            if row < 4 and label == 0:
+                allowed = allowed + outside * likely_R[2]
+            seen.add((bool(row < 4), label))
+            torch.testing.assert_close(found_B[place], -allowed.log())
+    assert {(True, 0), (False, 0), (True, 1)} <= seen
+
+
+def test_slopes_of_open_pairs_are_those_of_their_loss(bert: Path) -> None:
+    made = modeller(bert, relations=("none", "causes", "eases"))
+    encoded, model = made.encoded(EXAMPLES), made.initial(1)
+    some_S = np.arange(len(encoded)) % 2 == 0
+    choices = Choices(np.array([True, True, False]), some_S, outside=0.5)
+    every_S = np.ones(len(encoded), bool)
+    found, target_G = relation_slopes(model, encoded, choices=choices, source_S=every_S)
+    total = np.zeros_like(target_G)
+    model.eval()
+    for batch in relations.predict_relation_batches(encoded):
+        model.zero_grad()
+        choices.loss(model, batch).sum().backward()  # type: ignore[no-untyped-call]
+        slope = model.relation.weight.grad
+        assert slope is not None
+        total += slope.numpy().ravel()
+    added = np.einsum("sr,sf->rf", found.errors_SY, found.inputs_SD).ravel()
+    np.testing.assert_allclose(added, total, atol=1e-4)
+    assert not target_G.any()

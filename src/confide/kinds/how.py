@@ -26,7 +26,8 @@ class How:
     proximal: float = carries("FedProx's μ: how strongly training holds to its start", start=float)
     batches: int = carries("most batches in this round; 0: no bound", start=int)
     outside: float = carries(
-        "weight of types that a site lacks, at a token outside its entities; 0: it has no type",
+        "weight of types that a site lacks, at a token outside its entities, or of relations, at a"
+        " pair without one; 0: none of them",
         start=float,
     )
     keep: bool = carries(

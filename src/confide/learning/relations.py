@@ -188,23 +188,43 @@ def relation_logits(
 class Choices:
     """The classes among which training chooses each example's relation, and its weight.
 
-    Examples marked by `some_S` choose among the classes `known_R` only: the other classes are
-    neither learnt nor unlearnt from them. The rest choose among all classes.
+    Examples marked by `some_S` were looked at for the classes `known_R` only. With `outside = 0`
+    they choose among these: the other classes are neither learnt nor unlearnt from them. Above 0
+    they choose among all classes, and one without a relation (class 0) may as well have one that
+    nobody looked for, which counts so many times as likely as the model says: the likelihood of a
+    partial label (Greenberg et al. 2018; `confide.models.partial`). The rest choose among all
+    classes.
     """
 
     known_R: NDArray[np.bool_]
     some_S: NDArray[np.bool_]
     weights_S: NDArray[np.float32] | None = None
+    outside: float = 0.0
 
-    def shut(self, logits_BR: Tensor, rows_B: NDArray[np.int64]) -> Tensor:
-        """The logits, with minus infinity for classes that an example may not choose."""
-        shut_BR = self.some_S[rows_B][:, None] & ~self.known_R
-        return logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
+    def possible(self, batch: RelationBatch) -> tuple[Tensor, Tensor]:
+        """chosen_BR and allowed_BR, logarithms of weights.
+
+        An example chooses among the former, and its label is any of the latter.
+        """
+        some_B1 = torch.from_numpy(self.some_S[batch.rows_B])[:, None]
+        unknown_R = torch.from_numpy(~self.known_R)
+        own_BR = functional.one_hot(batch.relations_B, len(unknown_R)).float()
+        if not self.outside:
+            return (~(some_B1 & unknown_R)).float().log(), own_BR.log()
+        bare_B1 = some_B1 & (batch.relations_B == 0)[:, None]
+        return torch.zeros_like(own_BR), (own_BR + self.outside * (bare_B1 & unknown_R)).log()
 
     def loss(self, model: RelationClassifier, batch: RelationBatch) -> Tensor:
-        """loss_B: the negative log-likelihood of each example's relation, times its weight."""
-        logits_BR = self.shut(model(batch), batch.rows_B)
-        losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
+        """loss_B: the negative log-likelihood of each example's label, times its weight."""
+        logits_BR: Tensor = model(batch)
+        losses_B: Tensor
+        if self.outside:
+            chosen_BR, allowed_BR = self.possible(batch)
+            losses_B = (logits_BR + chosen_BR).logsumexp(1) - (logits_BR + allowed_BR).logsumexp(1)
+        else:
+            shut_BR = self.some_S[batch.rows_B][:, None] & ~self.known_R
+            logits_BR = logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
+            losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
         if self.weights_S is None:
             return losses_B
         return losses_B * torch.from_numpy(self.weights_S[batch.rows_B])
@@ -221,8 +241,9 @@ def relation_slopes(
     """Gradients of each example's loss by the last layer's weight, without dropout or weights.
 
     Gives the gradients of examples marked by `source_S`, zeros for the others, and the sum over the
-    others, target_G. The cross entropy's gradient by the logits is p - y, so by the weight it is
-    the outer product of p - y and the layer's input: no backward pass is needed.
+    others, target_G. The loss's gradient by the logits is p - y, where y is what the model says of
+    the labels that are allowed, so by the weight it is the outer product of p - y and the layer's
+    input: no backward pass is needed.
     """
     relations, dim = model.relation.weight.shape
     errors_SR = np.zeros((len(encoded), relations), np.float32)
@@ -231,9 +252,10 @@ def relation_slopes(
     with still(model), torch.inference_mode():
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             features_BF = model.features(batch)
-            likely_BR = choices.shut(model.relation(features_BF), batch.rows_B).softmax(1)
-            right_BR = functional.one_hot(batch.relations_B, relations)
-            errors_BR = (likely_BR - right_BR).numpy()
+            logits_BR = model.relation(features_BF)
+            chosen_BR, allowed_BR = choices.possible(batch)
+            right_BR = (logits_BR + allowed_BR).softmax(1)
+            errors_BR = ((logits_BR + chosen_BR).softmax(1) - right_BR).numpy()
             own_B1 = source_S[batch.rows_B][:, None]
             errors_SR[batch.rows_B] = errors_BR * own_B1
             inputs_SF[batch.rows_B] = features_BF.numpy()

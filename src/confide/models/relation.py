@@ -15,7 +15,6 @@ Shapes: B examples, P pieces, D numbers of a state, R relations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -110,16 +109,3 @@ def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
 def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:
     """loss_B: the negative log-likelihood of each example's relation."""
     return functional.cross_entropy(model(batch), batch.relations_B, reduction="none")
-
-
-def loss_among(
-    known_R: Sequence[bool],
-) -> Callable[[RelationClassifier, RelationInput], Tensor]:
-    """A loss like `loss` over some classes only: the others are neither learnt nor unlearnt."""
-    unknown_R = ~torch.tensor(list(known_R))
-
-    def loss_of(model: RelationClassifier, batch: RelationInput) -> Tensor:
-        logits_BR = model(batch).masked_fill(unknown_R, -math.inf)
-        return functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
-
-    return loss_of

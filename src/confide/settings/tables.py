@@ -160,7 +160,8 @@ class TrainingTable(Table):
     running means that it `kept`, in the site's own memory. `outside`: what a tagger learns about a
     token outside a site's own entities if the site annotates only some types: 0 (or "closed"), that
     it has no type; 1 ("open"), that it may as well have one that the site lacks; between, that such
-    a type is so many times as likely as the model says.
+    a type is so many times as likely as the model says. The same holds of a pair without a relation
+    at a site that annotates only some relations, except that 0 compares only those.
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"

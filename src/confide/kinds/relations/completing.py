@@ -43,12 +43,17 @@ class LabelledPairs:
     open_S: NDArray[np.bool_]
     own_R: NDArray[np.bool_]
 
-    def choices(self, each_S: NDArray[np.float32] | None = None) -> Choices:
-        """How a model learns these pairs; `each_S` weighs those whose label is the site's own."""
+    def choices(
+        self, each_S: NDArray[np.float32] | None = None, *, outside: float = 0.0
+    ) -> Choices:
+        """How a model learns these pairs; `each_S` weighs those whose label is the site's own.
+
+        With `outside` above 0, a pair without a relation may have one that the site lacks.
+        """
         weights_S = None
         if each_S is not None:
             weights_S = np.where(self.source_S, each_S, np.float32(1)).astype(np.float32)
-        return Choices(self.own_R, ~self.open_S, weights_S)
+        return Choices(self.own_R, ~self.open_S, weights_S, outside)
 
 
 def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPairs:

@@ -44,7 +44,7 @@ from confide.learning.relations import (
 )
 from confide.learning.weights import arrays, load
 from confide.models import relation
-from confide.models.relation import RelationClassifier, loss_among
+from confide.models.relation import RelationClassifier
 from confide.scoring import count_relations
 from confide.tasks import TASKS
 
@@ -167,7 +167,7 @@ class RelationDesk:
         found = relation_slopes(
             self.model(weights, lent=True),
             encoded.encoded,
-            choices=encoded.choices(),
+            choices=encoded.choices(outside=how.outside),
             source_S=encoded.source_S,
         )
         return Pulls(*found)
@@ -189,6 +189,9 @@ class RelationDesk:
         text = self.looked("train").encoded if encoded is None else encoded.encoded
         if not len(text):
             raise Refusal("no-training-text")
+        loss = self._loss(how)
+        if encoded is not None:
+            loss = encoded.choices(each_S, outside=how.outside).loss
         model = self.model(weights)
         report = fit_relations(
             model,
@@ -197,19 +200,22 @@ class RelationDesk:
             batch_size=how.batch_size,
             optimiser=how.steps,
             seed=seed,
-            loss=self._loss() if encoded is None else encoded.choices(each_S).loss,
+            loss=loss,
         )
         return Fitted(arrays(model), report.loss, report.sentences)
 
-    def _loss(self) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
-        return None if all(self.known) else loss_among(self.known)
+    def _loss(self, how: How) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+        if all(self.known):
+            return None
+        pairs = own_pairs(self.looked("train").encoded, np.array(self.known))
+        return pairs.choices(outside=how.outside).loss
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._loss() or relation.loss
+        model, loss_of = self.model(weights, lent=True), self._loss(how) or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = relation_batch(encoded, rows_B)
