@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import MissingDataError, RunError, SettingsError
+from confide.errors import FederationError, MissingDataError, RunError, SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
 from confide.kinds.protocol import State
@@ -398,3 +398,39 @@ def test_a_site_without_a_key_is_left_out_to_the_end(tmp_path: Path) -> None:
     assert [set(turn.failed) for turn in found.result.history] == [{"site-2"}] * 2
     assert sorted(found.result.scores.sites) == ["site-1", "site-3"]
     assert not (found.folder / "sites" / "site-2" / "errors.json").exists()
+
+
+# --- what a site may upload --------------------------------------------------------------
+
+
+def megabytes_up(folder: Path) -> float:
+    return float(max(RunFolder(folder).result().bytes.up.values())) / 1e6  # type: ignore[union-attr]
+
+
+def test_a_run_ends_before_a_site_uploads_more_than_it_may(tmp_path: Path) -> None:
+    whole = run(tiny(tmp_path, "rounds=6"), out=tmp_path / "whole").folder
+    each = megabytes_up(whole) / 6
+    for every, rounds in ((1, 3), (2, 2)):
+        own = (f"select.every={every}", f"federation.megabytes={3.5 * each}", "rounds=6")
+        folder = run(tiny(tmp_path, *own), out=tmp_path / f"every-{every}").folder
+        found = RunFolder(folder).result()
+        assert len(found.history) == rounds
+        assert megabytes_up(folder) <= 3.5 * each
+        assert found.history[-1].dev is not None
+    (folder / "result.json").unlink()
+    run(tiny(tmp_path, *own), out=folder, resume=True)
+    assert len(RunFolder(folder).result().history) == 2
+    (folder / "result.json").unlink()
+    more = (own[0], f"federation.megabytes={4.5 * each}", "rounds=6")
+    run(tiny(tmp_path, *more), out=folder, resume=True)
+    assert len(RunFolder(folder).result().history) == 4
+
+
+def test_a_bound_below_the_first_scoring_ends_in_an_error_that_says_how_much_it_takes(
+    tmp_path: Path,
+) -> None:
+    own = ("select.every=3", "rounds=6", "federation.megabytes=0.001")
+    with pytest.raises(FederationError, match=r"first scored after round 3; expected at least"):
+        run(tiny(tmp_path, *own), out=tmp_path / "run")
+    pooled = run(tiny(tmp_path, *own, "method=pooled"), out=tmp_path / "pooled").folder
+    assert len(RunFolder(pooled).result().history) == 6

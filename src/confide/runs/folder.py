@@ -266,13 +266,15 @@ def memory_of(folder: Path, kind: type[T]) -> T:
 def decisive(settings: Settings) -> dict[str, object]:
     """The settings that decide the numbers of a round, by dotted key.
 
-    Left out are the number of rounds and of workers, the patience, and how long a site may take.
+    Left out are the number of rounds and of workers, the patience, how long a site may take, and
+    how much it may upload.
     """
     tree = settings.model_dump(mode="json", by_alias=True, exclude_none=True)
     for key in ("rounds", "workers", "name", "when"):
         tree.pop(key)
     tree["select"].pop("patience")
-    tree["federation"].pop("timeout", None)
+    for key in ("timeout", "megabytes"):
+        tree["federation"].pop(key, None)
     return {".".join(key): value for key, value in leaves(tree)}
 
 

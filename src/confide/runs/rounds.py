@@ -21,7 +21,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import Arrays, decode, encode
 from confide.methods import Method
 from confide.scoring.scores import Scored
-from confide.settings import Settings
+from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
 from confide.userfiles import Tree
 
@@ -113,6 +113,7 @@ class Rounds:
         self._clock = time.perf_counter()
         self._before = Progress()
         self._mean = RunningMean(settings.select.average)
+        self._spent = False
 
     def run(self) -> Trained:
         """Run all remaining rounds; gives the state of the best round by development counts."""
@@ -124,6 +125,7 @@ class Rounds:
             if checkpoint.next.size:
                 state = self._decoded(checkpoint, checkpoint.next)
                 self._mean.go_on(kept.weights, rounds=last)
+            self._spent = self._no_more(last)
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
             self._federation.go_on_without(differ)
@@ -134,7 +136,7 @@ class Rounds:
             progress.left_out = {fault.site: fault.code for fault in faults}
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
-            if self._is_over(progress, number):
+            if self._spent or self._is_over(progress, number):
                 break
             state = self._round(state, progress, number)
         if progress.best_round in (0, self._store.rounds()[-1]):
@@ -153,6 +155,29 @@ class Rounds:
             and (number - 1 - progress.best_round >= patience)
         )
 
+    def _no_more(self, number: int) -> bool:
+        """Whether the rounds up to the next scoring would take a site beyond what it may upload.
+
+        They are taken to cost what the `number` rounds before them did, each. Raises
+        FederationError if not even one scoring is within the bound.
+        """
+        own = self._settings
+        if own.method in REFERENCES:  # nothing of theirs crosses a wall
+            return False
+        up = max(self._ledger.totals["up"].values(), default=0) / 1e6
+        scored = number // own.select.every * own.select.every == number
+        ahead = own.select.every if scored else 1
+        over = 0 < own.federation.megabytes < up * (number + ahead) / number
+        if over and number < min(own.select.every, own.rounds):
+            raise FederationError(
+                "no round can be kept within federation.megabytes: development text is first scored"
+                f" after round {min(own.select.every, own.rounds)}",
+                expected=f"at least {up / number * min(own.select.every, own.rounds):.3g} MB",
+                got=f"{own.federation.megabytes:g} MB",
+                fix="raise federation.megabytes, or lower select.every",
+            )
+        return over and scored
+
     def _round(self, state: Any, progress: Progress, number: int) -> object:
         start, computed = time.perf_counter(), self._federation.compute_seconds
         worked = dict(self._federation.seconds_by_site)
@@ -164,6 +189,7 @@ class Rounds:
         trained = time.perf_counter() - start
         record: Tree = {"round": number, **facts, "train_seconds": trained}
         settings = self._settings
+        self._spent = self._no_more(number)
         scored = number % settings.select.every == 0 or number == settings.rounds
         if scored:
             self._develop(self._mean.of(state), progress, record, number)

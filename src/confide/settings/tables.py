@@ -192,10 +192,12 @@ class FederationTable(Table):
     `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
     for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
     one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
-    `most_norm` times the round's median (inf: never).
+    `most_norm` times the round's median (inf: never). The run ends before a round that would take
+    what a site has uploaded beyond `megabytes` (0: no bound).
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    megabytes: Annotated[float, Field(ge=0)] = 0.0
     at_least: Annotated[int, Field(ge=0)] = 0
     timeout: Limit = 7200.0
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
