@@ -52,6 +52,7 @@ def scored(every: int, average: int) -> tuple[str, ...]:
 CELLS: dict[str, tuple[str, ...]] = {
     "pooled": ("method=pooled",),
     "a pass": (),  # the recipe: one pass of a site between two means
+    "a pass, kept": (*KEPT, *scored(1, 3)),
     "8 of 16, fresh": steps(8, 100, 0.006, 0.99, "select.every=4"),
     "8 of 16, kept": steps(8, 85, 0.012, 0.985, *KEPT, *scored(4, 4)),
     "4 of 16, kept": steps(4, 145, 0.008, 0.987, *KEPT, *scored(6, 8)),
