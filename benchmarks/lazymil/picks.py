@@ -46,7 +46,7 @@ def watched(site, memory, ask, turn):
         picked = [int(row) for row in rows if int(row) in related]
         return sum(right[site.train[row].id] for row in picked), len(picked)
 
-    seen[turn.round].append((*told(related), *told(memory.bid_rows_G), *told(memory.won_W)))
+    seen[turn.round].append((*told(related), *told(best_of(memory)), *told(memory.won_W)))
     won[turn.round].update(site.train[row].id for row in memory.won_W)
     return TRAIN_ON_WINNERS.answer(site, memory, ask, turn)
 
