@@ -14,7 +14,7 @@ import pytest
 from confide.data.batches.bags import training_bags
 from confide.data.batches.relations import NO_RELATION, candidates
 from confide.data.batches.vocabulary import digest
-from confide.errors import GuardError, QuorumError
+from confide.errors import GuardError, QuorumError, SettingsError
 from confide.federation.changes import restored
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting
@@ -32,10 +32,11 @@ from confide.methods.lazy_mil import (
     Bid,
     Bids,
     HearWinners,
+    LazyMilSettings,
     WinnersHeard,
     winners,
 )
-from confide.methods.lazy_mil.choosing import COLDEST, Ranked, blurred, ranked_sentences
+from confide.methods.lazy_mil.choosing import COLDEST, Ranked, blurred, leniency, ranked_sentences
 from confide.runs.gathering import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
@@ -306,6 +307,46 @@ def test_of_a_triple_that_is_won_all_good_sentences_are_trained_on(tmp_path: Pat
         assert engine.memory(site).won_W.tolist() == rows
         assert facts["winners"][site] == len(rows)
     assert facts["sentences"] > 7
+
+
+def test_the_surer_the_model_is_the_more_sentences_win() -> None:
+    assert leniency(f32(0.5, 0.5, 0.8)) == pytest.approx(0.4**5)
+    assert leniency(f32(0.1, 0.1)) == pytest.approx(0.9**5)
+    assert 0 < leniency(f32(1.0, 1.0)) < 1e-6
+    assert leniency(f32()) == 1.0
+
+
+def test_the_adaptive_factor_is_of_the_best_values_of_all_bags(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO, "options.factor=adaptive")
+    state = method.start(federation)
+    best: dict[tuple[str, str, str], float] = {}
+    for documents in TWO.values():
+        for triple, own in scored(state, documents).items():
+            best[triple] = max(best.get(triple, 0.0), *own)
+    state, facts = method.round(state, federation, 1)
+    assert facts["factor"] == pytest.approx((1 - np.mean(list(best.values()))) ** 5)
+    assert {engine.asks["hear_winners", site].factor for site in TWO} == {facts["factor"]}
+    assert len(best) < facts["sentences"] <= 13
+    for number in (2, 3):  # a model that has learnt wrong sentences by heart must not let them in
+        state, later = method.round(state, federation, number)
+        assert later["factor"] == facts["factor"] == state.factor
+
+
+def test_the_default_is_several_winners_after_warm_rounds() -> None:
+    own = LazyMilSettings()
+    assert (own.warm_rounds, own.factor, own.temperature) == (4, "adaptive", 0.0)
+
+
+@pytest.mark.parametrize("wrong", ["factor=0.0", "factor=1.1", "factor=other", "temperature=-1.0",
+                                   "temperature=101.0", "cooling=0.0", "cooling=1.5"])  # fmt: skip
+def test_options_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(SettingsError):
+        own_sites(tmp_path, TWO, f"options.{wrong}")
+
+
+def test_drawn_values_have_no_adaptive_factor(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="drawn values say nothing of the model"):
+        own_sites(tmp_path, TWO, "options.temperature=1.0", "options.factor=adaptive")
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])

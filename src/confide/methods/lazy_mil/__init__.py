@@ -6,7 +6,7 @@ EMNLP 2021, Algorithms 1 and 2.
 A knowledge base knows that a relation holds between two entities, but not which sentence says so:
 the sentences of one pair are a *bag*, and most of them may be wrong. In a round each drawn site
 reports, for each triple (head, tail, relation), how likely the model finds the relation in the
-site's best sentence; the server picks the highest value of each triple; each site trains only on
+site's best sentence; the server picks the highest values of each triple; each site trains only on
 those of its own sentences that won; the server averages the weights.
 
 What leaves a site: at the start, proof that it holds the common key, keyed digests of its words
@@ -15,33 +15,42 @@ sentences and bags; in a round, keyed digests of its triples, the best value of 
 trained weights, of which the server keeps only the sum; counts of facts by score, and of bags by
 best label.
 What never leaves: text, words, entities, identifiers, which sentence won and where it stands.
-What this may still reveal: the server sees how many bags a site has and which bags two sites share;
-a site that loses a bag learns that another site has the pair. See docs/methods/lazy-mil.md.
+What this may still reveal: the server sees how many bags a site has, which bags two sites share,
+and how many sentences a site trains on; a site that loses a bag learns that another site has the
+pair, with a sentence that the model finds clearly better. See docs/methods/lazy-mil.md.
 
 Where we differ from the paper or decide what it leaves open:
 - triples travel as HMAC digests under the key that the sites share and the server never sees;
 - the index of the best sentence stays in the site's memory: the paper sends it, but the server does
   not need it, and a site that hears which of its bags won knows the sentence;
 - a site hears only of its own bags (the authors' code gives every site the list of all winners);
+- a bag may have several winners, not one: `factor = "adaptive"` (default) lets every site win whose
+  best sentence has at least a share (1 - v)^5 of the bag's best value, v being the mean of the best
+  values of all bags in the first round with bids; a site that wins trains on all its sentences
+  within that share of its own best. `factor = 1.0` is the paper's: one winner;
+- with `temperature` T, a bid is log p + T · Gumbel noise, squashed to 0..1, so that the best one is
+  a draw with chances p^(1/T) over the sentences of all sites; T falls by `cooling` a round. The
+  paper takes the best (`temperature = 0`, default);
 - pairs without a relation are triples too; ties go to the alphabetically first site, then to the
   first sentence;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site with no winners, or fewer than its own guard `min_sentences`, says so: it is not asked to
   train, and weighs nothing;
-- the first `warm_rounds` train on every sentence, before anyone bids: an untrained model picks at
-  random, and would then be trained to prefer its picks;
+- the first `warm_rounds` (default 4; the paper has none) train on every sentence, before anyone
+  bids: an untrained model picks at random, and would then be trained to prefer its picks;
 - the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
 - a pair's prediction is the maximum over its sentences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from confide.data.batches.vocabulary import DIGEST_BYTES
 from confide.errors import GuardError
@@ -105,6 +114,13 @@ class LazyMemory(Kept[F], Generic[F]):
     won_W: Rows = carries(
         "its winning sentences, on which it trains", start=lambda: np.zeros(0, np.int64)
     )
+
+
+@dataclass(frozen=True)
+class LazyState(FedAvgState[F], Generic[F]):
+    """What the server carries from round to round."""
+
+    factor: float = carries("share of the best value that wins; 0 before any bids", start=float)
 
 
 @dataclass(frozen=True)
@@ -260,16 +276,24 @@ class LazyMilSettings(Table):
     """The table `[options]` of Lazy MIL.
 
     `weighting`: how much a site's weights count in the mean. `warm_rounds`: rounds before the first
-    bids, which train on every sentence. `factor`: every sentence wins whose probability is at least
-    this share of the best of its bag; 1: only the best. `temperature`: above 0, the best sentence
-    is drawn, p with a chance of p^(1/T); T falls by `cooling` each round.
+    bids, which train on every sentence. `factor`: sentences win whose probability is at least this
+    share of the best of their bag; 1: only the best. "adaptive": the surer the model is of the best
+    sentences of all bags when sites first bid, the smaller the share. `temperature`: above 0, the
+    best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round. The paper
+    has `factor = 1`, `warm_rounds = 0` and `temperature = 0`.
     """
 
     weighting: Literal["sentences", "examples", "equal"] = "examples"
-    warm_rounds: Annotated[int, Field(ge=0)] = 0
-    factor: Literal["adaptive"] | Annotated[float, Field(gt=0, le=1)] = 1.0
+    warm_rounds: Annotated[int, Field(ge=0)] = 4
+    factor: Literal["adaptive"] | Annotated[float, Field(gt=0, le=1)] = "adaptive"
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     cooling: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+    @model_validator(mode="after")
+    def _fits(self) -> LazyMilSettings:
+        if self.temperature and self.factor == "adaptive":
+            raise ValueError("drawn values say nothing of the model: give a factor, such as 1.0")
+        return self
 
 
 class LazyMil(FedAvg):
@@ -285,6 +309,7 @@ class LazyMil(FedAvg):
         SCORE,
     )
     Settings: ClassVar[type] = LazyMilSettings
+    State: ClassVar[type] = LazyState
     Memory: ClassVar[type] = LazyMemory
 
     def _given(self, form: Form) -> Take[Form]:
@@ -297,8 +322,13 @@ class LazyMil(FedAvg):
         first, later = self._own.temperature, n - 1 - self._own.warm_rounds
         return max(first * self._own.cooling**later, COLDEST) if first else 0.0
 
+    def _factor(self, bids: Mapping[str, Bids]) -> float:
+        """The share of the best value that wins, from the first round with bids to the last."""
+        given: float | str = self._own.factor
+        return leniency(best_values(bids)) if isinstance(given, str) else given
+
     def round(
-        self, state: FedAvgState[Form], federation: Federation, n: int
+        self, state: LazyState[Form], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
         if n <= self._own.warm_rounds:
@@ -309,9 +339,7 @@ class LazyMil(FedAvg):
         heat = self.temperature(n)
         bid_ask = Bid(ask.weights, ask.how.vectors, heat)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
-        factor = self._own.factor
-        if factor == "adaptive":
-            factor = leniency(best_values(bids))
+        factor = state.factor or self._factor(bids)
         won = winners(bids, temperature=heat, factor=factor)
         told = {site: HearWinners(digests, factor) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
@@ -320,9 +348,12 @@ class LazyMil(FedAvg):
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),
             "bids": sum(len(reply.values_G) for reply in bids.values()),
+            "factor": factor,
             "winners": {site: reply.sentences for site, reply in heard.items()},
             "sentences": 0,
         }
+        if bids:
+            state = replace(state, factor=factor)
         sites = [site for site, reply in heard.items() if reply.sentences]
         if not sites:
             return state, facts

@@ -151,4 +151,4 @@ def leniency(values_N: NDArray[np.float32]) -> float:
 
     Where labels are wrong, a model is not sure of what it has learnt, and few are good enough.
     """
-    return float(max((1 - values_N.astype(np.float64).mean()) ** 3, 1e-9)) if len(values_N) else 1.0
+    return float(max((1 - values_N.astype(np.float64).mean()) ** 5, 1e-9)) if len(values_N) else 1.0
