@@ -349,6 +349,30 @@ def test_drawn_values_have_no_adaptive_factor(tmp_path: Path) -> None:
         own_sites(tmp_path, TWO, "options.temperature=1.0", "options.factor=adaptive")
 
 
+def test_drawn_winners_at_a_site_are_close_to_its_best_before_squashing(tmp_path: Path) -> None:
+    """The oracle draws the noise again and compares p · exp(T · g) in the clear."""
+    how = ("options.temperature=2.0", "options.cooling=1.0", "options.factor=0.05")
+    method, federation, engine = own_sites(tmp_path, TWO, *how)
+    state = method.start(federation)
+    values = {site: scored(state, documents) for site, documents in TWO.items()}
+    noisy, best = {}, {}
+    for site, likely in values.items():
+        seed = derive_seed(federation.seed, 1, site, "bid")
+        noise = iter(np.random.default_rng(seed).gumbel(size=sum(map(len, likely.values()))))
+        for triple, own in likely.items():
+            noisy[site, triple] = [one * np.exp(2.0 * next(noise)) for one in own]
+            best[triple] = max(best.get(triple, 0.0), *noisy[site, triple])
+    method.round(state, federation, 1)
+    for site, likely in values.items():
+        start, rows = 0, []
+        for triple, own in likely.items():
+            mine = noisy[site, triple]
+            if max(mine) >= 0.05 * best[triple]:
+                rows += [start + n for n, one in enumerate(mine) if one >= 0.05 * max(mine)]
+            start += len(own)
+        assert engine.memory(site).won_W.tolist() == rows
+
+
 @pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
 def test_a_server_that_asks_for_an_impossible_draw_is_refused(tmp_path: Path, wrong: float) -> None:
     method, federation, _ = own_sites(tmp_path, TWO)
