@@ -123,7 +123,8 @@ def blurred(
     """
     least = np.finfo(np.float32).tiny
     logs_S = np.log(np.maximum(likely_S, least).astype(np.float64)) + temperature * noise_S
-    return (0.5 + 0.5 * logs_S / (1 + np.abs(logs_S))).astype(np.float32)
+    found_S: NDArray[np.float32] = (0.5 + 0.5 * logs_S / (1 + np.abs(logs_S))).astype(np.float32)
+    return found_S
 
 
 def close(
@@ -134,16 +135,19 @@ def close(
     factor: float,
 ) -> NDArray[np.bool_]:
     """Whether each value is at least `factor` times the best, before it was squashed."""
-    if not temperature:
-        found: NDArray[np.bool_] = values_N >= factor * best_N.astype(np.float64)
-        return found
-    return _unsquashed(values_N) >= _unsquashed(best_N) + np.log(factor)
+    found_N: NDArray[np.bool_]
+    if temperature:
+        found_N = _unsquashed(values_N) >= _unsquashed(best_N) + np.log(factor)
+    else:
+        found_N = values_N >= factor * best_N.astype(np.float64)
+    return found_N
 
 
 def _unsquashed(values_N: NDArray[np.float32]) -> NDArray[np.float64]:
     """Before squashing. A 0 or a 1, which only a liar bids, is as far away as can be."""
     signed_N = 2 * values_N.astype(np.float64) - 1
-    return signed_N / np.maximum(1 - np.abs(signed_N), 1e-9)
+    found_N: NDArray[np.float64] = signed_N / np.maximum(1 - np.abs(signed_N), 1e-9)
+    return found_N
 
 
 def leniency(values_N: NDArray[np.float32]) -> float:
