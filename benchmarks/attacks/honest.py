@@ -47,7 +47,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "crossner, 5 tag sets, pseudo-complete-tagger": (
         "tags-crossner", "model.kind=tagger", "rounds=3", "options.warmup_rounds=1",
     ),
-    "pgr, 10 sites, lazy-mil": ("lazymil-pgr", "rounds=2", "federation.fraction=1"),
+    "pgr, 10 sites, lazy-mil": (
+        "lazymil-pgr", "rounds=2", "federation.fraction=1",
+        "options.warm_rounds=0", "options.factor=1.0",
+    ),
     "pgr, 10 sites, fedavg of bags": (
         "lazymil-pgr", "method=fedavg", "rounds=2", "federation.fraction=1",
     ),

@@ -39,6 +39,10 @@ fraction = {fraction}
 
 [vocabulary]
 min_count = 2
+
+[options]
+factor = 1.0
+warm_rounds = 0
 """
 
 

@@ -5,10 +5,14 @@
 `scattered-W` (W = 0, 25, 50, 75): sentences of SemEval-2010 task 8 in bags of four, W per cent of
 which say something else than the label of their bag; `scattered-right-W` are the right ones alone.
 `truth-W.json` says of every sentence whether it is right: nobody who trains reads it.
+`scattered-choose-W`: the sentences of SemEval's training part that `scattered-W` leaves over, each
+with its own label. Lazy MIL's options were chosen on these: no run trains on them, and none is test
+text.
 `cdr`: what `confide data label` makes of the training abstracts of BC5CDR and BioRED with their
 marked chemicals and diseases, the knowledge base being the relations curated for those of BC5CDR;
 `cdr-test`: of the test abstracts of BC5CDR, under the relations curated for these. No abstract of
-BioRED that is one of the test's is in it.
+BioRED that is one of the test's is in it. `cdr-choose`: of BC5CDR's development abstracts, under
+the relations curated for these, without those that `cdr` or `cdr-test` have; to choose options on.
 """
 
 from __future__ import annotations
@@ -54,6 +58,10 @@ def main() -> None:
         write(documents, given.out / f"scattered-{share}.jsonl", "opennre")
         kept = [one for one, is_right in zip(documents, right, strict=True) if is_right]
         write(kept, given.out / f"scattered-right-{share}.jsonl", "opennre")
+        taken = {one.id for one in documents}
+        over = [one for one in train if one.id not in taken]
+        spare = [in_bag(one, f"choose-{n}", label(one)) for n, one in enumerate(over)]
+        write(spare, given.out / f"scattered-choose-{share}.jsonl", "opennre")
         truth = {one.id: is_right for one, is_right in zip(documents, right, strict=True)}
         (given.out / f"truth-{share}.json").write_text(json.dumps(truth))
         print(f"scattered-{share}: {len(documents)} sentences, {sum(right)} of them right")
@@ -62,16 +70,19 @@ def main() -> None:
 
 def cdr(out: Path) -> None:
     """Chemicals that induce diseases: labels from a knowledge base, and curated ones to test on."""
-    train, test = (
+    train, choose, test = (
         list(read(locate(f"$CONFIDE_DATA/bc5cdr_cid/CDR_{part}Set.PubTator.txt.gz")).documents)
-        for part in ("Training", "Test")
+        for part in ("Training", "Development", "Test")
     )
     biored = read(locate("$CONFIDE_DATA/biored/Train.PubTator")).documents
     types = {kind: TYPES.get(kind, "") for one in biored for kind in kinds(one)}
     more, _ = retag(biored, types)
     known = {one.id for one in (*train, *test)}
     texts = [*train, *(one for one in more if one.id not in known)]
-    for name, documents, facts in (("cdr", texts, train), ("cdr-test", test, test)):
+    there = known | {one.id for one in texts}
+    choose = [one for one in choose if one.id not in there]
+    parts = (("cdr", texts, train), ("cdr-choose", choose, choose), ("cdr-test", test, test))
+    for name, documents, facts in parts:
         found = labelled(
             documents, knowledge_of(triples_of(facts)), types=("Chemical", "Disease"), na=0.5
         )

@@ -1,15 +1,16 @@
 """How often Lazy MIL picks a right sentence, by round: the mechanism that the paper claims.
 
     python benchmarks/lazymil/picks.py --out runs/lazymil [--seeds 1 2 3 4 5] [--shares 25 50 75]
-        [--warm] [--half]
+        [--warm | --adaptive] [--half]
 
-Runs `lazy-mil` (with `--warm` after some rounds on every sentence; with `--half` half of the sites
-take part in a round, the runs `half-W` of run.py, instead of all) on the bags that `corpora.py`
-made and looks at which sentences sites train on, over their shoulder: a site's own code never reads
-what is right. Of bags with a relation: the share of right ones among all sentences of the sites
-drawn (what picking blindly gives), among each site's best sentence of each of its bags, and among
-those that won; how many of all winners won in the round before as well, and how many sentences ever
-did. They are added up in the run's `picks.json`, of which `table.py` makes a table.
+Runs `lazy-mil` (with `--warm` after some rounds on every sentence; with `--adaptive` as by default;
+with `--half` half of the sites take part in a round, the runs `half-W` of run.py, instead of all)
+on the bags that `corpora.py` made and looks at which sentences sites train on, over their shoulder:
+a site's own code never reads what is right. Of bags with a relation: the share of right ones among
+all sentences of the sites drawn (what picking blindly gives), among each site's best sentence of
+each of its bags, and among those that won; how many of all winners won in the round before as well,
+and how many sentences ever did. They are added up in the run's `picks.json`, of which `table.py`
+makes a table.
 """
 
 import argparse
@@ -18,11 +19,11 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from run import FEDERATED, TAKING_PART
 
-from confide.kinds.bags.desk import looked_at
 from confide.methods import METHODS
-from confide.methods.lazy_mil import TRAIN_ON_WINNERS, LazyMil
+from confide.methods.lazy_mil import TRAIN_ON_WINNERS
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 
@@ -37,7 +38,7 @@ right: dict[str, bool] = {}
 
 def watched(site, memory, ask, turn):
     """The step, and a look at what it trains on."""
-    looked = looked_at(site, memory, "train")
+    looked = memory.form.at(site).looked("train")
     related = {
         int(row) for g, r in zip(looked.groups, looked.relations_G, strict=True) if r for row in g
     }
@@ -46,15 +47,20 @@ def watched(site, memory, ask, turn):
         picked = [int(row) for row in rows if int(row) in related]
         return sum(right[site.train[row].id] for row in picked), len(picked)
 
-    seen[turn.round].append((*told(related), *told(memory.bid_rows_G), *told(memory.won_W)))
+    firsts_G = np.cumsum(memory.bid_sizes_G) - memory.bid_sizes_G
+    best_G = memory.bid_rows_S[firsts_G]
+    seen[turn.round].append((*told(related), *told(best_G), *told(memory.won_W)))
     won[turn.round].update(site.train[row].id for row in memory.won_W)
     return TRAIN_ON_WINNERS.answer(site, memory, ask, turn)
 
 
-class Watched(LazyMil):
+PAIR = "lazy-mil-bags"
+
+
+class Watched(METHODS[PAIR]):
     steps = tuple(
-        replace(step, answer=watched) if step is TRAIN_ON_WINNERS else step
-        for step in LazyMil.steps
+        replace(step, answer=watched) if step.name == TRAIN_ON_WINNERS.name else step
+        for step in METHODS[PAIR].steps
     )
 
 
@@ -63,13 +69,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lazymil"))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--shares", nargs="*", default=["25", "50", "75"])
-    parser.add_argument("--warm", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    for name in ("warm", "adaptive"):
+        how.add_argument(f"--{name}", dest="how", action="store_const", const=f"-{name}")
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     given.out = given.out.absolute()
-    METHODS["lazy-mil"] = Watched
-    method = "lazy-mil-warm" if given.warm else "lazy-mil"
+    METHODS[PAIR] = Watched
+    method = f"lazy-mil{given.how or ''}"
     only = "half" if given.half else "scattered"
     overrides = [TAKING_PART[only], *FEDERATED[method], *given.overrides]
     for share in given.shares:

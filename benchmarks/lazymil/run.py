@@ -6,7 +6,9 @@ Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinishe
 the command can be stopped and given again; several may work on different experiments of one folder.
 `corpora.py` makes the corpora of `scattered` and `cdr` first; `table.py` turns the folder into
 tables. In a round of `scattered` and `cdr-all` all sites take part, of the others half of them, but
-for `fraction`.
+for `fraction` and `few`, where two of ten do. `lazy-mil` is the paper's, with one winner of a bag
+and no warm rounds; `lazy-mil-warm` has one winner after six; `lazy-mil-adaptive` is the default:
+several winners, after four.
 """
 
 import argparse
@@ -20,9 +22,12 @@ from confide.runs.run import run
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")
-FEDERATED = {"lazy-mil": (), "lazy-mil-warm": ("options.warm_rounds=6",)} | {
-    f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS
-}
+ONE_WINNER = ("options.factor=1.0", "options.warm_rounds=0")
+FEDERATED = {
+    "lazy-mil": ONE_WINNER,
+    "lazy-mil-warm": ("options.factor=1.0", "options.warm_rounds=6"),
+    "lazy-mil-adaptive": ("options.factor=adaptive", "options.warm_rounds=4"),
+} | {f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS}
 OTHERS = {
     "chain-att": ("method=chain", "bags.denoise=att"),
     "pooled-one": ("method=pooled", "base=fedavg", "bags.denoise=one"),
@@ -34,6 +39,8 @@ TAKING_PART = {"scattered": ALL, "half": HALF}
 """Of the sites of `scattered-W` and `half-W` in a round."""
 SWEPT = {"fraction": ("federation.fraction", ("0.2",)), "sites": ("split.sites", ("5", "40"))}
 """Settings of `half-50` that are changed; all sites of a round are `scattered-50`."""
+FEW = {"few-25": "25", "few-75": "75"}
+"""As `fraction`, with other shares of wrong sentences."""
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
@@ -55,6 +62,10 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
             if share != "0":
                 right = f"right-{share}"
                 yield scattered(only, corpora, right, "fedavg-none", FEDERATED["fedavg-none"])
+    elif only in FEW:
+        for name, own in FEDERATED.items():
+            _, recipe, _, overrides = scattered("half", corpora, FEW[only], name, own)
+            yield only, recipe, name, (*overrides, "federation.fraction=0.2")
     else:
         setting, values = SWEPT[only]
         for value in values:
@@ -70,7 +81,7 @@ def scattered(only: str, corpora: Path, share: str, name: str, own: tuple[str, .
     return f"{only}-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
 
 
-EXPERIMENTS = ("pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT)
+EXPERIMENTS = ("pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW)
 
 
 def main() -> None:

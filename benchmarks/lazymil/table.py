@@ -4,11 +4,12 @@
 
 For each corpus and method, mean and standard deviation over seeds, in per cent: the area under the
 whole curve on test text at the round that was best on development text, the area over the first
-2,000 candidates, the mean of P@100, P@200 and P@300, micro F1 of the best labels; and how much of
-`auc` Lazy MIL has more, over the same seeds. Of runs that picks.py watched, which sentences were
-right, medians over seeds, and how many of the winners had won in the round before. `--keep` adds
-what the finished runs came to, a line each, to a file that can stand in the place of the folder, or
-beside it: measured.jsonl here is where the numbers of the documents come from.
+2,000 candidates, P@100, P@200, P@300 (if all runs of the line kept them) and their mean, micro F1
+of the best labels; and how much of `auc` Lazy MIL has more, over the same seeds. Of runs that
+picks.py watched, which sentences were right, medians over seeds, and how many of the winners had
+won in the round before. `--keep` adds what the finished runs came to, a line each, to a file that
+can stand in the place of the folder, or beside it: measured.jsonl here is where the numbers of the
+documents come from.
 """
 
 import argparse
@@ -39,8 +40,9 @@ def main() -> None:
         if not given.only or label in given.only:
             here = runs.setdefault(label, {}).setdefault(method, {})
             here[seed] = found[label, method, seed]
-    print("| corpus | method | seeds | AUC | AUC 2000 | P@N | micro F1 | lazy-mil less it |")
-    print("|---|---|---|---|---|---|---|---|")
+    names = "AUC | AUC 2000 | P@100 | P@200 | P@300 | P@N | micro F1"
+    print(f"| corpus | method | seeds | {names} | lazy-mil less it |")
+    print("|---" * 11 + "|")
     for label, methods in runs.items():
         for method, results in methods.items():
             row(label, method, results, methods.get("lazy-mil", {}))
@@ -53,8 +55,13 @@ def main() -> None:
 
 def row(label: str, method: str, found: dict[int, Record], lazy: dict[int, Record]) -> None:
     """A line of the table."""
-    names = ("auc", "auc_2000", "precision", "f1")
-    cells = [spread([100 * one[name] for one in found.values()]) for name in names]
+    names = ("auc", "auc_2000", "p100", "p200", "p300", "precision", "f1")
+    cells = [
+        spread([100 * one[name] for one in found.values()])
+        if all(name in one for one in found.values())
+        else ""
+        for name in names
+    ]
     pairs = [100 * (lazy[n]["auc"] - one["auc"]) for n, one in found.items() if n in lazy]
     more = spread(pairs, "{:+.1f}") if pairs and method != "lazy-mil" else ""
     print(f"| {label} | {method} | {len(found)} | {' | '.join(cells)} | {more} |")
@@ -100,6 +107,7 @@ def record(path: Path) -> Record:
         "auc": overall["auc"],
         "auc_2000": overall["auc_2000"],
         "precision": overall["precision_at"]["mean"],
+        **{f"p{n}": overall["precision_at"][str(n)] for n in (100, 200, 300)},
         "f1": overall["micro"]["f1"],
         "picks": json.loads(watched.read_text()) if watched.exists() else None,
         "machine": json.loads((path.parent / "environment.json").read_text())["machine"],

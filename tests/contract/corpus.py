@@ -215,6 +215,8 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
         usual |= tiny_kind(kind)
     if completes:
         usual["options"] = {"warmup_rounds": 0}
+    if pair.method == "lazy-mil":  # the paper's, so that sites bid from the first round on
+        usual["options"] = {"warm_rounds": 0, "factor": 1.0}
     if pair.method == "fedner":  # which takes its steps with no other
         usual["training"] = {**usual["training"], "optimiser": "adam"}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

@@ -14,13 +14,12 @@ import pytest
 from confide.data.batches.bags import training_bags
 from confide.data.batches.relations import NO_RELATION, candidates
 from confide.data.batches.vocabulary import digest
-from confide.errors import GuardError, QuorumError
+from confide.errors import GuardError, QuorumError, SettingsError
 from confide.federation.changes import restored
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
 from confide.federation.messages import encode
-from confide.kinds.bags.desk import Looked
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.learning.bags import BagModeller, fit_sentences, sentence_probabilities
@@ -33,10 +32,11 @@ from confide.methods.lazy_mil import (
     Bid,
     Bids,
     HearWinners,
+    LazyMilSettings,
     WinnersHeard,
-    best_sentences,
     winners,
 )
+from confide.methods.lazy_mil.choosing import COLDEST, Ranked, blurred, leniency, ranked_sentences
 from confide.runs.gathering import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
@@ -140,14 +140,255 @@ def test_winners_are_those_of_a_plain_loop() -> None:
 def test_a_bag_bids_with_its_best_sentence_and_of_equal_ones_the_first() -> None:
     likely_SR = f32(0.1, 0.9, 0.6, 0.4, 0.2, 0.8, 0.5, 0.5, 0.2, 0.8).reshape(5, 2)
     groups = [np.array([1]), np.array([0, 2, 4]), np.array([2, 4]), np.array([0, 3])]
-    looked = Looked(None, groups, np.array([0, 1, 1, 0]), marks(1, 2, 3, 4))  # type: ignore[arg-type]
-    rows, values = best_sentences(likely_SR, looked)
-    assert rows.tolist() == [1, 0, 2, 3]
-    np.testing.assert_array_equal(values, f32(0.6, 0.9, 0.8, 0.5))
-    none, nothing = best_sentences(
-        f32().reshape(0, 2), Looked(None, [], np.array([], int), marks())
-    )  # type: ignore[arg-type]
-    assert (len(none), len(nothing), nothing.dtype) == (0, 0, np.float32)
+    found = ranked_sentences(likely_SR, groups, np.array([0, 1, 1, 0]))
+    assert good_rows(found) == [1, 0, 2, 3]
+    assert found.rows_S.tolist() == [1, 0, 2, 4, 2, 4, 3, 0]
+    np.testing.assert_array_equal(found.values_S[found.firsts()], f32(0.6, 0.9, 0.8, 0.5))
+    none = ranked_sentences(f32().reshape(0, 2), [], np.array([], int))
+    assert [len(part) for part in none] == [0, 0, 0]
+    assert none.values_S.dtype == np.float32
+
+
+def good_rows(found: Ranked, temperature: float = 0.0, factor: float = 1.0) -> list[int]:
+    good_S = found.good(temperature=temperature, factor=factor)
+    return list(found.rows_S[good_S].tolist())
+
+
+def test_with_a_factor_all_win_that_are_nearly_as_good_as_the_best() -> None:
+    """Within a site as over sites; a factor of 1 leaves ties to the first."""
+    likely_SR = f32(0.8, 0.2, 0.4, 0.6, 0.39, 0.61, 0.8, 0.2).reshape(4, 2)
+    groups, relations = [np.array([0, 1, 2, 3])], np.array([0])
+    ranked = ranked_sentences(likely_SR, groups, relations)
+    rows = {factor: good_rows(ranked, factor=factor) for factor in (0.1, 0.5, 0.6, 1.0)}
+    assert rows == {0.1: [0, 3, 1, 2], 0.5: [0, 3, 1], 0.6: [0, 3], 1.0: [0]}
+    bids = {
+        "a": Bids(marks(1, 2, 3), f32(0.5, 0.2, 0.0)),
+        "b": Bids(marks(1, 2, 4), f32(0.8, 0.1, 0.3)),
+        "c": Bids(marks(1, 2, 3), f32(0.399, 0.2, 0.0)),
+    }
+    found = winners(bids, factor=0.5)
+    assert {site: won[:, 0].tolist() for site, won in found.items()} == {
+        "a": [1, 2, 3],
+        "b": [1, 2, 4],
+        "c": [2, 3],
+    }
+
+
+def spread(numbers: np.ndarray, sites: Sequence[int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The probabilities of one bag's sentences, at sites that have so many of them each."""
+    cuts = np.cumsum([0, *sites])
+    return {
+        f"site-{place}": (f32(*numbers[a:b]).reshape(-1, 1), np.arange(b - a))
+        for place, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False), start=1)
+    }
+
+
+def won_at(
+    sites: dict[str, tuple[np.ndarray, np.ndarray]], turn: int, **how: float
+) -> dict[str, list[int]]:
+    """The rows of one bag that win in a turn, by site: what `bid` and `round` do."""
+    heat = how["temperature"]
+    found = {
+        site: ranked_sentences(
+            likely, [rows], np.zeros(1, int), seed=derive_seed(turn, site), temperature=heat
+        )
+        for site, (likely, rows) in sites.items()
+    }
+    bids = {site: Bids(marks(1), one.values_S[one.firsts()]) for site, one in found.items()}
+    for one in bids.values():
+        check_reply(BID, Bid({}, False), one)
+    return {site: good_rows(found[site], **how) for site in winners(bids, **how)}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_draw_takes_each_sentence_with_its_chance_over_all_sites(temperature: float) -> None:
+    """Chances are p^(1/T) over the sentences of both sites; the oracle is this formula."""
+    likely = np.array([0.9, 0.02, 0.3, 0.5, 0.05])
+    sites = spread(likely, (2, 3))
+    draws = 20_000
+    counts = np.zeros(5)
+    for turn in range(draws):
+        ((site, (row,)),) = won_at(sites, turn, temperature=temperature).items()
+        counts[row + (0 if site == "site-1" else 2)] += 1
+    chances = likely ** (1 / temperature)
+    expected = draws * chances / chances.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 18.5  # chi-squared, 4 free: p = 0.001
+
+
+def test_a_cold_draw_is_the_best_and_a_hot_one_is_any() -> None:
+    sites = spread(np.array([0.9, 0.5, 0.7, 1e-6]), (2, 2))
+    cold = [won_at(sites, turn, temperature=0.01) for turn in range(200)]
+    assert all(one == {"site-1": [0]} for one in cold)
+    hot = {(*one, *map(tuple, one.values())) for one in
+           (won_at(sites, turn, temperature=100.0) for turn in range(200))}  # fmt: skip
+    assert len(hot) == 4
+
+
+def test_a_factor_holds_for_drawn_values_too() -> None:
+    """The oracle compares p · exp(T · g) in the clear."""
+    likely = np.array([0.9, 0.02, 0.3, 0.5, 0.05])
+    sites = spread(likely, (1, 1, 1, 1, 1))
+    for turn in range(300):
+        noise = [np.random.default_rng(derive_seed(turn, site)).gumbel(size=1)[0] for site in sites]
+        noisy = likely * np.exp(0.7 * np.array(noise))
+        good = [site for site, one in zip(sites, noisy, strict=True) if one >= 0.4 * noisy.max()]
+        assert list(won_at(sites, turn, temperature=0.7, factor=0.4)) == good
+
+
+def test_chance_is_of_the_row_whatever_the_order_of_the_bags() -> None:
+    """The order of bags is that of digests, which another key changes."""
+    likely = np.random.default_rng(1).random((6, 1)).astype(np.float32)
+    groups = [np.array([0, 3]), np.array([1, 2]), np.array([4, 5])]
+    drawn = {}
+    for name, own, seed in (("one", groups, 5), ("other", groups[::-1], 5), ("third", groups, 6)):
+        found = ranked_sentences(likely, own, np.zeros(3, int), temperature=1.0, seed=seed)
+        drawn[name] = dict(zip(found.rows_S.tolist(), found.values_S.tolist(), strict=True))
+    assert drawn["one"] == drawn["other"]
+    assert drawn["one"] != drawn["third"]
+
+
+def test_values_tell_very_likely_and_very_unlikely_sentences_apart() -> None:
+    """And stay between 0 and 1, whatever the noise."""
+    likely = f32(0.0, 1e-38, 1e-20, 0.5, 0.500001, 1.0)
+    for temperature in (COLDEST, 1.0, 100.0):
+        for noise in (-3.0, 0.0, 20.0):
+            values = blurred(likely, np.full(6, noise), temperature)
+            assert ((values >= 0) & (values <= 1)).all()
+            assert (np.diff(values)[1:3] > 0).all()
+            assert (np.diff(values) >= 0).all()
+
+
+def test_the_temperature_falls_from_the_first_bids_on(tmp_path: Path) -> None:
+    how = ("options.temperature=2.0", "options.cooling=0.5", "options.warm_rounds=1")
+    method, federation, engine = own_sites(tmp_path, TWO, *how, "options.factor=0.3")
+    state = method.start(federation)
+    asked = []
+    for number in (1, 2, 3, 4):
+        state, _ = method.round(state, federation, number)
+        if number > 1:
+            ask = engine.asks["bid", "site-1"]
+            heard = engine.asks["hear_winners", "site-1"]
+            asked.append((ask.temperature, heard.factor))
+    assert asked == [(2.0, 0.3), (1.0, 0.3), (0.5, 0.3)]
+    assert method.temperature(60) == COLDEST
+
+
+def test_a_bid_that_is_asked_for_again_is_the_same_draw(tmp_path: Path) -> None:
+    """And another round draws anew."""
+    method, federation, engine = own_sites(tmp_path, TWO, "options.temperature=1.0")
+    state = method.start(federation)
+    ask = Bid(state.weights, False, 1.0)
+    first = federation.ask(BID, ask, round=1)
+    sent = dict(engine.sent)
+    rows = engine.memory("site-1").bid_rows_S.tolist()
+    federation.ask(BID, ask, round=1)
+    assert all(engine.sent["bid", site] == sent["bid", site] for site in TWO)
+    assert engine.memory("site-1").bid_rows_S.tolist() == rows
+    second = federation.ask(BID, ask, round=2)
+    assert second["site-1"].values_G.tolist() != first["site-1"].values_G.tolist()
+
+
+def test_of_a_triple_that_is_won_all_good_sentences_are_trained_on(tmp_path: Path) -> None:
+    """The oracle is a plain loop; a site's own best decides whether it wins."""
+    method, federation, engine = own_sites(tmp_path, TWO, "options.factor=0.6")
+    state = method.start(federation)
+    values = {site: scored(state, documents) for site, documents in TWO.items()}
+    best = {}
+    for likely in values.values():
+        for triple, own in likely.items():
+            best[triple] = max(best.get(triple, 0.0), *own)
+    _, facts = method.round(state, federation, 1)
+    for site, likely in values.items():
+        start, rows = 0, []
+        for triple, own in likely.items():
+            if max(own) >= 0.6 * best[triple]:
+                rows += [start + n for n, one in enumerate(own) if one >= 0.6 * max(own)]
+            start += len(own)
+        assert engine.memory(site).won_W.tolist() == rows
+        assert facts["winners"][site] == len(rows)
+    assert facts["sentences"] > 7
+
+
+def test_the_surer_the_model_is_the_more_sentences_win() -> None:
+    assert leniency(f32(0.5, 0.5, 0.8)) == pytest.approx(0.4**5)
+    assert leniency(f32(0.1, 0.1)) == pytest.approx(0.9**5)
+    assert 0 < leniency(f32(1.0, 1.0)) < 1e-6
+    assert leniency(f32()) == 1.0
+
+
+def test_the_adaptive_factor_is_of_the_best_values_of_all_bags(tmp_path: Path) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO, "options.factor=adaptive")
+    state = method.start(federation)
+    best: dict[tuple[str, str, str], float] = {}
+    for documents in TWO.values():
+        for triple, own in scored(state, documents).items():
+            best[triple] = max(best.get(triple, 0.0), *own)
+    state, facts = method.round(state, federation, 1)
+    assert facts["factor"] == pytest.approx((1 - np.mean(list(best.values()))) ** 5)
+    assert {engine.asks["hear_winners", site].factor for site in TWO} == {facts["factor"]}
+    assert len(best) < facts["sentences"] <= 13
+    for number in (2, 3):  # a model that has learnt wrong sentences by heart must not let them in
+        state, later = method.round(state, federation, number)
+        assert later["factor"] == facts["factor"] == state.factor
+
+
+def test_the_default_is_several_winners_after_warm_rounds() -> None:
+    own = LazyMilSettings()
+    assert (own.warm_rounds, own.factor, own.temperature) == (4, "adaptive", 0.0)
+
+
+@pytest.mark.parametrize("wrong", ["factor=0.0", "factor=1.1", "factor=other", "temperature=-1.0",
+                                   "temperature=101.0", "cooling=0.0", "cooling=1.5"])  # fmt: skip
+def test_options_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(SettingsError):
+        own_sites(tmp_path, TWO, f"options.{wrong}")
+
+
+def test_drawn_values_have_no_adaptive_factor(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="drawn values say nothing of the model"):
+        own_sites(tmp_path, TWO, "options.temperature=1.0", "options.factor=adaptive")
+
+
+def test_drawn_winners_at_a_site_are_close_to_its_best_before_squashing(tmp_path: Path) -> None:
+    """The oracle draws the noise again and compares p · exp(T · g) in the clear."""
+    how = ("options.temperature=2.0", "options.cooling=1.0", "options.factor=0.05")
+    method, federation, engine = own_sites(tmp_path, TWO, *how)
+    state = method.start(federation)
+    values = {site: scored(state, documents) for site, documents in TWO.items()}
+    noisy, best = {}, {}
+    for site, likely in values.items():
+        seed = derive_seed(federation.seed, 1, site, "bid")
+        noise = iter(np.random.default_rng(seed).gumbel(size=sum(map(len, likely.values()))))
+        for triple, own in likely.items():
+            noisy[site, triple] = [one * np.exp(2.0 * next(noise)) for one in own]
+            best[triple] = max(best.get(triple, 0.0), *noisy[site, triple])
+    method.round(state, federation, 1)
+    for site, likely in values.items():
+        start, rows = 0, []
+        for triple, own in likely.items():
+            mine = noisy[site, triple]
+            if max(mine) >= 0.05 * best[triple]:
+                rows += [start + n for n, one in enumerate(mine) if one >= 0.05 * max(mine)]
+            start += len(own)
+        assert engine.memory(site).won_W.tolist() == rows
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
+def test_a_server_that_asks_for_an_impossible_draw_is_refused(tmp_path: Path, wrong: float) -> None:
+    method, federation, _ = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    with pytest.raises(QuorumError):
+        federation.ask(BID, Bid(state.weights, False, wrong), round=1)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -0.5, 1.5, float("nan")])
+def test_a_server_with_an_impossible_factor_is_refused(tmp_path: Path, wrong: float) -> None:
+    method, federation, _ = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    bids = federation.ask(BID, Bid(state.weights, False), round=1)
+    told = {site: HearWinners(won, wrong) for site, won in winners(bids).items()}
+    with pytest.raises(QuorumError):
+        federation.ask(HEAR_WINNERS, told, round=1)
 
 
 # --- two sites ----------------------------------------------------------------------------------
@@ -466,6 +707,13 @@ def test_a_site_trains_on_what_it_won_or_on_nothing() -> None:
     for number in (-1, 1, 4, 10**15):
         with pytest.raises(GuardError):
             check_reply(HEAR_WINNERS, ask, WinnersHeard(number))
+    for number in (0, 3, 4):
+        check_reply(HEAR_WINNERS, replace(ask, factor=0.5), WinnersHeard(number))
+    for number in (-1, 1, 2, 10**15):
+        with pytest.raises(GuardError):
+            check_reply(HEAR_WINNERS, replace(ask, factor=0.5), WinnersHeard(number))
+    with pytest.raises(GuardError):
+        check_reply(HEAR_WINNERS, HearWinners(marks(), factor=0.5), WinnersHeard(1))
 
 
 # --- keys ---------------------------------------------------------------------------------------

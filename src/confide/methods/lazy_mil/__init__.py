@@ -6,7 +6,7 @@ EMNLP 2021, Algorithms 1 and 2.
 A knowledge base knows that a relation holds between two entities, but not which sentence says so:
 the sentences of one pair are a *bag*, and most of them may be wrong. In a round each drawn site
 reports, for each triple (head, tail, relation), how likely the model finds the relation in the
-site's best sentence; the server picks the highest value of each triple; each site trains only on
+site's best sentence; the server picks the highest values of each triple; each site trains only on
 those of its own sentences that won; the server averages the weights.
 
 What leaves a site: at the start, proof that it holds the common key, keyed digests of its words
@@ -15,21 +15,29 @@ sentences and bags; in a round, keyed digests of its triples, the best value of 
 trained weights, of which the server keeps only the sum; counts of facts by score, and of bags by
 best label.
 What never leaves: text, words, entities, identifiers, which sentence won and where it stands.
-What this may still reveal: the server sees how many bags a site has and which bags two sites share;
-a site that loses a bag learns that another site has the pair. See docs/methods/lazy-mil.md.
+What this may still reveal: the server sees how many bags a site has, which bags two sites share,
+and how many sentences a site trains on; a site that loses a bag learns that another site has the
+pair, with a sentence that the model finds clearly better. See docs/methods/lazy-mil.md.
 
 Where we differ from the paper or decide what it leaves open:
 - triples travel as HMAC digests under the key that the sites share and the server never sees;
 - the index of the best sentence stays in the site's memory: the paper sends it, but the server does
   not need it, and a site that hears which of its bags won knows the sentence;
 - a site hears only of its own bags (the authors' code gives every site the list of all winners);
+- a bag may have several winners, not one: `factor = "adaptive"` (default) lets every site win whose
+  best sentence has at least a share (1 - v)^5 of the bag's best value, v being the mean of the best
+  values of all bags in the first round with bids; a site that wins trains on all its sentences
+  within that share of its own best. `factor = 1.0` is the paper's: one winner;
+- with `temperature` T, a bid is log p + T · Gumbel noise, squashed to 0..1, so that the best one is
+  a draw with chances p^(1/T) over the sentences of all sites; T falls by `cooling` a round. The
+  paper takes the best (`temperature = 0`, default);
 - pairs without a relation are triples too; ties go to the alphabetically first site, then to the
   first sentence;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site with no winners, or fewer than its own guard `min_sentences`, says so: it is not asked to
   train, and weighs nothing;
-- the first `warm_rounds` train on every sentence, before anyone bids: an untrained model picks at
-  random, and would then be trained to prefer its picks;
+- the first `warm_rounds` (default 4; the paper has none) train on every sentence, before anyone
+  bids: an untrained model picks at random, and would then be trained to prefer its picks;
 - the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
 - a pair's prediction is the maximum over its sentences.
 """
@@ -42,7 +50,7 @@ from typing import Annotated, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from confide.data.batches.vocabulary import DIGEST_BYTES
 from confide.errors import GuardError
@@ -52,7 +60,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.bags.desk import BagDesk, Looked, Rows
+from confide.kinds.bags.desk import BagDesk, Rows
 from confide.kinds.bags.form import BagForm
 from confide.kinds.protocol import (
     SCORE,
@@ -78,11 +86,21 @@ from confide.methods.fedavg import (
     mean_of,
     reply_of,
 )
+from confide.methods.lazy_mil.choosing import (
+    COLDEST,
+    Ranked,
+    best_values,
+    leniency,
+    ranked_sentences,
+    winners,
+)
 from confide.settings import Table
 
 Digests = NDArray[np.uint8]
 MOST_BIDS = 10_000_000
 """The most bids of a site in a round: no honest text has more bags."""
+MOST_SENTENCES = 100_000_000
+_NO_ROWS = np.zeros(0, np.int64)
 DENOISE = "none"
 """A pair's prediction is the maximum over its sentences."""
 
@@ -96,12 +114,23 @@ class LazyMemory(Kept[F], Generic[F]):
         "the triples that it bid for",
         start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8),
     )
-    bid_rows_G: Rows = carries(
-        "its best sentence of each triple: never sent", start=lambda: np.zeros(0, np.int64)
+    bid_temperature: float = carries("how much chance there was in its last bids", start=float)
+    bid_values_S: NDArray[np.float32] = carries(
+        "the value of each sentence, by triple, best first: never sent",
+        start=lambda: np.zeros(0, np.float32),
     )
+    bid_rows_S: Rows = carries("which sentences these are: never sent", start=lambda: _NO_ROWS)
+    bid_sizes_G: Rows = carries("how many each triple has: never sent", start=lambda: _NO_ROWS)
     won_W: Rows = carries(
         "its winning sentences, on which it trains", start=lambda: np.zeros(0, np.int64)
     )
+
+
+@dataclass(frozen=True)
+class LazyState(FedAvgState[F], Generic[F]):
+    """What the server carries from round to round."""
+
+    factor: float = carries("share of the best value that wins; 0 before any bids", start=float)
 
 
 @dataclass(frozen=True)
@@ -110,6 +139,7 @@ class Bid:
 
     weights: Arrays = carries("the common weights")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
+    temperature: float = carries("how much chance there is in a value; 0: none", start=float)
 
 
 @dataclass(frozen=True)
@@ -121,16 +151,21 @@ class Bids:
         most=MOST_BIDS,
     )
     values_G: NDArray[np.float32] = carries(
-        "probability of each triple's relation in the site's best sentence",
+        "probability of each triple's relation in the site's best sentence, blurred by chance if "
+        "there is a temperature",
         most=MOST_BIDS,
     )
 
 
 @dataclass(frozen=True)
 class HearWinners:
-    """The triples that you won: your best sentence beats all other sites'. W triples."""
+    """The triples that you won: your best sentence is (nearly) that of all sites. W triples."""
 
     digests_W16: Digests = carries("keyed digests of the triples that the site won", most=MOST_BIDS)
+    factor: float = carries(
+        "share of a site's best value at which its other sentences win too; 1: none does",
+        start=lambda: 1.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -150,39 +185,37 @@ def bid(
 ) -> tuple[Bids, LazyMemory[F]]:
     """Score the site's own sentences, and bid the best value of each triple (Algorithm 2)."""
     memory = known(memory)
+    if not 0 <= ask.temperature < np.inf:
+        raise Refusal("bad-ask")
     desk = _desk(site, memory)
     looked = desk.looked("train")
     likely_SR = desk.likely(ask.weights, vectors=ask.vectors)
-    rows_G, values_G = best_sentences(likely_SR, looked)
     order_G = np.argsort(one_each(looked.digests_G16), kind="stable")
+    found = ranked_sentences(
+        likely_SR,
+        [looked.groups[bag] for bag in order_G],
+        looked.relations_G[order_G],
+        temperature=ask.temperature,
+        seed=turn.seed,
+    )
     digests_G16 = looked.digests_G16[order_G]
     kept = replace(
         memory,
         bid_round=turn.round,
         bid_digests_G16=digests_G16,
-        bid_rows_G=rows_G[order_G],
-        won_W=np.zeros(0, np.int64),
+        bid_temperature=ask.temperature,
+        bid_values_S=found.values_S,
+        bid_rows_S=found.rows_S,
+        bid_sizes_G=found.sizes_G,
+        won_W=_NO_ROWS,
     )
-    return Bids(digests_G16, values_G[order_G]), kept
+    return Bids(digests_G16, found.values_S[found.firsts()]), kept
 
 
 def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
     desk = memory.form.at(site)
     assert isinstance(desk, BagDesk)
     return desk
-
-
-def best_sentences(
-    likely_SR: NDArray[np.float32], looked: Looked
-) -> tuple[Rows, NDArray[np.float32]]:
-    """The best sentence of each training bag (the first of ties), and its probability."""
-    sizes_G = np.array([len(rows) for rows in looked.groups], np.int64)
-    rows_S = np.concatenate([np.zeros(0, np.int64), *looked.groups]).astype(np.int64)
-    bags_S = np.repeat(np.arange(len(sizes_G)), sizes_G)
-    likely_S = likely_SR[rows_S, looked.relations_G[bags_S]]
-    order_S = np.lexsort((rows_S, -likely_S, bags_S))
-    first_G = order_S[np.cumsum(sizes_G) - sizes_G]
-    return rows_S[first_G], likely_S[first_G].astype(np.float32)
 
 
 def check_bids(ask: Bid, reply: Bids) -> None:
@@ -204,13 +237,16 @@ def hear_winners(
     won = _marks(ask.digests_W16)
     if memory.bid_round != turn.round or len(set(won)) != len(won) or not place.keys() >= set(won):
         raise Refusal("not-bid")
-    won_W = np.sort(memory.bid_rows_G[[place[mark] for mark in won]]) if won else _NO_ROWS
+    if not 0 < ask.factor <= 1:
+        raise Refusal("bad-ask")
+    wins_G = np.zeros(len(place), np.bool_)
+    wins_G[[place[mark] for mark in won]] = True
+    own = Ranked(memory.bid_values_S, memory.bid_rows_S, memory.bid_sizes_G)
+    good_S = own.good(temperature=memory.bid_temperature, factor=ask.factor)
+    won_W = np.sort(own.rows_S[good_S & np.repeat(wins_G, own.sizes_G)])
     if len(won_W) < site.guards.min_sentences:
         won_W = _NO_ROWS
     return WinnersHeard(len(won_W)), replace(memory, won_W=won_W)
-
-
-_NO_ROWS = np.zeros(0, np.int64)
 
 
 def _marks(digests_G16: Digests) -> list[bytes]:
@@ -221,8 +257,10 @@ def _marks(digests_G16: Digests) -> list[bytes]:
 
 def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
     """Raise GuardError if the site would train on another number of sentences than it won."""
-    if reply.sentences not in (0, len(ask.digests_W16)):
-        raise GuardError("sentences must be 0 or the number of triples won")
+    triples = len(ask.digests_W16)
+    most = MOST_SENTENCES if ask.factor < 1 and triples else triples
+    if reply.sentences and not triples <= reply.sentences <= most:
+        raise GuardError("sentences must be 0 or the number of triples won, or more if several win")
 
 
 def train_on_winners(
@@ -247,34 +285,28 @@ HEAR_WINNERS = Step.of(hear_winners, check=check_heard)
 TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True, **UPLOAD)
 
 
-def winners(bids: Mapping[str, Bids]) -> dict[str, Digests]:
-    """The triples that each site won: those for which no site bid more.
-
-    Ties go to the alphabetically first site. Sites that won nothing are left out.
-    """
-    sites = sorted(bids)
-    if not sites:
-        return {}
-    digests_N16 = np.concatenate([bids[site].digests_G16 for site in sites])
-    values_N = np.concatenate([bids[site].values_G for site in sites])
-    site_N = np.repeat(np.arange(len(sites)), [len(bids[site].values_G) for site in sites])
-    _, triple_N = np.unique(one_each(digests_N16), return_inverse=True)
-    order_N = np.lexsort((site_N, -values_N, triple_N))
-    ranked_N = triple_N[order_N]
-    best_W = order_N[np.diff(ranked_N, prepend=-1) > 0]
-    found = {site: digests_N16[best_W[site_N[best_W] == place]] for place, site in enumerate(sites)}
-    return {site: digests for site, digests in found.items() if len(digests)}
-
-
 class LazyMilSettings(Table):
     """The table `[options]` of Lazy MIL.
 
     `weighting`: how much a site's weights count in the mean. `warm_rounds`: rounds before the first
-    bids, which train on every sentence.
+    bids, which train on every sentence. `factor`: sentences win whose probability is at least this
+    share of the best of their bag; 1: only the best. "adaptive": the surer the model is of the best
+    sentences of all bags when sites first bid, the smaller the share. `temperature`: above 0, the
+    best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round. The paper
+    has `factor = 1`, `warm_rounds = 0` and `temperature = 0`.
     """
 
     weighting: Literal["sentences", "examples", "equal"] = "examples"
-    warm_rounds: Annotated[int, Field(ge=0)] = 0
+    warm_rounds: Annotated[int, Field(ge=0)] = 4
+    factor: Literal["adaptive"] | Annotated[float, Field(gt=0, le=1)] = "adaptive"
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    cooling: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+    @model_validator(mode="after")
+    def _fits(self) -> LazyMilSettings:
+        if self.temperature and self.factor == "adaptive":
+            raise ValueError("drawn values say nothing of the model: give a factor, such as 1.0")
+        return self
 
 
 class LazyMil(FedAvg):
@@ -290,6 +322,7 @@ class LazyMil(FedAvg):
         SCORE,
     )
     Settings: ClassVar[type] = LazyMilSettings
+    State: ClassVar[type] = LazyState
     Memory: ClassVar[type] = LazyMemory
 
     def _given(self, form: Form) -> Take[Form]:
@@ -297,8 +330,18 @@ class LazyMil(FedAvg):
         assert isinstance(form, BagForm)
         return Take(replace(form, denoise=DENOISE))
 
+    def temperature(self, n: int) -> float:
+        """The temperature of round `n`: it falls from the first round with bids on."""
+        first, later = self._own.temperature, n - 1 - self._own.warm_rounds
+        return max(first * self._own.cooling**later, COLDEST) if first else 0.0
+
+    def _factor(self, bids: Mapping[str, Bids]) -> float:
+        """The share of the best value that wins, from the first round with bids to the last."""
+        given: float | str = self._own.factor
+        return leniency(best_values(bids)) if isinstance(given, str) else given
+
     def round(
-        self, state: FedAvgState[Form], federation: Federation, n: int
+        self, state: LazyState[Form], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
         if n <= self._own.warm_rounds:
@@ -306,18 +349,24 @@ class LazyMil(FedAvg):
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)
         bidders = [site for site in drawn if site not in state.idle]
-        bids = federation.ask(BID, Bid(ask.weights, ask.how.vectors), round=n, sites=bidders)
-        won = winners(bids)
-        told = {site: HearWinners(digests) for site, digests in won.items()}
+        heat = self.temperature(n)
+        bid_ask = Bid(ask.weights, ask.how.vectors, heat)
+        bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
+        factor = state.factor or self._factor(bids)
+        won = winners(bids, temperature=heat, factor=factor)
+        told = {site: HearWinners(digests, factor) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
         facts: Facts = {
             "loss": None,
             "learning_rate": ask.how.learning_rate,
             "sites": list(drawn),
             "bids": sum(len(reply.values_G) for reply in bids.values()),
+            "factor": factor,
             "winners": {site: reply.sentences for site, reply in heard.items()},
             "sentences": 0,
         }
+        if bids:
+            state = replace(state, factor=factor)
         sites = [site for site, reply in heard.items() if reply.sentences]
         if not sites:
             return state, facts

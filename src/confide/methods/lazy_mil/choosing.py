@@ -1,0 +1,158 @@
+"""Which sentences of a bag are worth training on: the best, a draw, or all that are nearly as good.
+
+Shapes: S sentences, N of them, G bags, R relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.kinds.vocabulary import one_each
+
+if TYPE_CHECKING:
+    from confide.methods.lazy_mil import Bids
+
+Rows = NDArray[np.int64]
+COLDEST = 0.01
+"""The lowest temperature: chances of p^100 draw the best sentence, but for near ties."""
+
+
+class Ranked(NamedTuple):
+    """What is compared, by bag and the best of each first: values, what has them, sizes of bags.
+
+    At a site `rows_S` are sentences; at the server, where each site has one bid, sites.
+    """
+
+    values_S: NDArray[np.float32]
+    rows_S: Rows
+    sizes_G: Rows
+
+    def firsts(self) -> Rows:
+        """Where the best sentence of each bag is."""
+        firsts_G: Rows = np.cumsum(self.sizes_G) - self.sizes_G
+        return firsts_G
+
+    def good(self, *, temperature: float, factor: float) -> NDArray[np.bool_]:
+        """Whether each is the best of its bag or, with a factor below 1, `close` to it."""
+        good_S = np.zeros(len(self.rows_S), np.bool_)
+        if factor < 1:
+            best_S = np.repeat(self.values_S[self.firsts()], self.sizes_G)
+            good_S = close(self.values_S, best_S, temperature=temperature, factor=factor)
+        good_S[self.firsts()] = True
+        return good_S
+
+
+def ranked_sentences(
+    likely_SR: NDArray[np.float32],
+    groups: Sequence[Rows],
+    relations_G: Rows,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Ranked:
+    """The sentences of each training bag, best first; of equal ones the first row is the best."""
+    sizes_G = np.array([len(rows) for rows in groups], np.int64)
+    rows_S = np.concatenate([np.zeros(0, np.int64), *groups]).astype(np.int64)
+    bags_S = np.repeat(np.arange(len(sizes_G)), sizes_G)
+    values_S = likely_SR[rows_S, relations_G[bags_S]].astype(np.float32)
+    if temperature:  # one draw a row, so that the order of the bags does not matter
+        noise_S = np.random.default_rng(seed).gumbel(size=len(likely_SR))[rows_S]
+        values_S = blurred(values_S, noise_S, temperature)
+    order_S = np.lexsort((rows_S, -values_S, bags_S))
+    return Ranked(values_S[order_S], rows_S[order_S], sizes_G)
+
+
+class Compared(NamedTuple):
+    """All bids by triple, the best of each first, and the digests of their triples."""
+
+    ranked: Ranked
+    digests_N16: NDArray[np.uint8]
+
+
+def compared(bids: Mapping[str, Bids]) -> Compared:
+    """The bids of some sites, numbered alphabetically; of equal ones the first site's is best."""
+    sites = sorted(bids)
+    digests_N16 = np.concatenate([bids[site].digests_G16 for site in sites])
+    values_N = np.concatenate([bids[site].values_G for site in sites])
+    sites_N = np.repeat(np.arange(len(sites)), [len(bids[site].values_G) for site in sites])
+    _, triples_N = np.unique(one_each(digests_N16), return_inverse=True)
+    order_N = np.lexsort((sites_N, -values_N, triples_N))
+    ranked = Ranked(values_N[order_N], sites_N[order_N], np.bincount(triples_N))
+    return Compared(ranked, digests_N16[order_N])
+
+
+def best_values(bids: Mapping[str, Bids]) -> NDArray[np.float32]:
+    """The best bid for each triple."""
+    if not bids:
+        return np.zeros(0, np.float32)
+    ranked = compared(bids).ranked
+    return ranked.values_S[ranked.firsts()]
+
+
+def winners(
+    bids: Mapping[str, Bids], *, temperature: float = 0.0, factor: float = 1.0
+) -> dict[str, NDArray[np.uint8]]:
+    """The triples that each site won: those for which no site bid more.
+
+    Ties go to the alphabetically first site. With a factor below 1, every site wins whose bid is
+    `close` to the best. Sites that won nothing are left out.
+    """
+    if not bids:
+        return {}
+    ranked, digests_N16 = compared(bids)
+    won_N = ranked.good(temperature=temperature, factor=factor)
+    found = {
+        site: digests_N16[won_N & (ranked.rows_S == place)]
+        for place, site in enumerate(sorted(bids))
+    }
+    return {site: digests for site, digests in found.items() if len(digests)}
+
+
+def blurred(
+    likely_S: NDArray[np.float32], noise_S: NDArray[np.float64], temperature: float
+) -> NDArray[np.float32]:
+    """Values between 0 and 1, the largest of which is a draw with chances p^(1/T).
+
+    log p + T · g with Gumbel noise g has this property over any set of sentences, whichever sites
+    they lie at (Gumbel 1954; Maddison, Tarlow & Minka 2014). x / (1 + |x|) keeps the order of such
+    numbers, and tells apart large ones and small ones.
+    """
+    least = np.finfo(np.float32).tiny
+    logs_S = np.log(np.maximum(likely_S, least).astype(np.float64)) + temperature * noise_S
+    found_S: NDArray[np.float32] = (0.5 + 0.5 * logs_S / (1 + np.abs(logs_S))).astype(np.float32)
+    return found_S
+
+
+def close(
+    values_N: NDArray[np.float32],
+    best_N: NDArray[np.float32],
+    *,
+    temperature: float,
+    factor: float,
+) -> NDArray[np.bool_]:
+    """Whether each value is at least `factor` times the best, before it was squashed."""
+    found_N: NDArray[np.bool_]
+    if temperature:
+        found_N = _unsquashed(values_N) >= _unsquashed(best_N) + np.log(factor)
+    else:
+        found_N = values_N >= factor * best_N.astype(np.float64)
+    return found_N
+
+
+def _unsquashed(values_N: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Before squashing. A 0 or a 1, which only a liar bids, is as far away as can be."""
+    signed_N = 2 * values_N.astype(np.float64) - 1
+    found_N: NDArray[np.float64] = signed_N / np.maximum(1 - np.abs(signed_N), 1e-9)
+    return found_N
+
+
+def leniency(values_N: NDArray[np.float32]) -> float:
+    """The factor that suits a model that is so sure of the best sentences of bags.
+
+    Where labels are wrong, a model is not sure of what it has learnt, and few are good enough.
+    """
+    return float(max((1 - values_N.astype(np.float64).mean()) ** 5, 1e-9)) if len(values_N) else 1.0
