@@ -24,7 +24,7 @@ from confide.kinds.relations.public import public_of
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.weights import load
-from confide.methods.feded import teacher_of
+from confide.methods.feded.lessons import teacher_of
 from confide.methods.feded.steps import Predicted, columns
 from confide.runs.run import run
 from confide.seeds import derive_seed
