@@ -121,6 +121,6 @@ def check_named(public: PublicSet) -> None:
 def no_public_set(what: str) -> SettingsError:
     """The error for a public set that is missing or empty; `what` names what the kind reads."""
     return SettingsError(
-        f"FedED needs a public set: {what} that all sites may read",
+        f"the method needs a public set: {what} that may be read everywhere",
         fix="name its files in [public], or take a `share` of a corpus that is dealt",
     )

@@ -52,6 +52,13 @@ def saturated(total: Predicted, ask: TrainAndPredict) -> float:
     return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0
 
 
+def softened_mean(said: Sequence[NDArray[np.float32]], temperature: float) -> NDArray[np.float32]:
+    """Softened probabilities of the mean of several models' logits_SR."""
+    mean_SR = torch.from_numpy(np.mean(said, 0, dtype=np.float64))
+    found: NDArray[np.float32] = softened(mean_SR, temperature).float().numpy()
+    return found
+
+
 def with_past(total: Predicted, ask: TrainAndPredict, past: Arrays, *, factor: float) -> Predicted:
     """The sum over the sites of this round and of those before.
 
