@@ -92,7 +92,7 @@ class FedEDSettings(Table):
     most: Annotated[float, Field(gt=0, le=1000)] = 16.0
     average: Literal["all", "known"] = "all"
     temperature: Annotated[float, Field(gt=0)] = 2.0
-    temper_student: bool = False
+    temper_student: bool = True
     past: Annotated[float, Field(ge=0, le=1)] = 0.0
     label_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     label_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
