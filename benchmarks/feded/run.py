@@ -71,6 +71,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         for batch in (4, 8)
         for epochs in (1, 2, 4)
     ],
+    "remedies": [
+        *(
+            (f"{kind}-{name}", SMALL, ("feded",), (*own, *overrides))
+            for kind, own in {"labelled": (), "unlabelled": ("public.labelled=false",)}.items()
+            for name, overrides in REMEDIES[kind].items()
+        ),
+        ("unlabelled-both", SMALL, ("feddf",), ()),
+        ("more", SMALL, ("fedavg",), MORE),
+    ],
     "steady": [
         (f"steady-{name}", "feded-gad", ("feded",), overrides)
         for name, overrides in {

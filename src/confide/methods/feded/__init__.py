@@ -21,7 +21,13 @@ Where we differ from the paper or decide what it leaves open:
 - logits are averaged, since Eq. 5 calls p the logit (`upload = "probabilities"` averages those);
 - of R classes, R - 1 columns travel, relative to the first class: the softmax is the same;
 - float16 by default; int8 uses one step size for all sites, so that sums are exact;
-- τ softens only the teacher, as in Eq. 4 (`temper_student`: both);
+- τ softens the teacher and the student, so that a perfect student keeps the teacher's logits; Eq. 4
+  softens only the teacher, which halves them every round at τ = 2 (`temper_student = false`);
+- what the server learns of the public set can be changed, and no site is asked anything else
+  (`confide.methods.feded.lessons`): it may average the predictions over rounds (`past`), learn the
+  labels of a part (`label_share`), distil only on the rest (`distil_on`), let the labels' weight
+  fall over rounds (`label_decay`), and stop by a part that it holds out (`hold_out`). With none of
+  these, it is the paper;
 - the public set is sent once, without its labels, and named by a hash of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - `download = "difference"`: every site keeps the central model and gets its change after each
