@@ -165,6 +165,7 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
         "training.clip=1e9",
         "options.distil_batch_size=24",
         "options.distil_learning_rate=0.5",
+        "options.temper_student=false",
         "options.label_share=0.5",
         "options.label_decay=0.5",
         f"options.distil_on={'rest' if apart else 'all'}",
@@ -265,6 +266,8 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
         assert own["labels"] == [x for x, kept in zip(state.labels, ~held_S, strict=False) if kept]
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
+    for _, own in seen:
+        np.testing.assert_allclose(own["lesson"].teacher_TY, q[~held_S], atol=1e-6)
     if state.labels:
         names = list(state.form.class_names)
         q = np.array([[name == label for name in names] for label in state.labels])
