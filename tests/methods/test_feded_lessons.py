@@ -104,9 +104,7 @@ def test_parts_are_drawn_sentence_by_sentence(
     label_share: float, hold_out: float, apart: bool
 ) -> None:
     apart = apart and label_share < 1
-    parts = parts_of(
-        PUBLIC, label_share=label_share, apart=apart, hold_out=hold_out, seed=3
-    )
+    parts = parts_of(PUBLIC, label_share=label_share, apart=apart, hold_out=hold_out, seed=3)
     numbers = PUBLIC.row_sentences
     of_sentence = [{tuple(row) for row in np.stack(parts, 1)[numbers == n]} for n in range(40)]
     assert all(len(found) == 1 for found in of_sentence)
