@@ -99,6 +99,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             for kind, own in {"labelled": (), "unlabelled": ("public.labelled=false",)}.items()
             for name, overrides in REMEDIES[kind].items()
         ),
+        ("more", SMALL, ("fedavg",), MORE),
     ],
     "steady": [
         (f"steady-{name}", "feded-gad", ("feded",), overrides)
