@@ -27,6 +27,28 @@ SMALL = str(Path(__file__).parent / "small.toml")
 """Less text, fewer sites and half an encoder, where many settings are compared."""
 
 
+PAPER = ("options.temper_student=false",)
+"""FedED as published: what all experiments but `remedies` run."""
+
+MORE = ("public.share=0.15", "data.train_share=0.28")
+"""Three times the public text, and as much text at a site as without it."""
+HALVES = ("public.share=0.1", "data.train_share=0.264", "options.label_share=0.5")
+"""Twice the public text, with the labels of one half; as much text at a site as without it."""
+REMEDIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "labelled": {
+        "both": (),
+        "both-past": ("options.past=0.5",),
+        "more": (*HALVES, 'options.distil_on="rest"', 'options.wire_dtype="int8"'),
+    },
+    "unlabelled": {
+        "both": (),
+        "both-e3-past": ("options.distil_epochs=3", "options.past=0.5"),
+        "more": (*MORE, 'options.wire_dtype="int8"'),
+    },
+}
+"""Distillation that does not shrink the model, or forget, or learn by heart."""
+
+
 def skewed(alpha: str) -> tuple[str, ...]:
     """Overrides for sites whose relations differ; inf: they do not."""
     if alpha == "inf":
@@ -71,6 +93,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         for batch in (4, 8)
         for epochs in (1, 2, 4)
     ],
+    "remedies": [
+        *(
+            (f"{kind}-{name}", SMALL, ("feded",), (*own, *overrides))
+            for kind, own in {"labelled": (), "unlabelled": ("public.labelled=false",)}.items()
+            for name, overrides in REMEDIES[kind].items()
+        ),
+        ("more", SMALL, ("fedavg",), MORE),
+    ],
     "steady": [
         (f"steady-{name}", "feded-gad", ("feded",), overrides)
         for name, overrides in {
@@ -113,6 +143,8 @@ def one(
     out = given.out / label / f"{method}-{seed}"
     if (out / "result.json").exists():
         return
+    if method == "feded" and not any(label.startswith(kind) for kind in REMEDIES):
+        overrides = (*PAPER, *overrides)
     own = [text for text in overrides if method == "feded" or not text.startswith("options.")]
     if recipe == SMALL:
         encoder = given.out.absolute() / "minilm-3"

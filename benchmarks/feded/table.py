@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-STEPS = ("train_and_predict", "train_relations", "train_relations_alone")
+STEPS = ("train_and_predict", "train", "train_alone", "train_relations", "train_relations_alone")
 Record = dict[str, Any]
 Runs = dict[tuple[str, str], list[Record]]
 

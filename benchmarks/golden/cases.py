@@ -71,6 +71,10 @@ _TEXT = ("", "options.weighting=equal denoising.train=all denoising.dropout=0.1"
          "denoising.sampled=4 denoising.permuted=0.5 federation.fraction=0.7")  # fmt: skip
 
 
+PAPER = ("options.temper_student=false",)
+"""What was FedED's default when it was recorded."""
+
+
 def _made_up() -> Iterator[Case]:
     yield from _several("ner", "tagger", "fedavg", _FEDAVG)
     yield from _several("ner", "tagger", "fedner", _FEDNER)
@@ -102,7 +106,8 @@ def _several(
 ) -> Iterator[Case]:
     for form in forms:
         name = "-".join(part for part in (task, kind, method) if part)
-        overrides = (f"method={method}", "rounds=3", *form.split())
+        paper = PAPER if "feded" in f"{method} {form}" else ()
+        overrides = (f"method={method}", "rounds=3", *paper, *form.split())
         yield Case(f"{name} {form}".strip(), overrides, task=task, kind=kind, knows=knows)
 
 
@@ -124,6 +129,7 @@ def _recipes() -> Iterator[Case]:
         if load(recipe_path(recipe.name)).split is not None:
             own.append("split.sites=4")
         own += SMALL.get(recipe.name, "").split()
-        yield Case(recipe.name, tuple(own), recipe=recipe.name)
+        paper = PAPER if recipe.method == "feded" else ()
+        yield Case(recipe.name, (*paper, *own), recipe=recipe.name)
         if not recipe.name.endswith(("-paper", "-full")) and recipe.method != "fedavg":
             yield Case(f"{recipe.name} pooled", ("method=pooled", *own), recipe=recipe.name)

@@ -209,7 +209,7 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     if not key.exists():
         new_key(key, KEY)
     usual = {"task": task, **_usual(folder, task, overrides)}
-    if pair.method == "feded" and task == "ner":
+    if pair.public and task == "ner":
         usual["public"] = {"files": str(public_sentences(folder)), "format": "conll"}
     if task == "ner" and (completes or kind != "tagger"):
         usual |= tiny_kind(kind)

@@ -122,6 +122,13 @@ ENTRIES: dict[str, Entry] = {
             ("options.average=known", "options.temper_student=true", "classifier.typed=true"),
             ("public.labelled=false", "classifier.pool=start", "select.every=2", "rounds=5"),
             (
+                "options.past=0.5",
+                "options.label_share=0.5",
+                "options.distil_on=rest",
+                "options.hold_out=0.2",
+                "options.distil_epochs=2",
+            ),
+            (
                 "options.download=difference",
                 "federation.fraction=0.5",
                 "select.every=2",

@@ -21,7 +21,7 @@ from confide.federation.steps import Turn
 from confide.kinds.public import named
 from confide.kinds.sentences import PublicSentences
 from confide.methods import METHODS
-from confide.methods.feded import teacher_of
+from confide.methods.feded.lessons import teacher_of
 from confide.methods.feded.steps import TRAIN_AND_PREDICT, TakePublic, take_public_set
 from confide.runs.gathering import gather
 from confide.runs.run import run
@@ -113,10 +113,10 @@ def test_the_server_learns_from_the_teacher_and_the_labels(pair: str, tmp_path: 
     labelled, _ = method.round(state, federation, 1)
     alone, _ = method.round(replace(state, labels=[]), federation, 1)
     again, _ = method.round(state, federation, 1)
-    teacher = given[0]["teacher_SR"]
+    teacher = given[0]["lesson"].teacher_TY
     np.testing.assert_allclose(teacher.sum(1), 1, rtol=1e-5)
     assert teacher.shape == (state.public.rows, state.form.classes)
-    assert np.array_equal(teacher, given[1]["teacher_SR"])
+    assert np.array_equal(teacher, given[1]["lesson"].teacher_TY)
     assert (given[0]["labels"], given[1]["labels"]) == (state.labels, [])
     assert encode(again) == encode(labelled) != encode(alone)
 

@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import FederationError, GuardError, SettingsError
 from confide.federation.agreement import Parted, alike
@@ -117,6 +120,15 @@ class PublicSet(Protocol):
     @property
     def rows(self) -> int:
         """The number of predictions, each of one class; the same everywhere."""
+        ...
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each row the number of its sentence: rows of one text belong together."""
+        ...
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of these rows only; of a sentence all rows or none."""
         ...
 
     def check(self) -> None:

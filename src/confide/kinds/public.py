@@ -23,6 +23,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.how import How
 from confide.kinds.protocol import Desk, Form, Kind, PublicSet
+from confide.learning.teaching import Lesson
 from confide.text.document import Document
 
 MIB = 2**20
@@ -51,6 +52,11 @@ class PublicForm(Form, Protocol):
         """The number of classes. The first stands for nothing found."""
         ...
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The classes, by which labels name them."""
+        ...
+
     def at(self, site: Site) -> PublicDesk[Any]:
         """The desk of this form at a site."""
         ...
@@ -66,16 +72,19 @@ class Student(Protocol):
         *,
         labels: Sequence[str],
         weights: Arrays,
-        teacher_SR: NDArray[np.float32],
-        temperature: float,
+        lesson: Lesson,
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
         """Distil from these weights; gives the new weights and the mean loss.
 
-        `teacher_SR` are probabilities; `temperature` softens the student. `labels`, unless empty,
-        are the rows' labels, which are learnt as well.
+        The rows of the lesson are those of the public set. `labels`, unless empty, are the rows'
+        labels, which are learnt as well, as much as the lesson says.
         """
+        ...
+
+    def said(self, form: Any, public: Any, weights: Arrays) -> NDArray[np.float32]:
+        """logits_SR of a public set by a model with these weights."""
         ...
 
 
@@ -112,6 +121,6 @@ def check_named(public: PublicSet) -> None:
 def no_public_set(what: str) -> SettingsError:
     """The error for a public set that is missing or empty; `what` names what the kind reads."""
     return SettingsError(
-        f"FedED needs a public set: {what} that all sites may read",
+        f"the method needs a public set: {what} that may be read everywhere",
         fix="name its files in [public], or take a `share` of a corpus that is dealt",
     )

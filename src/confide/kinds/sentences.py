@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,16 @@ class PublicSentences:
     def rows(self) -> int:
         """The number of tokens: each is predicted."""
         return sum(map(len, self.sentences))
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each token the number of its sentence."""
+        return np.repeat(np.arange(len(self.sentences)), list(map(len, self.sentences)))
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of the sentences with these tokens only."""
+        kept = [self.sentences[number] for number in np.unique(self.row_sentences[kept_S])]
+        return type(self)(kept, named({"sentences": kept}))
 
     def check(self) -> None:
         """Raise Refusal if a sentence or token is empty, or if there are too many."""
@@ -148,6 +158,7 @@ class _Ready(Generic[G]):
     public: int
     labels: tuple[str, ...]
     extractor: EntityExtractor
+    text: object
     encoded: object
 
     def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
@@ -168,8 +179,7 @@ class SentenceStudent(Generic[G]):
         *,
         labels: Sequence[str],
         weights: Arrays,
-        teacher_SR: NDArray[np.float32],
-        temperature: float,
+        lesson: Lesson,
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
@@ -177,11 +187,12 @@ class SentenceStudent(Generic[G]):
 
         Sui et al. 2020, Eq. 6, with a token in place of an example: for each sentence
 
-            loss = [labels] ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
+            loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
 
         where student_t is the softmax of the logits of token t (for a CRF, of its log marginals)
-        over τ = `temperature`; the ordinary loss is that of the kind's own training. Without
-        `labels` the first part is left out.
+        over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
+        w what the lesson says of the sentence's labels. Without `labels` the first part is left
+        out.
         """
         with self._lock:
             made = self._ready(form, public, labels, weights)
@@ -191,13 +202,21 @@ class SentenceStudent(Generic[G]):
             report = cast(Taught, modeller).distil(
                 model,
                 made.encoded,
-                lesson=Lesson(teacher_SR, temperature, bool(labels)),
+                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
                 epochs=how.epochs,
                 batch_size=how.batch_size,
                 optimiser=how.steps,
                 seed=seed,
             )
             return trained(model), report.loss
+
+    def said(self, form: G, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
+        """logits_TY of the public tokens by a model with these weights."""
+        with self._lock:
+            made = self._ready(form, public, (), weights)
+            load(made.extractor.model, weights)
+            teachable = cast(Taught, made.extractor.modeller)
+            return teachable.token_logits(made.extractor.model, made.text)
 
     def _ready(
         self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
@@ -210,7 +229,7 @@ class SentenceStudent(Generic[G]):
                 text = with_cached(text, examples, extractor.encoder)
             spans = spans_of(public, labels, tags_of(form))
             encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
-            self._made = _Ready(form, public.name, tuple(labels), extractor, encoded)
+            self._made = _Ready(form, public.name, tuple(labels), extractor, text, encoded)
         return self._made
 
 

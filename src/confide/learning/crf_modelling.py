@@ -28,7 +28,7 @@ from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
 from confide.learning.slopes import last_layer_slopes
-from confide.learning.teaching import Lesson, said_of_tokens, taught_by
+from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
 from confide.learning.weights import Arrays, initial, still
 from confide.learning.windows import FoundSpan
 from confide.models import tagger
@@ -183,7 +183,7 @@ class CrfModeller:
         there is no row.
         """
         own, text = _tagger(model), encoded.encoded
-        soft = taught_by(lesson, text.windows)
+        soft, weights = taught_by(lesson, text.windows), told_by(lesson, text.windows)
 
         def loss(batch: TaggerBatch) -> Tensor:
             emissions_BLY = own(batch)
@@ -191,7 +191,7 @@ class CrfModeller:
             loss_B = soft(said_BLY, batch.windows_B, batch.lengths_B).to(emissions_BLY.dtype)
             if not lesson.labelled:
                 return loss_B
-            return loss_B + negative_log_likelihood(
+            return loss_B + weights(batch.windows_B) * negative_log_likelihood(
                 emissions_BLY, own.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
             )
 

@@ -4,7 +4,7 @@ The kinds that tag words differ in what they predict of a token (a CRF its margi
 logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6, with a
 token in place of an example):
 
-    loss = [labels] ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
+    loss = [labels] w · ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
 
 Tokens are counted over all sentences, in order. A token that two windows of a long sentence share
 is predicted by the window that owns it, and learnt in both, as its own tag would be.
@@ -36,15 +36,21 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What is to be learnt of a text.
+    """What is to be learnt of a text, or of other rows.
 
-    `teacher_TY` are probabilities; `temperature` softens the student; `labelled` is whether the
-    text's own tags are learnt as well.
+    `teacher_TY` are probabilities; a row of zeros teaches nothing. `temperature` softens the
+    student. `labels_T` is how much the loss of each row's own label counts, the same for all tokens
+    of a sentence; if all are 0, labels are not learnt.
     """
 
     teacher_TY: NDArray[np.float32]
     temperature: float
-    labelled: bool
+    labels_T: NDArray[np.float32]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any label is learnt."""
+        return bool(self.labels_T.any())
 
 
 class Teachable(Protocol[T, E]):
@@ -112,6 +118,13 @@ def said_of_tokens(
             owned_L = places.owned_N[here]
             logits_TY[places.tokens_N[here][owned_L]] = logits_LY[: len(owned_L)][owned_L]
     return logits_TY
+
+
+def told_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Rows], Tensor]:
+    """weights_B of rows_B: how much the ordinary loss of each window counts."""
+    places = places_of(windows)
+    weights_S = torch.from_numpy(lesson.labels_T[places.tokens_N[places.from_S1[:-1]]])
+    return lambda rows_B: weights_S[torch.from_numpy(rows_B)]
 
 
 def taught_by(

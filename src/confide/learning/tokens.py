@@ -43,7 +43,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import paths_of
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import last_layer_slopes
-from confide.learning.teaching import Lesson, said_of_tokens, taught_by
+from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
 from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
@@ -202,12 +202,15 @@ class TokenModeller:
 
         The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no row.
         """
-        soft = taught_by(lesson, encoded.text.windows)
+        windows = encoded.text.windows
+        soft, weights = taught_by(lesson, windows), told_by(lesson, windows)
 
         def loss(batch: TokenBatch) -> Tensor:
             logits_BLY = model(batch)
             loss_B = soft(logits_BLY, batch.rows_B, batch.lengths_B)
-            return loss_B + word_losses(logits_BLY, batch).sum(1) if lesson.labelled else loss_B
+            if not lesson.labelled:
+                return loss_B
+            return loss_B + weights(batch.rows_B) * word_losses(logits_BLY, batch).sum(1)
 
         how = _Epochs(epochs, batch_size, optimiser, seed)
         return _train(model, encoded, loss, how)

@@ -22,6 +22,7 @@ from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt
 from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
+from confide.methods.feddf import FedDF
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
@@ -103,6 +104,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     Chain: _EVERY,
     FedNER: (*_ENTITIES, "relations"),
     FedED: ("relations", "tagger", "encoder"),
+    FedDF: ("relations", "tagger", "encoder"),
     LazyMil: ("bags",),
     PseudoComplete: (*_ENTITIES, "relations"),
 }

@@ -23,9 +23,12 @@ def distillation_loss(
     teacher_BR: Tensor,
     *,
     labels_B: Tensor | None = None,
+    weights_B: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
     """loss_B: KL(teacher ‖ student), plus the labels' cross-entropy if they are given (Eq. 6).
+
+    A teacher of zeros teaches nothing. `weights_B` multiply the cross-entropy; None: 1.
 
     `temperature` softens the student too in the first part, whose gradient then shrinks with its
     square; this is compensated (Hinton, Vinyals & Dean 2015, 2). The paper softens only the
@@ -36,4 +39,5 @@ def distillation_loss(
     loss_B = divergence_B * temperature**2
     if labels_B is None:
         return loss_B
-    return loss_B + functional.cross_entropy(logits_BR, labels_B, reduction="none")
+    told_B = functional.cross_entropy(logits_BR, labels_B, reduction="none")
+    return loss_B + (told_B if weights_B is None else weights_B * told_B)

@@ -77,6 +77,11 @@ class EncoderForm(ReadsPieces):
         """The number of tags; the one outside entities is the first."""
         return len(tags_of(self))
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The tags."""
+        return tags_of(self).tags
+
     def at(self, site: Site) -> SentenceDesk[EncoderForm]:
         """The desk of this form at a site."""
         return desk_at(site, self, SentenceDesk[EncoderForm])

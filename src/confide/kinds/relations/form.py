@@ -98,6 +98,11 @@ class RelationForm(PairForm):
         """The number of classes; the first is no relation."""
         return len(self.relations)
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The relations."""
+        return self.relations
+
     def first(self, seed: int) -> Arrays:
         """The weights of the encoder, rows for the marks and a linear layer: all are trained."""
         return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,9 +25,10 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder
 from confide.kinds.how import How
-from confide.kinds.public import MIB, check_named, named, no_public_set
+from confide.kinds.public import MIB, NAME, check_named, named, no_public_set
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
-from confide.learning.relations import fit_relations
+from confide.learning.relations import fit_relations, relation_logits
+from confide.learning.teaching import Lesson
 from confide.learning.weights import arrays, load
 from confide.models.distillation import distillation_loss
 from confide.models.relation import RelationClassifier
@@ -50,6 +52,19 @@ class PublicExamples:
     def rows(self) -> int:
         """The number of examples: each is predicted."""
         return len(self.texts)
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each example the number of its text: pairs of one sentence belong together."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(self.texts))}
+        return np.array([numbers[text] for text in self.texts], np.int64)
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of these examples only."""
+        content = {
+            key: list(compress(value, kept_S)) for key, value in vars(self).items() if key != NAME
+        }
+        return type(self)(**content, name=named(content))
 
     def check(self) -> None:
         """Raise Refusal if the fields differ in length, or the name is not the content's hash."""
@@ -109,27 +124,28 @@ class RelationStudent:
         *,
         labels: Sequence[str],
         weights: Arrays,
-        teacher_SR: NDArray[np.float32],
-        temperature: float,
+        lesson: Lesson,
         how: How,
         seed: int,
     ) -> tuple[Arrays, float]:
         """Distil (Sui et al. 2020, Eq. 6); gives the new weights and the mean loss.
 
-        `temperature` softens the student's predictions. Without `labels` the first part of Eq. 6 is
-        left out.
+        Without `labels` the first part of Eq. 6 is left out.
         """
         with self._lock:
             model, encoded = self._ready(form, public, labels)
             load(model, weights)
-            teacher = torch.from_numpy(teacher_SR)
+            teacher_SR = torch.from_numpy(lesson.teacher_TY)
+            told_S = torch.from_numpy(lesson.labels_T)
+            labelled = bool(labels) and lesson.labelled
 
             def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
                 return distillation_loss(
                     model(batch),
-                    teacher[batch.rows_B],
-                    labels_B=batch.relations_B if labels else None,
-                    temperature=temperature,
+                    teacher_SR[batch.rows_B],
+                    labels_B=batch.relations_B if labelled else None,
+                    weights_B=told_S[batch.rows_B] if labelled else None,
+                    temperature=lesson.temperature,
                 )
 
             report = fit_relations(
@@ -142,6 +158,15 @@ class RelationStudent:
                 loss=loss,
             )
             return arrays(model), report.loss
+
+    def said(
+        self, form: RelationForm, public: PublicExamples, weights: Arrays
+    ) -> NDArray[np.float32]:
+        """logits_SR of the public examples by a classifier with these weights."""
+        with self._lock:
+            model, encoded = self._ready(form, public, ())
+            load(model, weights)
+            return relation_logits(model, encoded)
 
     def _ready(
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]

@@ -76,6 +76,11 @@ class PublicTaggerForm(TaggerShape):
         """The number of tags; the one outside entities is the first."""
         return len(tag_set(self))
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The tags."""
+        return tag_set(self).tags
+
     def at(self, site: Site) -> PublicTaggerDesk:
         """The desk of this form at a site."""
         return desk_at(site, self, PublicTaggerDesk)

@@ -21,7 +21,13 @@ Where we differ from the paper or decide what it leaves open:
 - logits are averaged, since Eq. 5 calls p the logit (`upload = "probabilities"` averages those);
 - of R classes, R - 1 columns travel, relative to the first class: the softmax is the same;
 - float16 by default; int8 uses one step size for all sites, so that sums are exact;
-- τ softens only the teacher, as in Eq. 4 (`temper_student`: both);
+- τ softens the teacher and the student, so that a perfect student keeps the teacher's logits; Eq. 4
+  softens only the teacher, which halves them every round at τ = 2 (`temper_student = false`);
+- what the server learns of the public set can be changed, and no site is asked anything else
+  (`confide.methods.feded.lessons`): it may average the predictions over rounds (`past`), learn the
+  labels of a part (`label_share`), distil only on the rest (`distil_on`), let the labels' weight
+  fall over rounds (`label_decay`), and stop by a part that it holds out (`hold_out`). With none of
+  these, it is the paper;
 - the public set is sent once, without its labels, and named by a hash of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - `download = "difference"`: every site keeps the central model and gets its change after each
@@ -40,34 +46,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from confide.federation.coarse import difference, plus, unfixed
+from confide.federation.coarse import difference, plus
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
-from confide.kinds.how import how_of
+from confide.kinds.how import How, how_of
 from confide.kinds.protocol import F, P, PublicSet, State, scores_from, settle
 from confide.kinds.public import PublicForm, PublicKind
+from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
+from confide.methods.feded.lessons import (
+    Parts,
+    Rows,
+    certain,
+    loss_of,
+    parts_of,
+    past_of,
+    saturated,
+    teacher_of,
+    with_past,
+)
 from confide.methods.feded.steps import (
     SCORE_MODEL,
     TAKE_MODEL,
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
-    Predicted,
     PublicKept,
     ScoreModel,
     TakeModel,
     TakePublic,
     TrainAndPredict,
 )
-from confide.models.distillation import softened
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
@@ -83,11 +98,22 @@ class FedEDSettings(Table):
     most: Annotated[float, Field(gt=0, le=1000)] = 16.0
     average: Literal["all", "known"] = "all"
     temperature: Annotated[float, Field(gt=0)] = 2.0
-    temper_student: bool = False
+    temper_student: bool = True
+    past: Annotated[float, Field(ge=0, le=1)] = 0.0
+    label_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    label_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    distil_on: Literal["all", "rest"] = "all"
+    hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     distil_epochs: Annotated[int, Field(ge=1)] = 1
     distil_batch_size: Annotated[int, Field(ge=1)] | None = None
     distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
     download: Literal["whole", "difference"] = "whole"
+
+    @model_validator(mode="after")
+    def _something_to_distil(self) -> Self:
+        if self.distil_on == "rest" and self.label_share == 1:
+            raise ValueError('distil_on = "rest" leaves nothing: give a label_share below 1')
+        return self
 
 
 @dataclass(frozen=True)
@@ -101,6 +127,7 @@ class FedEDState(State[F], Generic[F, P]):
     labels: list[str] = carries("label of each row of the public set; empty without labels")
     version: int = carries("version of the central model")
     behind: list[str] = carries("sites that lack this version")
+    past: Arrays = carries("sums of the sites' predictions in earlier rounds", start=dict)
 
 
 Central = FedEDState[PublicForm, PublicSet]
@@ -127,9 +154,13 @@ class FedED(FedAvg):
         super().__init__(settings, public)
         self._public = public
         self._student = self.kind.student()
+        self._judge = self.kind.student()
 
     def start(self, federation: Federation) -> Central:
-        """Agree on the model, hand out the public set, and draw the first weights."""
+        """Agree on the model, hand out the public set, and draw the first weights.
+
+        Raises SettingsError if there is no public set, or too small a one for its parts.
+        """
         labels: list[str] = []
 
         def with_public(form: PublicForm) -> TakePublic[PublicForm, PublicSet]:
@@ -154,6 +185,7 @@ class FedED(FedAvg):
             version=1,
             behind=list(federation.sites),
         )
+        self._parts(state, federation.seed)
         return self._given_out(state, {}, federation, round=0)
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
@@ -177,28 +209,103 @@ class FedED(FedAvg):
         if not sites:
             return state, {**facts, "sentences": 0}
         total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
-        weights, distilled = self._student.learn(
+        facts |= {
+            "loss": total.loss / total.sites,
+            "sentences": total.sentences,
+            "saturated": saturated(total, ask),
+        }
+        if own.past:
+            total = with_past(total, ask, state.past, factor=own.past)
+            state = replace(state, past=past_of(total))
+        teacher_SR = teacher_of(total, ask, temperature=own.temperature)
+        weights, distilled = self._distilled(state, teacher_SR, how, seed=federation.seed)
+        return self._moved(state, weights, federation, round=n), facts | distilled
+
+    def _distilled(
+        self, state: Central, teacher_SR: NDArray[np.float32], how: How, *, seed: int
+    ) -> tuple[Arrays, Facts]:
+        """The central model after the distillation of a round, and its facts (Eq. 6)."""
+        own, parts = self._own, self._parts(state, seed)
+        weight = np.float32(own.label_decay ** (how.round - 1))
+        lesson = Lesson(
+            np.where(parts.taught_S[:, None], teacher_SR, np.float32(0)),
+            own.temperature if own.temper_student else 1.0,
+            np.where(parts.told_S, weight, np.float32(0)),
+        )
+        how = replace(
+            how,
+            epochs=own.distil_epochs,
+            batch_size=own.distil_batch_size or how.batch_size,
+            learning_rate=own.distil_learning_rate or how.learning_rate,
+        )
+        named = derive_seed(seed, "distil", how.round)
+        if own.hold_out:
+            return self._best(state, teacher_SR, lesson, parts.held_S, how=how, seed=named)
+        weights, loss = self._student.learn(
             state.form,
             state.public,
             labels=state.labels,
             weights=state.weights,
-            teacher_SR=teacher_of(total, ask, temperature=own.temperature),
-            temperature=own.temperature if own.temper_student else 1.0,
-            how=replace(
-                how,
-                epochs=own.distil_epochs,
-                batch_size=own.distil_batch_size or how.batch_size,
-                learning_rate=own.distil_learning_rate or how.learning_rate,
-            ),
-            seed=derive_seed(federation.seed, "distil", n),
+            lesson=lesson,
+            how=how,
+            seed=named,
         )
-        facts |= {
-            "loss": total.loss / total.sites,
-            "distil_loss": distilled,
-            "sentences": total.sentences,
-            "saturated": saturated(total, ask),
-        }
-        return self._moved(state, weights, federation, round=n), facts
+        return weights, {"distil_loss": loss}
+
+    def _parts(self, state: Central, seed: int) -> Parts:
+        """What is learnt of which sentence of the public set; the same in every round."""
+        own, labelled = self._own, bool(state.labels)
+        return parts_of(
+            state.public,
+            label_share=own.label_share if labelled else 0.0,
+            apart=labelled and own.distil_on == "rest",
+            hold_out=own.hold_out,
+            seed=derive_seed(seed, "public parts"),
+        )
+
+    def _best(
+        self,
+        state: Central,
+        teacher_SR: NDArray[np.float32],
+        lesson: Lesson,
+        held_S: Rows,
+        *,
+        how: How,
+        seed: int,
+    ) -> tuple[Arrays, Facts]:
+        """Distil pass by pass until the held-out sentences' loss stops falling; keep the best.
+
+        The loss is that of the labels or, without labels, of the teacher. Each pass has a fresh
+        optimiser. If no pass lowers it, the model stays as it was.
+        """
+        form, labels = state.form, np.array(state.labels)
+        wanted_SR = certain(state.labels, form.class_names) if state.labels else teacher_SR
+        held, rest = state.public.part(held_S), state.public.part(~held_S)
+
+        def judged(weights: Arrays) -> float:
+            return loss_of(self._judge.said(form, held, weights), wanted_SR[held_S])
+
+        best = weights = state.weights
+        least, loss = judged(best), 0.0
+        for epoch in range(how.epochs):
+            weights, loss = self._student.learn(
+                form,
+                rest,
+                labels=labels[~held_S].tolist() if state.labels else [],
+                weights=weights,
+                lesson=replace(
+                    lesson,
+                    teacher_TY=lesson.teacher_TY[~held_S],
+                    labels_T=lesson.labels_T[~held_S],
+                ),
+                how=replace(how, epochs=1),
+                seed=derive_seed(seed, "pass", epoch),
+            )
+            found = judged(weights)
+            if found >= least:
+                break
+            best, least = weights, found
+        return best, {"distil_loss": loss, "held_out_loss": least}
 
     def score(
         self, state: Central, federation: Federation, *, part: str, round: int
@@ -240,29 +347,3 @@ class FedED(FedAvg):
         asks = {site: whole if site in state.behind else part for site in federation.sites}
         taken = federation.ask(TAKE_MODEL, asks, round=round)
         return replace(state, behind=sorted(set(federation.sites) - taken.keys()))
-
-
-def teacher_of(
-    total: Predicted, ask: TrainAndPredict, *, temperature: float
-) -> NDArray[np.float32]:
-    """Softened probabilities teacher_SR from the sum of the sites' predictions (Eq. 4 and 5).
-
-    A class that none of the asked sites knows has probability 0.
-    """
-    sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
-    sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
-    mean_SQ = sums_SQ / np.maximum(sites_R[1:], 1.0)
-    if ask.upload == "logits":
-        logits_SR = np.concatenate((np.zeros((len(mean_SQ), 1)), mean_SQ), 1)
-    else:
-        first_S1 = 1.0 - mean_SQ.sum(1, keepdims=True)
-        logits_SR = np.log(np.maximum(np.concatenate((first_S1, mean_SQ), 1), 1e-6))
-    logits_SR[:, sites_R == 0] = -np.inf
-    found: NDArray[np.float32] = softened(torch.from_numpy(logits_SR), temperature).float().numpy()
-    return found
-
-
-def saturated(total: Predicted, ask: TrainAndPredict) -> float:
-    """The share of predictions for which all sites sent (nearly) the largest possible value."""
-    mean_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most) / total.sites  # type: ignore[arg-type]
-    return float((np.abs(mean_SQ) >= 0.999 * ask.most).mean()) if ask.upload == "logits" else 0.0

@@ -1,0 +1,137 @@
+"""FedDF: sites send weights; the server distils the ensemble of their models into the mean.
+
+Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning",
+NeurIPS 2020, Algorithm 1: the server averages the sites' weights, predicts a public set with each
+site's model, and trains the average to predict the mean of their logits. FedED's rival where
+weights may travel: no site predicts, or even sees, the public set.
+
+What leaves a site: the same as under FedAtt: its trained weights, which the server sees one by one.
+What never leaves: text, words, predictions, the key.
+
+Where we differ from the paper or decide what it leaves open:
+- the optimiser of the distillation is the sites', afresh each round, and the passes are counted
+  (`distil_epochs`), where the paper has Adam and stops on held-out text;
+- the teacher and the student are softened alike; the paper has τ = 1;
+- labels of the public set are not learnt, as in the paper;
+- a tagger knows the words of the public set, as under FedED, because the server has to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays
+from confide.federation.steps import Step
+from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet, settle
+from confide.kinds.public import PublicForm, PublicKind
+from confide.learning.teaching import Lesson
+from confide.methods.fedatt import TRAIN_ALONE
+from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting
+from confide.methods.feded.lessons import softened_mean
+from confide.seeds import derive_seed
+from confide.settings import Settings as RunSettings
+from confide.settings import Table
+from confide.text.document import Document
+
+
+class FedDFSettings(Table):
+    """The table `[options]`. The default of `weighting` is the kind's, as under FedAvg."""
+
+    weighting: Weighting | None = None
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    distil_epochs: Annotated[int, Field(ge=1)] = 1
+    distil_batch_size: Annotated[int, Field(ge=1)] | None = None
+    distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
+
+
+class FedDF(FedAvg):
+    """The method: `round` averages the sites' weights and distils their ensemble into the mean."""
+
+    method: ClassVar[str] = "feddf"
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
+    Settings: ClassVar[type] = FedDFSettings
+    public: ClassVar[bool] = True
+    kind: ClassVar[PublicKind]
+
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
+        self._public = public
+        self._student = self.kind.student()
+
+    def start(self, federation: Federation) -> FedAvgState[Form]:
+        """Agree on the model, hand out its form, and draw the first weights.
+
+        Raises SettingsError if there is no public set.
+        """
+        agreed, _, idle = settle(
+            self._run,
+            federation,
+            self.kind,
+            step=self._step(TAKE),
+            public=self._public,
+            ask=self._given,
+        )
+        self._set(agreed.form)
+        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        return FedAvgState(agreed.form, first, idle)
+
+    def _set(self, form: PublicForm) -> PublicSet:
+        """The public set."""
+        return self.kind.public(form, self._public)[0]
+
+    def round(
+        self, state: FedAvgState[PublicForm], federation: Federation, n: int
+    ) -> tuple[FedAvgState[PublicForm], Facts]:
+        """Sites train from the common weights; their mean learns what they say together."""
+        ask, sites, facts = self._drawn(state, federation, n)
+        if not sites:
+            return state, facts
+        step, own = self._step(TRAIN_ALONE), self._own
+        replies = list(federation.ask(step, ask, round=n, sites=sites).values())
+        public = self._set(state.form)
+        said = [self._student.said(state.form, public, alone(reply)) for reply in replies]
+        weights, loss = self._student.learn(
+            state.form,
+            public,
+            labels=[],
+            weights=mean_of(replies),
+            lesson=Lesson(
+                softened_mean(said, own.temperature),
+                own.temperature,
+                np.zeros(public.rows, np.float32),
+            ),
+            how=replace(
+                ask.how,
+                epochs=own.distil_epochs,
+                batch_size=own.distil_batch_size or ask.how.batch_size,
+                learning_rate=own.distil_learning_rate or ask.how.learning_rate,
+            ),
+            seed=derive_seed(federation.seed, "distil", n),
+        )
+        facts |= {
+            "loss": sum(reply.loss for reply in replies) / sum(reply.weight for reply in replies),
+            "sentences": sum(reply.examples for reply in replies),
+            "distil_loss": loss,
+        }
+        return replace(state, weights=weights), facts
+
+
+def alone(reply: Trained) -> Arrays:
+    """A site's trained weights."""
+    return {name: array / np.float32(reply.weight) for name, array in reply.weights.items()}
+
+
+def mean_of(replies: Sequence[Trained]) -> Arrays:
+    """The weighted mean of the sites' weights."""
+    whole = sum(reply.weight for reply in replies)
+    sums: dict[str, Any] = {
+        name: sum(reply.weights[name].astype(np.float64) for reply in replies)
+        for name in replies[0].weights
+    }
+    return {name: (total / whole).astype(np.float32) for name, total in sums.items()}
