@@ -78,7 +78,7 @@ def of_whom(pairs: set[str]) -> list[str]:
         rest = set().union(*(named[name] for name in chosen)) - pairs
         without = [name for name, own in by_method.items() if own & rest]
         if not pairs & set().union(*(by_method[name] for name in without)):
-            found.append([*chosen, *(f"not under {name}" for name in without)])
+            found.append([*chosen, *([f"not under {' or '.join(without)}"] if without else [])])
     return min(found, key=len) if found else sorted(pairs)
 
 
