@@ -28,10 +28,9 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.how import GoingOn, How
+from confide.kinds.how import How
 from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
-from confide.learning.optimisers import Moments
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
 from confide.text.document import Document
@@ -218,21 +217,6 @@ class Kept(Generic[F]):
     form: F = carries("the form of the model")
     _: KW_ONLY
     moments: Arrays = carries("what its optimiser remembers: never sent", start=dict)
-
-
-K = TypeVar("K", bound=Kept[Any])
-
-
-def fitted_on(memory: K, how: How, fit: Callable[[How], Fitted]) -> tuple[Fitted, K]:
-    """What `fit` gives, and the memory after it.
-
-    If `how` says so, the optimiser goes on from the memory, and what it then remembers is kept.
-    """
-    if not how.keep:
-        return fit(how), memory
-    moments = Moments(memory.moments)
-    fitted = fit(GoingOn(**vars(how), moments=moments))
-    return fitted, replace(memory, moments=moments.arrays())
 
 
 @dataclass(frozen=True)

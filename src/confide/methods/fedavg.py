@@ -48,6 +48,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn, each_row
+from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
@@ -61,7 +62,6 @@ from confide.kinds.protocol import (
     Score,
     State,
     Take,
-    fitted_on,
     no_tables,
     scores_from,
     settle,

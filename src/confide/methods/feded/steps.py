@@ -20,6 +20,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
+from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
@@ -29,7 +30,6 @@ from confide.kinds.protocol import (
     S,
     Taken,
     check_taken,
-    fitted_on,
     taken,
 )
 from confide.kinds.public import PublicForm

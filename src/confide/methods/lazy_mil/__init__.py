@@ -62,6 +62,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Rows
 from confide.kinds.bags.form import BagForm
+from confide.kinds.fitting import fitted_on
 from confide.kinds.protocol import (
     SCORE,
     F,
@@ -70,7 +71,6 @@ from confide.kinds.protocol import (
     Take,
     Taken,
     check_taken,
-    fitted_on,
     taken,
 )
 from confide.kinds.vocabulary import check_digests, one_each

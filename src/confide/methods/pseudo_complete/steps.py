@@ -20,6 +20,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
+from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
@@ -30,7 +31,6 @@ from confide.kinds.protocol import (
     Take,
     Taken,
     check_taken,
-    fitted_on,
     taken,
 )
 from confide.learning.slopes import RowSlopes
