@@ -216,6 +216,15 @@ def test_sites_of_relations(in_tmp):
     assert "site south has relations that not every site has: cause" in report.found
 
 
+def test_sites_of_different_relations_get_one_model_of_all(in_tmp):
+    put("north/train.tsv", pairs(label="causes"))
+    put("south/train.tsv", pairs(label="worsens"))
+    settings = load(init(["north", "south"]).path)
+    assert (settings.task, settings.method) == ("re", "pseudo-complete")
+    assert settings.training.outside == 1
+    assert settings.options == {"distil": False, "instance_weights": False}
+
+
 def test_the_order_of_interacting_drugs_means_nothing(in_tmp):
     drugs = "".join(
         f'<entity id="e{n}" charOffset="{offsets}" type="drug" text="{text}"/>'

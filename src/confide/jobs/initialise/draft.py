@@ -37,8 +37,9 @@ def draft(sites: Sequence[SiteFiles], out: Path) -> str:
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
     if _finds_apart(sites):
+        what = "relations" if sites[0].about_relations else "types"
         tail.append(
-            "outside = 1          # its text may have the types that a site does not annotate"
+            f"outside = 1          # its text may have the {what} that a site does not annotate"
         )
     if len(sites) == 1:
         public = _PUBLIC if sites[0].about_relations and not _of_bags(sites) else []
@@ -77,17 +78,25 @@ def _task(sites: Sequence[SiteFiles]) -> list[str]:
         method = f'method = "fedavg"    # {others}'
         if not _finds_apart(sites):
             return [*([task] if linked else []), method]
-        method = 'method = "pseudo-complete"  # one model of all types; "fedner": each its own'
-        plain = "options = { distil = false, instance_weights = false }  # see training.outside"
-        return [*([task] if linked else []), method, plain]
+        return [*([task] if linked else []), *_apart("types")]
     if _of_bags(sites):
         others = '"chain"; references: "pooled", "alone"'
         return ['task = "bags"', f'method = "lazy-mil"  # or "fedavg", {others}']
     others = 'references: "pooled", "alone", "public-only"'
     if len(sites) == 1:
         return ['task = "re"', f'method = "feded"     # or "fedavg", "fedatt"; {others}']
+    if _finds_apart(sites):
+        return ['task = "re"', *_apart("relations")]
     others = f'or "fedatt"; "feded" with [public] files; {others}'
     return ['task = "re"', f'method = "fedavg"    # {others}']
+
+
+def _apart(what: str) -> list[str]:
+    """The method for sites that annotate different types or relations, and its plain options."""
+    return [
+        f'method = "pseudo-complete"  # one model of all {what}; "fedner": each its own',
+        "options = { distil = false, instance_weights = false }  # see training.outside",
+    ]
 
 
 def _of_bags(sites: Sequence[SiteFiles]) -> bool:
@@ -188,8 +197,8 @@ def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], 
 
 
 def _finds_apart(sites: Sequence[SiteFiles]) -> bool:
-    """Whether sites annotate different types of entities, even if similar names mean one type."""
-    if all(site.about_relations for site in sites):
+    """Whether sites annotate different types or relations, even if similar names mean one."""
+    if _of_bags(sites):
         return False
     found = set()
     for site in (one for one in sites if one.types):
