@@ -41,8 +41,12 @@ SURE = (OPEN, OFF, "options.confidence=0.95", "options.warmup_rounds=6")
 OPENED: dict[str, tuple[str, ...]] = {
     "open": (OPEN, "options.distil=false", OFF),  # other types are possible outside the own
     **{f"prior-{w}": (f"training.outside={w}", "options.distil=false", OFF) for w in (0.1, 0.3)},
+    "open-often": (
+        OPEN, "options.distil=false", OFF, "training.moments=kept", "training.local_epochs=1",
+        "training.local_steps=12", "select.average=12",
+    ),  # the same, in shorter rounds
     "open-distil": SURE,  # and what the model is sure of is taken
-}
+}  # fmt: skip
 RIVALS = {name: (f"options.adversary={name}", OFF) for name in ("dann", "fada", "fade")}
 SWEEPS: dict[str, tuple[str, ...]] = {
     **{f"hidden-{h}": (f"lightner.hidden={h}",) for h in (50, 200, 400, 800)},
