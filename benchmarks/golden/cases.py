@@ -71,8 +71,11 @@ _TEXT = ("", "options.weighting=equal denoising.train=all denoising.dropout=0.1"
          "denoising.sampled=4 denoising.permuted=0.5 federation.fraction=0.7")  # fmt: skip
 
 
-PAPER = ("options.temper_student=false",)
-"""What was FedED's default when it was recorded."""
+PAPER = {
+    "feded": ("options.temper_student=false",),
+    "lazy-mil": ("options.factor=1.0", "options.warm_rounds=0"),
+}
+"""What was a method's default when it was recorded."""
 
 
 def _made_up() -> Iterator[Case]:
@@ -106,7 +109,7 @@ def _several(
 ) -> Iterator[Case]:
     for form in forms:
         name = "-".join(part for part in (task, kind, method) if part)
-        paper = PAPER if "feded" in f"{method} {form}" else ()
+        paper = next((own for one, own in PAPER.items() if one in f"{method} {form}"), ())
         overrides = (f"method={method}", "rounds=3", *paper, *form.split())
         yield Case(f"{name} {form}".strip(), overrides, task=task, kind=kind, knows=knows)
 
@@ -129,7 +132,7 @@ def _recipes() -> Iterator[Case]:
         if load(recipe_path(recipe.name)).split is not None:
             own.append("split.sites=4")
         own += SMALL.get(recipe.name, "").split()
-        paper = PAPER if recipe.method == "feded" else ()
+        paper = PAPER.get(recipe.method, ())
         yield Case(recipe.name, (*paper, *own), recipe=recipe.name)
         if not recipe.name.endswith(("-paper", "-full")) and recipe.method != "fedavg":
             yield Case(f"{recipe.name} pooled", ("method=pooled", *own), recipe=recipe.name)
