@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from confide.jobs.pretrain.delta import export_delta, import_delta
     from confide.methods import wire
     from confide.recipes import recipes
-    from confide.report import report
+    from confide.report import report, watch_report
     from confide.runs.release import release
     from confide.runs.run import run
     from confide.text.checking import check, convert
@@ -65,6 +65,7 @@ __all__ = [
     "split",
     "stats",
     "unprotect_key",
+    "watch_report",
     "wire",
     "write",
 ]
@@ -97,6 +98,7 @@ _HOME = {
     "split": "confide.data.corpus.dealing",
     "stats": "confide.data.corpus.statistics",
     "unprotect_key": "confide.federation.keys",
+    "watch_report": "confide.report",
     "wire": "confide.methods",
     "write": "confide.text.formats",
 }

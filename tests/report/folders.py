@@ -208,6 +208,33 @@ def bag_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def right(site: str, words: str = "sleeps well") -> dict[str, Any]:
+    """A sentence in which everything is right."""
+    text = f"Rash after varelozil, {words}."
+    return {"text": text, "where": f"{site}-test-001:1", "gold": [[0, 4, "ADE"]],
+            "predicted": [[0, 4, "ADE", 0.97]]}  # fmt: skip
+
+
+def sentences(site: str, f1: float = 0.8, many: int = 50) -> dict[str, Any]:
+    """Counts of sentences with two entities each; with bins of two types, one too sure."""
+    wrong = round(2 * many * (1 - f1))
+    rows = (
+        [[2, 2, 2]] * (many - wrong // 2) + [[1, 2, 2]] * (wrong % 2) + [[0, 2, 2]] * (wrong // 2)
+    )
+    rows = rows[:many]
+    return {
+        "schema": 1, "site": site, "fingerprint": "0" * 64, "strict": rows, "relaxed": rows,
+        "reliability": {"DRUG": [[0.4, 10, 4.5, 4], [0.9, 90, 88.0, 87]],
+                        "ADE": [[0.9, 20, 19.0, 9]]},
+    }  # fmt: skip
+
+
+def write_sentences(folder: Path, held: dict[str, Any]) -> None:
+    own = folder / "sites" / held["site"]
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "sentences.json").write_text(json.dumps(held))
+
+
 def write_run(
     folder: Path, result: dict, *, ledger: list[dict] | None = None, errors: list[dict] = ()
 ) -> Path:

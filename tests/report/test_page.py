@@ -22,6 +22,7 @@ from report.folders import (
     relation_errors,
     relation_result,
     result,
+    right,
     write_run,
 )
 
@@ -101,7 +102,7 @@ def test_runs_are_compared_on_one_page(runs: list[Path]) -> None:
 
 def test_the_best_of_a_row_is_marked(runs: list[Path]) -> None:
     html = report(runs).read_text()
-    best = re.findall(r'<td class="best">([\d.]+)</td>', html)
+    best = re.findall(r'<td class="best"[^>]*>([\d.]+) ', html)
     assert best == ["78.3", "81.3", "84.3", "81.3", "71.3", "76.3", "81.3", "66.3", "81.3"]
 
 
@@ -125,7 +126,7 @@ def test_figures_have_words_and_tables_have_heads(runs: list[Path]) -> None:
     page = page_of(report(runs))
     drawings = [a for a in page.attributes if a[:2] == ("svg", "role")]
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
-    assert len(drawings) == len(labels) == 2 + 2 + 3
+    assert len(drawings) == len(labels) == 2 + 3 + 2 + 3
     assert "fedavg: cardiology 75.2, oncology 78.2, practice 81.2" in " ".join(labels)
     heads = [name for tag, name, _ in page.attributes if tag == "th" and name == "scope"]
     assert len(heads) == page.tags["th"]
@@ -153,6 +154,41 @@ def test_errors_are_shown_with_a_warning_or_left_out(runs: list[Path]) -> None:
     without = report(runs, text=False).read_text()
     for gone in ("dry cough", "ramopril", "test-003", "shows text", "0.81"):
         assert gone not in without
+
+
+def test_right_answers_are_shown_beside_wrong_ones(tmp_path: Path) -> None:
+    found = {**errors("cardiology"), "right": [right("cardiology")] * 5}
+    folder = write_run(tmp_path, result("fedavg", 0.8), errors=[found])
+    words = words_of(report([folder]))
+    assert "Right RashADE 0.97 after varelozil, sleeps well. cardiology-test-001:1" in words
+    assert words.count("sleeps well") == 5 and "2 more" in words
+    assert "sleeps well" not in report([folder], text=False).read_text()
+
+
+def test_what_people_look_at_comes_first_and_is_open(runs: list[Path]) -> None:
+    html = report(runs[1:2]).read_text()
+    order = [
+        'class="verdict"', "h-glance", "h-curves", "Each site</h3>", "h-errors", "h-confusion",
+        "h-site", "h-type", "h-map", "h-left", "h-made", "h-means",
+    ]  # fmt: skip
+    places = [html.index(mark) for mark in order]
+    assert places == sorted(places)
+    before = html[: html.index('<h2 id="h-site"')]
+    folded = re.findall(r"<details>\s*<summary>([^<]*)", before)
+    assert folded == [f"Confusion at {site}" for site in SITES]
+
+
+def test_the_confusion_of_all_sites_is_their_sum(runs: list[Path]) -> None:
+    words = words_of(report(runs[1:2]))
+    table = words[words.index("Which type was found as which") :]
+    assert "ADE 90 0 12 18 DRUG 0 264 0 6 REASON 9 0 60 0 nothing 15 3 0" in table
+    assert "Which type was found" not in words_of(report(runs[1:2], text=False))
+
+
+def test_axes_of_scores_end_at_100(runs: list[Path]) -> None:
+    high = write_run(runs[0].parent / "high", result("fedavg", 0.999))
+    ticks = re.findall(r">(\d+(?:\.\d+)?)</text>", report([high]).read_text())
+    assert ticks and not [tick for tick in ticks if 100 < float(tick) < 110]
 
 
 def test_damaged_errors_are_refused_and_can_be_left_out(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from confide.scoring import confusion, count_entities, worst_errors
+from confide.scoring import confusion, count_entities, right_sentences, worst_errors
 from confide.scoring.units import by_sentence
 from scoring.cases import corpora, document, flat_document, flat_spans, sentences
 
@@ -88,6 +88,20 @@ class TestWorstErrors:
         assert plain[0]["gold"] == [
             {"type": "Drug", "fragments": [[0, 4], [6, 8]], "text": "abcd gh", "confidence": None}
         ]
+
+
+class TestRightSentences:
+    def test_only_those_that_are_wholly_right_those_with_most_entities_first(self):
+        one, two = (
+            document(("Drug", 0, 4), id="one"),
+            document(("Drug", 0, 4), ("Test", 6, 9), id="two"),
+        )
+        wrong = document(("Drug", 0, 4), ("Test", 6, 9), id="wrong")
+        more = document(("Drug", 0, 4), ("Test", 6, 9), ("Test", 10, 12), id="wrong")
+        empty = document(id="empty")
+        gold, seen = [one, wrong, empty, two], [one, more, empty, two]
+        assert [case.document for case in right_sentences(gold, seen, 5)] == ["two", "one"]
+        assert [case.document for case in right_sentences(gold, seen, 1)] == ["two"]
 
 
 class TestBySentence:

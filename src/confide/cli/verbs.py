@@ -40,7 +40,7 @@ from confide.cli.words import (
     SettingsName,
     Site,
 )
-from confide.errors import ConfideError
+from confide.errors import ConfideError, SettingsError
 
 
 class Verbs(TyperGroup):
@@ -274,13 +274,23 @@ def report(
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
     text: Annotated[
-        bool, typer.Option("--text/--no-text", help="Show the text of sites' errors.")
+        bool, typer.Option("--text/--no-text", help="Show sites' text: right and wrong answers.")
     ] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Renew the page of one run until it is finished.")
+    ] = False,
 ) -> None:
     """Write one self-contained HTML page that shows and compares runs."""
     from confide import api
 
-    typer.echo(str(api.report(runs, out=out, text=text)))
+    if not watch:
+        typer.echo(str(api.report(runs, out=out, text=text)))
+        return
+    if len(runs) > 1:
+        raise SettingsError("only one run can be watched", got=f"{len(runs)} runs")
+    api.watch_report(
+        runs[0], out=out, text=text, on_page=lambda page, where: screen.say(f"{page}: {where}")
+    )
 
 
 @app.command(rich_help_panel=_USE)

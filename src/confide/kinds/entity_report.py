@@ -1,4 +1,4 @@
-"""The report of an entity model at a site: what it gets wrong, by sentence."""
+"""The report of an entity model at a site: what it gets wrong and right, by sentence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.examples import examples_from
-from confide.kinds.trained import WORST, Report, fingerprint
-from confide.scoring import Confusion, ErrorCase, confusion, count_entities, micro, worst_errors
+from confide.kinds.trained import RIGHT, WORST, Report, fingerprint
+from confide.scoring import (
+    Confusion,
+    ErrorCase,
+    confusion,
+    count_entities,
+    micro,
+    right_sentences,
+    worst_errors,
+)
 from confide.scoring.counts import match_documents
+from confide.scoring.reliability import as_rows, entity_bins
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
@@ -21,18 +30,20 @@ if TYPE_CHECKING:
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
-    """The confusion, the worst sentences, and the counts of each sentence."""
+    """The confusion, the worst and some right sentences, and the counts of each sentence."""
     matches = list(match_documents(*by_sentence(gold, predicted)))
     return Report(
         counts=count_entities(gold, predicted),
         errors={
             "confusion": _rows(confusion(gold, predicted)),
             "worst": [_case(case) for case in worst_errors(gold, predicted, WORST)],
+            "right": [_case(case) for case in right_sentences(gold, predicted, RIGHT)],
         },
         sentences={
             "fingerprint": fingerprint(gold),
             "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
             "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+            "reliability": as_rows(entity_bins(gold, predicted)),
         },
     )
 

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WORST = 20
 """Length of a site's list of errors."""
+RIGHT = 10
+"""Length of a site's list of what the model gets right."""
 
 
 @dataclass(frozen=True)
 class Report:
     """What a site sees of a model on its own test text; only the counts may leave it.
 
-    `errors` is the body of errors.json, `sentences` that of sentences.json: a fingerprint of the
-    text, and the counts of each unit by kind of score. Both are empty if there is nothing to show.
+    `errors` is the body of errors.json: what was taken for what, the worst cases, and some that are
+    right. `sentences` is that of sentences.json: a fingerprint of the text, and the counts of each
+    unit by kind of score. Both are empty if there is nothing to show.
     """
 
     counts: Counts

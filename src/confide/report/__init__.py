@@ -1,12 +1,13 @@
 """Run folders -> tables for the terminal and one self-contained HTML page.
 
 This room reads only what runs wrote: result.json, ledger.jsonl, settings.toml, environment.json
-and, if a site left them, its own errors. It never opens a model.
+and, if a site left them, its own errors and counts; of a run that goes on, its newest checkpoint.
+It never opens a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -16,11 +17,29 @@ def report(runs: Sequence[Path | str], *, out: Path | str | None = None, text: b
     The page loads nothing from elsewhere and has no scripts. It goes to `out`, or into the first
     run's folder: report.html for one run, comparison.html for several.
 
-    `text=False` leaves out the sites' confusions and worst errors. They come from the errors.json
-    that each site writes for itself; a run folder holds them only if all sites ran in one process.
+    `text=False` leaves out what the model gets right and wrong at each site, with its text. That
+    comes from the errors.json that each site writes for itself; a run folder holds them only if all
+    sites ran in one process.
 
     Raises RunError if a folder holds no finished run, a damaged one, or one of a newer schema.
     """
     from confide.report.page import write_page
 
     return write_page(runs, out=out, text=text)
+
+
+def watch_report(
+    run: Path | str,
+    *,
+    out: Path | str | None = None,
+    text: bool = True,
+    on_page: Callable[[Path, str], None] | None = None,
+) -> Path:
+    """Write the page of a run that goes on, again after each scored round, until it is finished.
+
+    Browsers load that page again every few seconds. `on_page` is told the page and where the run
+    stands. Raises RunError as `report` does.
+    """
+    from confide.report.watching import watch
+
+    return watch(run, out=out, text=text, on_page=on_page)

@@ -1,4 +1,4 @@
-"""sites/NAME/errors.json: a site's own list of its errors, which holds its text.
+"""sites/NAME/errors.json: what the model gets wrong and right at a site, with the site's text.
 
 A run has it only if the site's text lay in the same process. docs/result.md describes it.
 """
@@ -41,7 +41,7 @@ class _List(BaseModel):
 
 
 class SentenceCase(_List):
-    """A sentence with errors."""
+    """A sentence as it was marked and as the model reads it."""
 
     text: str
     gold: list[Span]
@@ -83,7 +83,7 @@ class PairText(_List):
 
 
 class PairCase(PairText):
-    """A pair that was given the wrong relation or none."""
+    """A pair, the relation that is marked and the one that the model gives it, or none."""
 
     gold: str
     predicted: str
@@ -91,7 +91,7 @@ class PairCase(PairText):
 
 
 class BagCase(_List):
-    """A bag whose likeliest label is wrong; its sentences are scored for `relation`."""
+    """A bag and its likeliest label; its sentences are scored for `relation`."""
 
     head: str
     tail: str
@@ -113,18 +113,21 @@ class EntityErrors(_Errors):
     """Errors of a site that finds entities."""
 
     worst: list[SentenceCase] = []
+    right: list[SentenceCase] = []
 
 
 class RelationErrors(_Errors):
     """Errors of a site that finds relations."""
 
     worst: list[PairCase] = []
+    right: list[PairCase] = []
 
 
 class BagErrors(_Errors):
     """Errors of a site that finds facts in bags."""
 
     worst: list[BagCase] = []
+    right: list[BagCase] = []
 
 
 def _task(tree: object) -> str:

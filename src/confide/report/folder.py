@@ -1,4 +1,4 @@
-"""A finished run as the report sees it: its result, its ledger, and what its sites left.
+"""A run as the report sees it: its result, its ledger, and what its sites left.
 
 Parts that a run need not have (a ledger, development scores, the sites' errors) may be missing.
 """
@@ -17,7 +17,9 @@ from confide.federation.ledger import Entry, ledger_files, read_ledger
 from confide.report.errorlists import Errors, read_errors
 from confide.runs.athome import HOME, AtHome, compared_at_home
 from confide.runs.folder import RunFolder
-from confide.runs.result import Result, Scores, Traffic, Turn
+from confide.runs.result import RESULT, Result, Scores, Traffic, Turn
+from confide.runs.sentences import SENTENCES, SentencesFile, sentences_file
+from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
 from confide.userfiles import Tree
 
@@ -36,7 +38,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run. `label` tells it apart from the other runs of a report."""
+    """A run. `label` tells it apart from the other runs of a report.
+
+    `running`: it is not finished, and `result` is what is known so far.
+    """
 
     path: Path
     label: str
@@ -46,6 +51,8 @@ class FinishedRun:
     environment: Tree
     errors: tuple[Errors, ...]
     kept: tuple[AtHome, ...]
+    sentences: tuple[SentencesFile, ...] = ()
+    running: bool = False
 
     @property
     def name(self) -> str:
@@ -69,8 +76,10 @@ class FinishedRun:
 
     @property
     def sites(self) -> list[str]:
-        """The names of all sites that were scored or whose text is described, sorted."""
-        return sorted({*self.result.scores.sites, *self.result.data.sites})
+        """The names of all sites that were scored, trained or whose text is described, sorted."""
+        trained = [site for turn in self.history[-1:] for site in turn.dev_sites]
+        known = (*self.result.scores.sites, *self.result.data.sites)
+        return sorted({*known, *(trained if self.running else ())})
 
     @property
     def history(self) -> list[Turn]:
@@ -87,8 +96,12 @@ class FinishedRun:
         return self.result.scores.sites.get(site, {})
 
     def score(self, kind: str, site: str | None = None) -> float | None:
-        """The number that stands for one kind of score, of a site or of all; None if missing."""
-        return self.scoring.value(self.overall if site is None else self.site_scores(site), kind)
+        """The number that stands for one kind of score, of a site or of all.
+
+        None if it is missing, or there was no text to score.
+        """
+        found = self.overall if site is None else self.site_scores(site)
+        return self.scoring.value(found, kind) if found.get(self.scoring.unit) != 0 else None
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -143,13 +156,16 @@ class FinishedRun:
         return {site: list(whys.values()) for site, whys in found.items()}
 
 
-def load_runs(paths: Sequence[Path], *, text: bool = True) -> list[FinishedRun]:
+def load_runs(
+    paths: Sequence[Path], *, text: bool = True, unfinished: bool = False
+) -> list[FinishedRun]:
     """The runs in the order given, each with a label of its own.
 
-    `text=False` opens no file that holds a site's text. Raises RunError if a folder holds no
-    finished run or one of a newer schema, or if the runs have different tasks.
+    `text=False` opens no file that holds a site's text; `unfinished` takes runs that go on. Raises
+    RunError if a folder holds no finished run or one of a newer schema, or if the runs have
+    different tasks.
     """
-    runs = [load_run(Path(path), text=text) for path in paths]
+    runs = [load_run(Path(path), text=text, unfinished=unfinished) for path in paths]
     if not runs:
         raise RunError(
             "there is no run to report on", expected="at least one run folder", fix="name one"
@@ -171,11 +187,14 @@ def task_of(runs: Iterable[FinishedRun]) -> str:
     return next(iter(of_task), USUAL)
 
 
-def load_run(path: Path, *, text: bool = True) -> FinishedRun:
+def load_run(path: Path, *, text: bool = True, unfinished: bool = False) -> FinishedRun:
     """One run. Raises RunError as `load_runs` does."""
     if not path.is_dir():
         raise RunError("there is no such run folder", where=str(path), fix="check the path")
-    folder, result = RunFolder(path), Result.read(path)
+    folder, running = RunFolder(path), unfinished and not (path / RESULT).exists()
+    if running:
+        return _running(folder, standing(path))
+    result = Result.read(path)
     homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{HOME}"))
     compared = (compared_at_home(folder, site) for site in homes)
     run = FinishedRun(
@@ -187,7 +206,29 @@ def load_run(path: Path, *, text: bool = True) -> FinishedRun:
         environment=folder.environment(),
         errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
         kept=tuple(one for one in compared if one is not None),
+        sentences=tuple(map(sentences_file, sorted(folder.sites.glob(f"*/{SENTENCES}")))),
     )
+    return _labelled(run)
+
+
+def _running(folder: RunFolder, result: Result) -> FinishedRun:
+    """A run that goes on: its ledger has a last line that may be cut off, so it is not read."""
+    return _labelled(
+        FinishedRun(
+            path=folder.path,
+            label="",
+            result=result,
+            ledger=(),
+            settings=folder.settings_text(),
+            environment=folder.environment(),
+            errors=(),
+            kept=(),
+            running=True,
+        )
+    )
+
+
+def _labelled(run: FinishedRun) -> FinishedRun:
     label = run.name if run.name == run.method else f"{run.name}: {run.method}"
     return replace(run, label=label)
 

@@ -12,20 +12,39 @@ from confide import __version__
 from confide.errors import RunError, os_errors_as
 from confide.report import words
 from confide.report.folder import FinishedRun, Refused, load_runs, task_of
-from confide.report.mistakes import ConfusionView, ErrorsView, errors_view, relation_confusion
+from confide.report.mistakes import (
+    ConfusionView,
+    ErrorsView,
+    entity_confusion,
+    errors_view,
+    relation_confusion,
+)
 from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
+from confide.report.reliability import Reliability, bins_of, reliability
 from confide.report.sections import by_site, by_type, learning_curves, reached
-from confide.report.views import REFERENCES, RunView, view_of
+from confide.report.sitecurves import site_curves
+from confide.report.typemap import TypeMap, type_map
+from confide.report.verdict import lede, told_range, verdict
+from confide.report.views import RunView, view_of
 from confide.runs.athome import CANDIDATES
 from confide.tasks import TASKS
 
+RENEW = 5
+"""Seconds after which a browser loads the page of a run that goes on again."""
+MOST_SHOWN = 3
+"""Sentences, pairs or bags of one site that are shown before the reader asks for more."""
+
 
 def write_page(
-    runs: Sequence[Path | str], *, out: Path | str | None = None, text: bool = True
+    runs: Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    text: bool = True,
+    unfinished: bool = False,
 ) -> Path:
-    """See `confide.report.report`."""
-    folders = load_runs([Path(run) for run in runs], text=text)
+    """See `confide.report.report`. The file is written whole or not at all."""
+    folders = load_runs([Path(run) for run in runs], text=text, unfinished=unfinished)
     name = "report.html" if len(folders) == 1 else "comparison.html"
     page = Path(out) if out is not None else folders[0].path / name
     html = render(folders)
@@ -33,12 +52,17 @@ def write_page(
         RunError, "the page cannot be written", where=page, fix="name another file with --out"
     ):
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(html, encoding="utf-8")
+        if page.exists() and not page.is_file():  # such as /dev/stdout
+            page.write_text(html, encoding="utf-8")
+            return page
+        fresh = page.with_name(f".{page.name}.new")
+        fresh.write_text(html, encoding="utf-8")
+        fresh.replace(page)
     return page
 
 
 def render(runs: Sequence[FinishedRun]) -> str:
-    """The page as HTML."""
+    """The page as HTML. While a run goes on, browsers load it again every few seconds."""
     views = [view_of(number, run) for number, run in enumerate(runs)]
     task = task_of(runs)
     environment = Environment(
@@ -53,13 +77,19 @@ def render(runs: Sequence[FinishedRun]) -> str:
     return environment.get_template("page.html.j2").render(
         version=__version__,
         title=", ".join(dict.fromkeys(r.result.name or r.path.name for r in runs)),
-        lede=_lede(runs),
+        lede=lede(runs),
+        verdict=verdict(runs),
+        told_range=told_range,
+        running=[run for run in runs if run.running],
+        renew=RENEW,
         notices=_notices(runs),
         views=views,
         task=task,
         kinds=TASKS[task].kinds,
+        drawn=TASKS[task].drawn,
         called=TASKS[task].words,
         curves=learning_curves(views),
+        site_curves=site_curves(views),
         reached=reached(views),
         by_site=by_site(views),
         by_type=by_type(views),
@@ -67,34 +97,15 @@ def render(runs: Sequence[FinishedRun]) -> str:
         candidates=CANDIDATES,
         confusions=_confusions(views),
         shown_rows=MOST_ROWS,
-        errors=_errors(runs),
+        errors=_errors(views),
+        most_shown=MOST_SHOWN,
+        maps=_maps(views),
+        reliable=_reliable(views),
         same_data=_same_data(runs),
     )
 
 
 # --- all runs -----------------------------------------------------------------------------
-
-
-def _lede(runs: Sequence[FinishedRun]) -> str:
-    """One sentence for those who read no further."""
-    sites = len({site for run in runs for site in run.sites})
-    what = f"{sites} sites" if sites != 1 else "one site"
-    task = TASKS[task_of(runs)]
-    kind = task.kinds[0]
-    f1 = {run.method: run.score(kind) for run in runs}
-    federated = [run for run in runs if run.method not in REFERENCES and f1[run.method] is not None]
-    if len(federated) != 1 or not _same_data(runs):
-        return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
-    own = "a model for each" if federated[0].result.personal else "one model"
-    told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
-    told += f": {words.points(f1[federated[0].method])} {task.words.score or task.words.kind(kind)}"
-    if f1.get("alone") is not None:
-        told += f"; each site by itself reaches {words.points(f1['alone'])}"
-    if f1.get("public-only") is not None:
-        told += f"; the public set alone, {words.points(f1['public-only'])}"
-    if f1.get("pooled") is not None:
-        told += f"; all text in one place, {words.points(f1['pooled'])}"
-    return told + "."
 
 
 class Notice(NamedTuple):
@@ -111,7 +122,7 @@ def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
         what = "The runs used different data: their scores cannot be compared."
         found.append(Notice(what))
     for run in runs:
-        if not run.overall:
+        if run.score(run.scoring.kinds[0]) is None and not run.running:
             what = "nothing was held out for testing, so there are no scores"
             found.append(Notice(f"{run.label}: {what}."))
         refused = run.refused
@@ -173,13 +184,30 @@ def _same_data(runs: Sequence[FinishedRun]) -> bool:
 
 
 def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]:
-    """Which relation was predicted as which, for each run that records it."""
-    return [
-        (view, relation_confusion(view.run.overall))
-        for view in views
-        if view.run.overall.get("confusion")
+    """What was predicted as what, for each run that records it; of entities, the sites know."""
+    found = []
+    for view in views:
+        if view.run.overall.get("confusion"):
+            found.append((view, relation_confusion(view.run.overall)))
+        elif (table := entity_confusion(view.run.errors)) is not None:
+            found.append((view, table))
+    return found
+
+
+def _errors(views: Sequence[RunView]) -> list[tuple[RunView, list[ErrorsView]]]:
+    """By run, the federated ones first, what each site sees of its own text."""
+    own = [(v, [errors_view(found) for found in v.run.errors]) for v in views if v.run.errors]
+    return sorted(own, key=lambda pair: pair[0].note != "")
+
+
+def _maps(views: Sequence[RunView]) -> list[tuple[RunView, TypeMap]]:
+    found = [(view, type_map(view.run)) for view in views]
+    return [(view, one) for view, one in found if one is not None]
+
+
+def _reliable(views: Sequence[RunView]) -> list[tuple[RunView, tuple[Reliability, ...]]]:
+    found = [
+        (view, reliability(bins_of(view.run), id=f"sure{number}"))
+        for number, view in enumerate(views)
     ]
-
-
-def _errors(runs: Sequence[FinishedRun]) -> list[tuple[FinishedRun, list[ErrorsView]]]:
-    return [(run, [errors_view(found) for found in run.errors]) for run in runs if run.errors]
+    return [(view, rows) for view, rows in found if rows]

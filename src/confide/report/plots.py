@@ -18,9 +18,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from confide.report.words import size
+
+Range = tuple[float, float]
+"""The low and high end of an interval, as fractions."""
 
 COLOURS = ("#2a87c0", "#d55e00", "#009e73", "#c5659a", "#b58900", "#56a5d8", "#8a7fd4")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -114,10 +118,11 @@ def curves(
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
             every = max(1, len(xs) // 15)  # a short curve has a mark on each point
-            axes.plot(xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=every)
+            kept: Style = {"color": look.colour, "clip_on": False}
+            axes.plot(xs, ys, look.dash, marker=look.marker, markevery=every, **kept)
             if line.best is not None:
                 best = (line.best[0], 100 * line.best[1])
-                axes.plot(*best, look.marker, color=look.colour, markersize=11, alpha=0.35)
+                axes.plot(*best, look.marker, markersize=11, alpha=0.35, **kept)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if in_bytes:
@@ -127,8 +132,26 @@ def curves(
         else:
             axes.xaxis.set_major_locator(_locator(whole=x_label == "round"))
         axes.grid(axis="y")
-        axes.set_ylim(_scores_seen(axes.get_ylim()))
+        axes.set_ylim(scores_seen(axes.get_ylim()))
         axes.set_yticks([tick for tick in axes.get_yticks() if _is_score(tick, axes.get_ylim())])
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def site_curve(
+    lines: Sequence[Line], *, id: str, limits: Range, last: float, alternative: str
+) -> str:
+    """One site's development scores over rounds, small; all sites share `limits` and `last`."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(2.6, 1.7, air=0.07)
+        for line in lines:
+            look, (xs, ys) = line.look, _columns(line.points)
+            axes.plot(xs, ys, look.dash, color=look.colour, clip_on=False)
+            axes.plot(xs[-1:], ys[-1:], look.marker, color=look.colour, clip_on=False)
+        axes.set_ylim(limits)
+        axes.set_xlim(1, max(2.0, last))
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_locator(_locator(whole=True))
+        axes.grid(axis="y")
         return _svg(figure, id=id, alternative=alternative)
 
 
@@ -139,23 +162,54 @@ def dots(
     id: str,
     x_label: str,
     alternative: str,
+    ranges: Sequence[Mapping[str, Range]] = (),
 ) -> str:
-    """One line per row (a site or a type), one dot per run: fractions, drawn as points of 100."""
+    """One line per row (a site or a type), one dot per run: fractions, drawn as points of 100.
+
+    `ranges` holds each run's intervals by row, which are drawn as bars.
+    """
     rows = list(rows)[:MOST_ROWS]
+    apart = 0.13 if any(ranges) else 0.0
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _figure(_WIDTH, 0.75 + 0.34 * len(rows))
-        for look, values in runs:
-            at = [(100 * values[row], y) for y, row in enumerate(rows) if row in values]
+        figure, axes = _figure(_WIDTH, 0.75 + (0.34 + apart * (len(runs) - 1)) * len(rows))
+        for number, (look, values) in enumerate(runs):
+            shift = apart * (number - (len(runs) - 1) / 2)
+            at = [(100 * values[row], y + shift) for y, row in enumerate(rows) if row in values]
             xs, ys = [x for x, _ in at], [y for _, y in at]
-            axes.plot(xs, ys, look.marker, color=look.colour, markersize=7, alpha=0.9)
+            for y, row in enumerate(rows):
+                if ranges and row in ranges[number]:
+                    low, high = (100 * end for end in ranges[number][row])
+                    axes.plot([low, high], [y + shift] * 2, "-", color=look.colour, alpha=0.45)
+            marks: Style = {"color": look.colour, "markersize": 7, "alpha": 0.9}
+            axes.plot(xs, ys, look.marker, clip_on=False, **marks)
         axes.set_yticks(range(len(rows)), [_short(row) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(x_label)
         axes.spines["left"].set_visible(False)
         axes.grid()
-        axes.set_xlim(_scores_seen(axes.get_xlim()))
+        axes.set_xlim(scores_seen(axes.get_xlim()))
         axes.xaxis.set_major_locator(MaxNLocator(6))
+        return _svg(figure, id=id, alternative=alternative)
+
+
+def reliability(points: Sequence[tuple[float, float, float]], *, id: str, alternative: str) -> str:
+    """How often answers are right over how sure the model was: points (sure, right, share).
+
+    All are fractions; `share` is the point's share of all answers, and decides its size.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(3.4, 3.3, air=0.13)
+        axes.plot([0, 100], [0, 100], "--", color=_INK, alpha=0.4, linewidth=1)
+        xs, ys = [100 * sure for sure, _, _ in points], [100 * right for _, right, _ in points]
+        axes.plot(xs, ys, "-", color=COLOURS[0], linewidth=1, alpha=0.6, clip_on=False)
+        areas = [18 + 260 * share for _, _, share in points]
+        axes.scatter(xs, ys, s=areas, color=COLOURS[0], alpha=0.85, clip_on=False, zorder=3)
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("right")
+        axes.grid()
         return _svg(figure, id=id, alternative=alternative)
 
 
@@ -169,13 +223,12 @@ def precision_recall(
             xs, ys = [100 * x for x, _ in line.points], [100 * y for _, y in line.points]
             every = max(1, len(xs) // 8)
             look = line.look
-            axes.plot(
-                xs, ys, look.dash, color=look.colour, marker=look.marker, markevery=(every, every)
-            )
+            kept: Style = {"color": look.colour, "marker": look.marker, "clip_on": False}
+            axes.plot(xs, ys, look.dash, markevery=(every, every), **kept)
         axes.set_xlabel("recall")
         axes.set_ylabel("precision")
         axes.set_xlim(0, 100 * farthest)
-        axes.set_ylim(0, 102)
+        axes.set_ylim(0, 100)
         axes.grid()
         return _svg(figure, id=id, alternative=alternative)
 
@@ -202,8 +255,9 @@ def traffic(
         return _svg(figure, id=id, alternative=alternative)
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _figure(width: float, height: float, *, air: float = 0.05) -> tuple[Figure, Axes]:
+    """`air` in inches around the axes, for marks that reach over their edge."""
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=air, w_pad=air))
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
@@ -214,11 +268,15 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
     return [x for x, _ in points], [100 * y for _, y in points]
 
 
-def _scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
-    """Limits of a score axis: a little air, at least five points wide, hardly beyond 0–100."""
+def scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits of a score axis in points: a little air, at least five wide, within 0 to 100.
+
+    >>> scores_seen((95.0, 99.9)), scores_seen((0.2, 40.0))
+    ((94.0, 100.0), (0.0, 41.0))
+    """
     low, high = limits
     air = max(1.0, (5 - (high - low)) / 2)
-    return max(-2.0, low - air), min(102.0, high + air)
+    return max(0.0, low - air), min(100.0, high + air)
 
 
 def _is_score(tick: float, limits: tuple[float, float]) -> bool:

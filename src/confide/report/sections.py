@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from confide.report import words
 from confide.report.folder import FinishedRun, task_of
-from confide.report.plots import Line, curves, dots
+from confide.report.intervals import ALL, intervals
+from confide.report.plots import Line, Range, curves, dots
 from confide.report.views import RunView
 from confide.runs.result import Turn
 from confide.scoring.scores import Scored
@@ -35,11 +36,15 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """One site, one type or all: how many were marked, and each run's rates by column."""
+    """One site, one type or all: how many were marked, and each run's rates by column.
+
+    `ranges` holds each run's interval of the first column, if any is known.
+    """
 
     name: str
     support: int | None
     cells: tuple[tuple[float | None, ...], ...]
+    ranges: tuple[Range | None, ...] = ()
 
     @property
     def best(self) -> float | None:
@@ -89,7 +94,8 @@ def by_site(views: Sequence[RunView]) -> ScoreSection | None:
     columns = tuple(Column(_called(views).kind(kind), kind) for kind in shown)
     names = sorted({site for view in views for site in view.run.sites})
     title = _called(views).full(columns[0].kind)
-    return _section(views, names, columns, pick=pick, drawing=("sites", title))
+    ranges = [intervals(view.run) for view in views]
+    return _section(views, names, columns, pick=pick, drawing=("sites", title), ranges=ranges)
 
 
 def by_type(views: Sequence[RunView]) -> ScoreSection | None:
@@ -148,8 +154,12 @@ def _section(
     *,
     pick: Pick,
     drawing: tuple[str, str],
+    ranges: Sequence[Mapping[str, Range]] = (),
 ) -> ScoreSection | None:
-    """The section, or None without a score; `drawing` is the id of the plot and its axis title."""
+    """The section, or None without a score; `drawing` is the id of the plot and its axis title.
+
+    `ranges` are each run's intervals of the first column, by name.
+    """
     rows = tuple(_row(name, views, columns, pick=pick) for name in names)
     rows = tuple(row for row in rows if any(cell[0] is not None for cell in row.cells))
     if not rows:
@@ -165,8 +175,22 @@ def _section(
     id, title = drawing
     what = _spoken(views, columns[0].kind)
     alternative = f"{what} on test text. {told}."
-    plot = dots([r.name for r in rows], values, id=id, x_label=title, alternative=alternative)
-    return ScoreSection(columns, rows, tuple(_whole(views, columns)), Markup(plot))
+    plot = dots(
+        [r.name for r in rows],
+        values,
+        id=id,
+        x_label=title,
+        alternative=alternative,
+        ranges=ranges,
+    )
+    rows = tuple(_ranged(row, row.name, ranges) for row in rows)
+    whole = tuple(_ranged(row, ALL, ranges) for row in _whole(views, columns))
+    return ScoreSection(columns, rows, whole, Markup(plot))
+
+
+def _ranged(row: ScoreRow, name: str, ranges: Sequence[Mapping[str, Range]]) -> ScoreRow:
+    found = tuple(each.get(name) for each in ranges)
+    return replace(row, ranges=found) if any(found) else row
 
 
 def _row(name: str, views: Sequence[RunView], columns: Sequence[Column], *, pick: Pick) -> ScoreRow:

@@ -20,6 +20,7 @@ from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
 from confide.methods import Method, check_enough, method_named
 from confide.runs.folder import RunFolder, decisive
+from confide.runs.histories import joined
 from confide.runs.result import SCHEMA, AllScores, Data, Result, Traffic, Turn
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
 from confide.settings import REFERENCES, Settings
@@ -136,7 +137,7 @@ def result_of(
     if counts is None:
         counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
     progress = [outcome.trained.progress for outcome in outcomes]
-    history = _joined_history(outcomes)
+    history = joined([one.history for one in progress])
     done = sum(round.get("sentences", 0) for one in progress for round in one.history)
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
@@ -204,41 +205,6 @@ def is_personal(settings: Settings) -> bool:
 
 
 _RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
-
-
-def _joined_history(outcomes: Sequence[Outcome]) -> list[Tree]:
-    """The rounds of the run; those of `alone` are joined, with scores and losses averaged."""
-    if len(outcomes) == 1:
-        return outcomes[0].trained.progress.history
-    longest = max(len(o.trained.progress.history) for o in outcomes)
-    joined = []
-    for place in range(longest):
-        at = [o.trained.progress.history[place] for o in outcomes
-              if place < len(o.trained.progress.history)]  # fmt: skip
-        scored = [one["dev"] for one in at if "dev" in one]
-        record: Tree = {
-            "round": place + 1,
-            "loss": _mean([one["loss"] for one in at]),
-            "learning_rate": at[0]["learning_rate"],
-            "sites": sorted(site for one in at for site in one["sites"]),
-            "failed": {site: code for one in at for site, code in one["failed"].items()},
-            "faults": [fault for one in at for fault in one.get("faults", [])],
-            "seconds": sum(one["seconds"] for one in at),
-            "train_seconds": sum(one["train_seconds"] for one in at),
-            "compute_seconds": sum(one["compute_seconds"] for one in at),
-            "slowest_seconds": max(one["slowest_seconds"] for one in at),
-            "sentences": sum(one.get("sentences", 0) for one in at),
-            "bytes": {way: sum(one["bytes"][way] for one in at) for way in ("up", "down")},
-        }
-        if scored:
-            record["dev"] = {kind: _mean([one[kind] for one in scored]) for kind in scored[0]}
-            record["dev_sites"] = {s: f for one in at for s, f in one.get("dev_sites", {}).items()}
-        joined.append(record)
-    return joined
-
-
-def _mean(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers)
 
 
 def binding_of(settings: Settings, fingerprint: str) -> str:

@@ -19,11 +19,10 @@ from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.kinds.trained import Report, Trained
 from confide.methods import Method
+from confide.runs.sentences import SENTENCES, SENTENCES_SCHEMA
 from confide.tasks import TASKS, Counts
 
-SENTENCES = "sentences.json"
 WEIGHTS = "weights.json"
-SENTENCES_SCHEMA = 1
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from confide.scoring.bootstrap import (
     sentence_counts,
 )
 from confide.scoring.counts import Count, EntityCounts, count_entities, sum_counts
-from confide.scoring.mistakes import Confusion, ErrorCase, confusion, worst_errors
+from confide.scoring.mistakes import Confusion, ErrorCase, confusion, right_sentences, worst_errors
 from confide.scoring.relations import (
     RelationCounts,
     count_relations,
@@ -54,6 +54,7 @@ __all__ = [
     "recall",
     "relation_scores",
     "relation_table",
+    "right_sentences",
     "scores",
     "sentence_counts",
     "sum_bag_counts",

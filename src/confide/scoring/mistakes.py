@@ -121,6 +121,19 @@ def worst_errors(
     return [case for case, _ in cases[:n]]
 
 
+def right_sentences(
+    gold: Sequence[Document], predicted: Sequence[Document], n: int
+) -> list[ErrorCase]:
+    """The `n` sentences with most entities in which every entity is right, and nothing else found.
+
+    The cases hold text: show them to the owner of the documents and to nobody else.
+    """
+    whole = (_case(one, other)[0] for one, other in zip(*by_sentence(gold, predicted), strict=True))
+    cases = [case for case in whole if case.gold and not case.mistakes]
+    cases.sort(key=lambda case: -len(case.gold))
+    return cases[:n]
+
+
 def align(gold: Document, predicted: Document) -> list[Aligned]:
     """Every entity of both sides once, paired where they correspond (see `confusion`)."""
     theirs = {(entity.type, entity.fragments): entity for entity in predicted.entities}

@@ -20,16 +20,15 @@ import numpy as np
 
 from confide.errors import RunError, SettingsError
 from confide.jobs.comparison.runs import (
-    Matching,
     Run,
     check_sides,
     check_texts,
     opened,
     paths_of,
-    read_sentences,
     run_of,
     task_of,
 )
+from confide.runs.sentences import Matching, read_sentences
 from confide.scoring import Comparison, Count, f1, paired_bootstrap
 from confide.scoring.bootstrap import Table
 from confide.tasks import TASKS, USUAL, Task

@@ -1,4 +1,4 @@
-"""The report of a bag model at a site: bags with a wrong likeliest relation, and their sentences.
+"""The report of a bag model at a site: bags whose likeliest relation is wrong, or right.
 
 Shapes: G bags, R relations (class 0 is no relation).
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confide.data.batches.bags import Bags
 from confide.data.batches.relations import NO_RELATION
 from confide.kinds.relations.report import place_of
-from confide.kinds.trained import Report, as_many_of_both, fingerprint
+from confide.kinds.trained import RIGHT, Report, as_many_of_both, fingerprint
 from confide.scoring import Count, count_bags
 from confide.text.document import Document
 
@@ -25,20 +25,26 @@ Case = tuple[int, str, float]
 
 
 def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
-    """The worst bags, and the counts of each."""
+    """The worst and some right bags, and the counts of each."""
     bags, scores_GR = extract.scores(documents)
     counted: list[Count] = []
     wrong: list[Case] = []
+    good: list[Case] = []
     for bag, (known, scores_R) in enumerate(zip(bags.facts, scores_GR, strict=True)):
         best = int(scores_R.argmax())
         label = extract.relations[best]
         counted.append(Count(label in known, label != NO_RELATION, len(known)))
         if label not in known and (known or label != NO_RELATION):
             wrong.append((bag, label, float(scores_R[best])))
-    worst = [_wrong_bag(extract, documents, bags, case=case) for case in _worst(wrong)]
+        elif label in known:
+            good.append((bag, label, float(scores_R[best])))
+    worst, right = (
+        [_shown(extract, documents, bags, case=case) for case in cases]
+        for cases in (_worst(wrong), sorted(good, key=lambda case: -case[2])[:RIGHT])
+    )
     return Report(
         counts=count_bags(scores_GR, extract.relations, bags.facts),
-        errors={"confusion": {}, "worst": worst},
+        errors={"confusion": {}, "worst": worst, "right": right},
         sentences={
             "fingerprint": fingerprint(documents, relations=True),
             "best": [tuple(map(int, count)) for count in counted],
@@ -53,7 +59,7 @@ def _worst(wrong: Sequence[Case]) -> list[Case]:
     return as_many_of_both(said, silent)
 
 
-def _wrong_bag(
+def _shown(
     extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: Case
 ) -> dict[str, object]:
     """A bag, with the sentences that support the predicted (or missed) relation most."""

@@ -1,4 +1,4 @@
-"""The report of a relation classifier at a site: what it gets wrong, by document."""
+"""The report of a relation classifier at a site: what it gets wrong and right, by document."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from confide.data.batches.relations import (
     candidates,
     predicted_labels,
 )
-from confide.kinds.trained import Report, as_many_of_both, fingerprint
+from confide.kinds.trained import RIGHT, Report, as_many_of_both, fingerprint
 from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
+from confide.scoring.reliability import Answer, as_rows, bins_of
 from confide.text.document import Document
 
 _Case = tuple[RelationExample, str, float | None]
@@ -22,34 +23,41 @@ _Case = tuple[RelationExample, str, float | None]
 def relation_report(
     gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
 ) -> Report:
-    """The confusion, the worst pairs, and the counts of each document.
+    """The confusion, the worst and some right pairs, and the counts of each document.
 
     `rules` say which pairs the extractor considers. Counts are kept per document, since pairs of
     one text are not independent.
     """
     counts: list[RelationCounts] = []
     wrong: list[_Case] = []
+    good: list[_Case] = []
     for document, found in zip(gold, predicted, strict=True):
         pairs = candidates([document], rules)
         labels = predicted_labels(pairs, [found])
         right = [example.relation for example in pairs.examples]
         counts.append(count_relations(right, labels, missed=pairs.missed))
         sure = {(one.head, one.tail): one.confidence for one in found.relations}
-        wrong += [
-            (example, label, sure.get(example.pair))
-            for example, label in zip(pairs.examples, labels, strict=True)
-            if label != example.relation
-        ]
+        for example, label in zip(pairs.examples, labels, strict=True):
+            if label != example.relation:
+                wrong.append((example, label, sure.get(example.pair)))
+            elif label != NO_RELATION:
+                good.append((example, label, sure.get(example.pair)))
+    said = [case for case in (*wrong, *good) if case[1] != NO_RELATION]
     whole = sum_relation_counts(counts)
     rows = whole.to_json()["confusion"]
     for relation, count in whole.missed.items():
         rows.setdefault(relation, {})[""] = count
     return Report(
         counts=whole,
-        errors={"confusion": rows, "worst": [_wrong_pair(*case) for case in _worst(wrong)]},
+        errors={
+            "confusion": rows,
+            "worst": [_pair(*case) for case in _worst(wrong)],
+            "right": [_pair(*case) for case in sorted(good, key=_doubt)[:RIGHT]],
+        },
         sentences={
             "fingerprint": fingerprint(gold, relations=True),
             "micro": [micro(one.relations) for one in counts],
+            "reliability": as_rows(bins_of(map(_answer, said))),
         },
     )
 
@@ -66,9 +74,7 @@ def place_of(example: RelationExample) -> dict[str, object]:
     }
 
 
-def _wrong_pair(
-    example: RelationExample, label: str, confidence: float | None
-) -> dict[str, object]:
+def _pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, object]:
     return {
         **place_of(example),
         "gold": example.relation,
@@ -77,10 +83,18 @@ def _wrong_pair(
     }
 
 
+def _answer(case: _Case) -> Answer:
+    return case[1], case[2] or 0.0, case[1] == case[0].relation
+
+
+def _doubt(case: _Case) -> float:
+    return -(case[2] or 0.0)
+
+
 def _worst(wrong: Sequence[_Case]) -> list[_Case]:
     """The most confident wrong relations, and relations that the model missed."""
     found = [case for case in wrong if case[1] != NO_RELATION]
-    found.sort(key=lambda case: -(case[2] or 0.0))
+    found.sort(key=_doubt)
     unseen = [case for case in wrong if case[1] == NO_RELATION]
     return as_many_of_both(found, unseen)
 

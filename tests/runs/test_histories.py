@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from confide.runs.outcomes import _joined_history
+from confide.runs.histories import joined
 
 
 def turn(site: str, **own: Any) -> dict[str, Any]:
@@ -16,10 +15,6 @@ def turn(site: str, **own: Any) -> dict[str, Any]:
         "seconds": 1.0, "train_seconds": 2.0, "compute_seconds": 3.0, "slowest_seconds": 4.0,
         "sentences": 5, "bytes": {"up": 6, "down": 7}, **own,
     }  # fmt: skip
-
-
-def outcome(*history: dict[str, Any]) -> Any:
-    return SimpleNamespace(trained=SimpleNamespace(progress=SimpleNamespace(history=[*history])))
 
 
 def test_rounds_of_several_federations_are_joined() -> None:
@@ -34,7 +29,7 @@ def test_rounds_of_several_federations_are_joined() -> None:
         dev={"strict": 1.0}, dev_sites={"south": 1.0},
     )  # fmt: skip
     late = turn("north", round=2, loss=0.25)
-    first, second = _joined_history([outcome(north, late), outcome(south)])
+    first, second = joined([[north, late], [south]])
     assert first == {
         "round": 1, "loss": 2.0, "learning_rate": 0.5, "sites": ["north", "south"],
         "failed": {"south": "lost"}, "faults": [fault], "seconds": 2.0, "train_seconds": 4.0,
@@ -48,4 +43,4 @@ def test_rounds_of_several_federations_are_joined() -> None:
 
 def test_of_one_federation_the_history_is_its_own() -> None:
     history = [turn("north")]
-    assert _joined_history([outcome(*history)]) == history
+    assert joined([history]) == history

@@ -1,0 +1,44 @@
+"""How certain a score is: bootstrap intervals from what each sentence of the test text counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from confide.report.folder import FinishedRun
+from confide.report.plots import Range
+from confide.scoring.bootstrap import Table, bootstrap_interval
+
+ALL = ""
+"""The key of all sites together."""
+LEVEL = 0.95
+
+
+def intervals(run: FinishedRun) -> Mapping[str, Range]:
+    """The interval of the first kind of score, by site, and of all sites under `ALL`.
+
+    Where a site did not keep its counts, or they do not belong to its score, there is none.
+    """
+    kind = run.scoring.kinds[0]
+    if kind not in run.scoring.counted:
+        return {}
+    tables: dict[str, Table] = {}
+    for held in run.sentences:
+        rows = getattr(held, kind) or ()
+        if rows:
+            tables[held.site] = np.array(rows, np.int64)
+    found: dict[str, Range] = {}
+    for site, table_N3 in tables.items():
+        _keep(found, site, run.score(kind, site), table_N3)
+    scored = [site for site in run.sites if run.site_scores(site).get(run.scoring.unit)]
+    if scored and set(scored) == found.keys():
+        _keep(found, ALL, run.score(kind), np.concatenate([tables[site] for site in scored]))
+    return found
+
+
+def _keep(found: dict[str, Range], name: str, score: float | None, table_N3: Table) -> None:
+    """Add the interval of a score, if it holds the score."""
+    one = bootstrap_interval(table_N3, level=LEVEL)
+    if score is not None and one.low <= score <= one.high:
+        found[name] = (one.low, one.high)

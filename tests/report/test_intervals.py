@@ -1,0 +1,65 @@
+"""Intervals of scores from what each sentence counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from confide.errors import RunError
+from confide.report import report
+from confide.report.folder import load_run
+from confide.report.intervals import ALL, intervals
+from confide.scoring.bootstrap import bootstrap_interval
+from report.folders import SITES, relation_result, result, sentences, write_run, write_sentences
+
+
+def run_with(folder: Path, f1: float = 0.8) -> Path:
+    """The sites' scores are 0.03 apart; so are their sentences."""
+    write_run(folder, result("fedavg", f1))
+    for number, site in enumerate(SITES):
+        write_sentences(folder, sentences(site, f1 + 0.03 * (number - 1), many=100))
+    return folder
+
+
+def test_each_site_has_an_interval_and_all_together_a_narrower_one(tmp_path: Path) -> None:
+    import numpy as np
+
+    found = intervals(load_run(run_with(tmp_path)))
+    assert set(found) == {*SITES, ALL}
+    rows = np.array(sentences("oncology", 0.8, many=100)["strict"])
+    one = bootstrap_interval(rows)
+    assert found["oncology"] == (one.low, one.high)
+    low, high = found[ALL]
+    assert low < 0.8 < high and high - low < 0.8 * (one.high - one.low)
+
+
+def test_counts_of_other_text_give_no_interval(tmp_path: Path) -> None:
+    folder = run_with(tmp_path)
+    write_sentences(folder, sentences("practice", 0.2))
+    assert set(intervals(load_run(folder))) == {"cardiology", "oncology"}
+
+
+def test_without_counts_or_with_those_of_another_kind_there_is_none(tmp_path: Path) -> None:
+    assert intervals(load_run(write_run(tmp_path / "a", result("fedavg", 0.8)))) == {}
+    folder = write_run(tmp_path / "b", relation_result("feded", 30))
+    write_sentences(folder, sentences(SITES[0]))
+    assert intervals(load_run(folder)) == {}
+
+
+def test_intervals_are_on_the_page_and_hold_no_text(tmp_path: Path) -> None:
+    html = report([run_with(tmp_path)], text=False).read_text()
+    assert "95 % interval" in html and "Bars are 95 % intervals" in html
+    assert html.count('<small title="95 % interval') == len(SITES) + 1
+
+
+@pytest.mark.parametrize(
+    "bins", [[[0.9, 2, 1.9, 3]], [[0.9, -1, 0, 0]], [[0.9, 2, 2.5, 1]], [[2, 1, 1, 1]], [[0.1, 2]]]
+)
+def test_bins_that_cannot_be_are_refused(tmp_path: Path, bins: list[list[float]]) -> None:
+    folder = run_with(tmp_path)
+    held = {**sentences("oncology"), "reliability": {"DRUG": bins}}
+    (folder / "sites/oncology/sentences.json").write_text(json.dumps(held))
+    with pytest.raises(RunError, match="does not hold the counts"):
+        load_run(folder)

@@ -1,0 +1,55 @@
+"""The verdict: what those read who read no further."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confide.report.folder import load_runs
+from confide.report.verdict import lede, verdict
+from report.folders import relation_result, result, write_run
+
+
+def runs_of(folder: Path, *made: dict) -> list:  # type: ignore[type-arg]
+    return load_runs([write_run(folder / str(n), one) for n, one in enumerate(made)])
+
+
+def test_the_weakest_site_and_type_and_the_round_are_named(tmp_path: Path) -> None:
+    found = verdict(runs_of(tmp_path, result("fedavg", 0.782)))
+    assert found is not None and found.score == 0.782 and found.range is None
+    assert found.facts == (
+        "Weakest: site cardiology, 75.2; REASON, 63.2 (90 marked).",
+        "The model of round 11 of 12 was kept.",
+    )
+
+
+def test_what_sites_gain_over_training_alone(tmp_path: Path) -> None:
+    alone, own = result("alone", 0.70), result("fedavg", 0.80)
+    found = verdict(runs_of(tmp_path / "a", alone, own))
+    assert found is not None
+    assert found.facts[0].startswith("Every site gains over training alone: ")
+    own["scores"]["sites"]["practice"]["strict"]["f1"] = 0.5
+    worse = verdict(runs_of(tmp_path / "b", alone, own))
+    assert worse is not None
+    assert "1 of 3 sites are worse off than alone: practice -23.0 to " in worse.facts[0]
+
+
+def test_of_several_federated_runs_or_other_data_there_is_no_verdict(tmp_path: Path) -> None:
+    assert verdict(runs_of(tmp_path / "a", result("fedavg", 0.7), result("fedner", 0.8))) is None
+    other = result("alone", 0.7)
+    other["data"]["fingerprint"] = "0000"
+    assert verdict(runs_of(tmp_path / "b", result("fedavg", 0.7), other)) is None
+
+
+def test_a_run_without_test_text_has_no_score_of_nothing(tmp_path: Path) -> None:
+    """It was reported as "0.0 F1"."""
+    bare = result("fedavg", 0.5)
+    for scores in (bare["scores"]["overall"], *bare["scores"]["sites"].values()):
+        scores["sentences"] = 0
+    runs = runs_of(tmp_path, bare)
+    assert verdict(runs) is None and lede(runs) == "One run on 3 sites."
+    assert runs[0].score("strict") is None
+
+
+def test_relations_are_told_by_micro_scores(tmp_path: Path) -> None:
+    found = verdict(runs_of(tmp_path, relation_result("feded", 30)))
+    assert found is not None and found.called == "F1, micro"

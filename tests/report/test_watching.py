@@ -1,0 +1,128 @@
+"""The page of a run that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from confide.errors import RunError
+from confide.federation.checkpoints import Checkpoint, CheckpointStore
+from confide.report import report
+from confide.report.folder import load_run
+from confide.report.watching import watch
+from confide.runs.standing import reached, standing
+from report.folders import result, write_run
+
+SETTINGS = """
+schema = 1
+method = "fedavg"
+rounds = 12
+[[site]]
+name = "north"
+train = "train.conll"
+"""
+
+
+def begun(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.toml").write_text(SETTINGS)
+    (folder / "train.conll").write_text("")
+    return folder
+
+
+def scored(folder: Path, rounds: int, *, part: str = "", best: int = 1) -> None:
+    """A checkpoint after so many rounds."""
+    told = result("fedavg", 0.8)["history"][:rounds]
+    for turn in told:
+        turn |= {"train_seconds": 1.0, "compute_seconds": 1.0, "slowest_seconds": 1.0}
+    progress = {"history": told, "best_round": best}
+    own = folder / "alone" / part if part else folder
+    store = CheckpointStore(own / "checkpoints")
+    store.save(
+        Checkpoint(rounds, np.zeros(4, np.uint8), "binding", json.dumps(progress), 0), best=best
+    )
+
+
+def test_a_run_stands_where_its_newest_checkpoint_says(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    assert standing(folder).history == [] and reached(folder) == ()
+    scored(folder, 3)
+    scored(folder, 5, best=4)
+    found = standing(folder)
+    assert (len(found.history), found.best_round, found.rounds) == (5, 4, 12)
+    assert [turn.round for turn in found.history] == [1, 2, 3, 4, 5]
+    assert found.scores.overall == {}
+
+
+def test_sites_alone_stand_together(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    scored(folder, 2, part="north")
+    assert len(standing(folder).history) == 2
+    scored(folder, 4, part="south")
+    assert [len(turn.sites) for turn in standing(folder).history] == [6, 6, 3, 3]
+    assert len(reached(folder)) == 2
+
+
+def test_damaged_progress_is_refused_in_words(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    scored(folder, 1)
+    path = folder / "checkpoints/round-000001.ckpt"
+    path.write_bytes(path.read_bytes()[:-3] + b"xyz")
+    with pytest.raises(RunError, match="damaged"):
+        standing(folder)
+    store = CheckpointStore(folder / "checkpoints")
+    for told in ("[]", "{}", '{"history": [{"round": -1}], "best_round": 1}', "not JSON"):
+        store.save(Checkpoint(2, np.zeros(1, np.uint8), "b", told, 0), best=1)
+        with pytest.raises(RunError, match="cannot be read"):
+            standing(folder)
+
+
+def test_the_page_is_renewed_with_every_scored_round_until_the_end(tmp_path: Path) -> None:
+    folder, told = tmp_path / "run", list[tuple[str, bool, bool]]()
+
+    def on_page(page: Path, where: str) -> None:
+        html = page.read_text()
+        told.append((where, 'http-equiv="refresh"' in html, "Still running" in html))
+
+    steps = [
+        lambda: begun(folder), lambda: None, lambda: scored(folder, 3), lambda: scored(folder, 4),
+        lambda: None, lambda: write_run(folder, result("fedavg", 0.8)),
+    ]  # fmt: skip
+    page = watch(folder, on_page=on_page, wait=lambda _: steps.pop(0)() and None)
+    assert page == folder / "report.html"
+    assert told == [
+        ("round 0 of 12", True, True), ("round 3 of 12", True, True),
+        ("round 4 of 12", True, True), ("finished", False, False),
+    ]  # fmt: skip
+    assert steps == []
+
+
+def test_the_page_of_a_run_that_goes_on_shows_its_curves_and_no_test_scores(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    scored(folder, 3)
+    run = load_run(folder, unfinished=True)
+    assert run.running and run.sites == ["cardiology", "oncology", "practice"]
+    pages = []
+    watch_once = iter([None])
+
+    def on_page(page: Path, _: str) -> None:
+        pages.append(page.read_text())
+
+    def wait(_: float) -> None:
+        if next(watch_once, "end") == "end":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(folder, on_page=on_page, wait=wait)
+    (html,) = pages
+    assert "Learning curves" in html and "on development text" in html
+    assert "nothing was held out" not in html and '<progress value="3" max="12">' in html
+
+
+def test_a_report_that_is_not_watched_still_refuses_an_unfinished_run(tmp_path: Path) -> None:
+    scored(begun(tmp_path), 3)
+    with pytest.raises(RunError, match="not finished"):
+        report([tmp_path])
