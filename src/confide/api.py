@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from confide.jobs.home import home
     from confide.jobs.initialise import init
     from confide.jobs.loading import load
+    from confide.jobs.logs import Logs
     from confide.jobs.predict import evaluate, predict
     from confide.jobs.pretrain import pretrain
     from confide.jobs.pretrain.delta import export_delta, import_delta
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from confide.text.formats import read, write
 
 __all__ = [
+    "Logs",
     "budget",
     "capacity",
     "check",
@@ -76,6 +78,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Logs": "confide.jobs.logs",
     "budget": "confide.jobs.budget",
     "capacity": "confide.jobs.capacity",
     "check": "confide.text.checking",

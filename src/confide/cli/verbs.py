@@ -21,6 +21,7 @@ from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
+from confide.cli.report_verbs import report
 from confide.cli.site_verbs import coordinate
 from confide.cli.words import (
     As,
@@ -30,6 +31,7 @@ from confide.cli.words import (
     Home,
     Json,
     Key,
+    Log,
     Overrides,
     Quiet,
     Resume,
@@ -40,7 +42,7 @@ from confide.cli.words import (
     SettingsName,
     Site,
 )
-from confide.errors import ConfideError, SettingsError
+from confide.errors import ConfideError
 
 
 class Verbs(TyperGroup):
@@ -71,6 +73,7 @@ _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
 app.command(rich_help_panel=_USE)(home)
+app.command(rich_help_panel=_USE)(report)
 app.command(rich_help_panel=_LOOK)(budget)
 app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
@@ -113,17 +116,23 @@ def run(
     out: RunOut = None,
     resume: Resume = False,
     home: Home = False,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
     from confide.cli import home_verbs, tables
     from confide.cli.progress import Progress
+    from confide.federation.events import to_all
 
     try:
-        with Progress(quiet=quiet) as progress:
+        with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
-                settings, overrides=overrides or (), out=out, resume=resume, on_event=progress
+                settings,
+                overrides=overrides or (),
+                out=out,
+                resume=resume,
+                on_event=to_all(progress, logs),
             )
     except KeyboardInterrupt:
         screen.say(
@@ -266,31 +275,6 @@ def release(
     from confide.cli.putting import say_released
 
     say_released(api.release(run, out=out, site=site, key=key))
-
-
-@app.command(rich_help_panel=_USE)
-def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One or more run folders.")],
-    *,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
-    text: Annotated[
-        bool, typer.Option("--text/--no-text", help="Show sites' text: right and wrong answers.")
-    ] = True,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Renew the page of one run until it is finished.")
-    ] = False,
-) -> None:
-    """Write one self-contained HTML page that shows and compares runs."""
-    from confide import api
-
-    if not watch:
-        typer.echo(str(api.report(runs, out=out, text=text)))
-        return
-    if len(runs) > 1:
-        raise SettingsError("only one run can be watched", got=f"{len(runs)} runs")
-    api.watch_report(
-        runs[0], out=out, text=text, on_page=lambda page, where: screen.say(f"{page}: {where}")
-    )
 
 
 @app.command(rich_help_panel=_USE)

@@ -54,6 +54,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run."
 SettingsName = Annotated[
     str, typer.Argument(metavar="SETTINGS", help="A settings file or a recipe's name.")
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="NAME[=WHERE]",
+        help="Also log to jsonl, tensorboard or mlflow; may be repeated.",
+    ),
+]
 Both = Annotated[bool, typer.Option("--both", help="Also show what goes down to a site.")]
 Passphrase = Annotated[
     bool,

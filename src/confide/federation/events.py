@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -11,7 +11,8 @@ class Event:
     """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end".
 
     In a federation of one site, a "round" names that site. `dev_f1` is an F1, or the number that
-    `score` names.
+    `score` names; `dev` has the number of each kind of score, `dev_sites` the first kind of each
+    site. The "start" says the `folder`, the "end" the scores on `test` text, if there is any.
     """
 
     kind: str
@@ -27,6 +28,11 @@ class Event:
     seconds_left: float | None = None
     message: str | None = None
     score: str | None = None
+    dev: Mapping[str, float | None] | None = None
+    dev_sites: Mapping[str, float | None] | None = None
+    test: Mapping[str, float | None] | None = None
+    test_sites: Mapping[str, float | None] | None = None
+    folder: str | None = None
 
 
 Watcher = Callable[[Event], None]
@@ -34,3 +40,13 @@ Watcher = Callable[[Event], None]
 
 def unwatched(event: Event) -> None:
     """A watcher that ignores everything."""
+
+
+def to_all(*watchers: Watcher) -> Watcher:
+    """A watcher that tells several, one after the other."""
+
+    def tell(event: Event) -> None:
+        for watch in watchers:
+            watch(event)
+
+    return tell

@@ -264,6 +264,8 @@ class Rounds:
                 seconds=record["seconds"],
                 seconds_left=left * sum(done) / len(done),
                 score=task.words.score or task.words.kind(task.kinds[0]),
+                dev=record.get("dev"),
+                dev_sites=record.get("dev_sites"),
             )
         )
 

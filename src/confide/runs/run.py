@@ -27,6 +27,7 @@ from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
 from confide.settings import Settings, anchored, load
+from confide.tasks import TASKS
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -82,7 +83,8 @@ def run(
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
     folder.check(chosen, resume=resume)
-    watch(Event("start", rounds=chosen.rounds, message=f"{name}: {chosen.method}"))
+    said = f"{name}: {chosen.method}"
+    watch(Event("start", rounds=chosen.rounds, message=said, folder=str(folder.path)))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
@@ -104,8 +106,17 @@ def run(
         counts=by_site if chosen.method in ONE_SITE else None,
     )
     result.write(folder.path)
-    watch(Event("end", message=str(folder.path)))
+    watch(_end(result, folder))
     return RunResult(folder.path, result)
+
+
+def _end(result: Result, folder: RunFolder) -> Event:
+    """The last event: the scores on test text, of all sites and of each that has any."""
+    task, scores = TASKS[result.task], result.scores
+    sites = {site: task.value(own, task.kinds[0]) for site, own in scores.sites.items()
+             if own.get(task.unit)}  # fmt: skip
+    test = task.values(scores.overall) if sites else None
+    return Event("end", message=str(folder.path), test=test, test_sites=sites or None)
 
 
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:

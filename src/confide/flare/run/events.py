@@ -28,6 +28,8 @@ _TOLD = ("start", "failed", "round", "scores", "end")
 _WHOLE = ("round", "rounds", "bytes_up", "bytes_down")
 _NUMBERS = ("loss", "dev_f1", "seconds", "seconds_left")
 _WORDS = ("site", "step", "message", "score")
+_HEARD = (*_WHOLE, *_NUMBERS, *_WORDS)
+"""What the lead is told of an event; the scores of single sites stay at the server."""
 _STATES = ("running", "finished", "failed")
 _MOST = 10**15
 
@@ -47,7 +49,8 @@ class Bulletin:
             return
         with self._lock:
             self._number += 1
-            found = {key: value for key, value in asdict(event).items() if value is not None}
+            all = asdict(event)
+            found = {key: all[key] for key in ("kind", *_HEARD) if all[key] is not None}
             self._events.append((self._number, found))
 
     def since(self, number: int) -> Tree:
