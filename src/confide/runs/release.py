@@ -20,6 +20,7 @@ from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
 from confide.methods import method_of
 from confide.runs.athome import kept_at_home
+from confide.runs.card import Copied, write_card
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.settings import Settings
@@ -34,7 +35,9 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     is the sites' shared key file, by default the one that the run's settings name. Words and
     characters that occur at no such site cannot be named: their rows are left out, and the copy
     reads them as unknown. A BART is written as transformers reads it; it may have memorised
-    sentences. Raises RunError, KeyFileError, DataError.
+    sentences. Beside the model lies its card (`confide.runs.card`).
+
+    Raises RunError, KeyFileError, DataError.
     """
     folder = RunFolder(run)
     settings = folder.settings()
@@ -48,13 +51,15 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
             )
     method = method_of(settings)
     form, weights = method(settings).model(*folder.trained(method, site))
-    weights = kept_at_home(folder, site) or weights
+    kept = kept_at_home(folder, site)
+    weights = kept or weights
 
     def find() -> Sequence[SiteSpec]:
         gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
         return [spec for spec in gathered.specs if site in (None, spec.name)]
 
     method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
+    write_card(out, Copied(run, site, method.kind.release_tells, at_home=bool(kept)))
     return out
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from confide.federation.events import Event
-from confide.runs.folder import RunFolder, decisive
-
-_OWN = {"site", "split", "public", "key", "data", "types", "relations", "name"}
-"""Tables and keys of settings that say where text is, or whose names come from it."""
+from confide.runs.folder import RunFolder
+from confide.runs.shareable import shareable
 
 
 def numbers(event: Event) -> dict[str, float]:
@@ -35,17 +33,7 @@ def numbers(event: Event) -> dict[str, float]:
 
 def settings_of(folder: Path) -> dict[str, str]:
     """The run's settings by dotted key, without those that hold a path or a site's names."""
-    return dict(_settings(folder))
-
-
-def _settings(folder: Path) -> Iterator[tuple[str, str]]:
-    settings = RunFolder(folder).settings(as_written=True)
-    for key, value in decisive(settings).items():
-        parts = set(key.split("."))
-        is_path = isinstance(value, str) and ("/" in value or "\\" in value)
-        if not parts & _OWN and not is_path and not isinstance(value, (list, tuple)):
-            yield key, str(value)
-    yield "rounds", str(settings.rounds)
+    return shareable(RunFolder(folder).settings(as_written=True))
 
 
 def _under(name: str, values: Mapping[str, float | None] | None) -> dict[str, float | None]:
