@@ -92,6 +92,11 @@ class Task:
         scored = found.get(kind)
         return scored.get(self.number) if isinstance(scored, Mapping) else scored
 
+    def empty(self, found: Scored) -> bool:
+        """Whether these are the scores of no text: 0.0 would say that all was wrong."""
+        rates = (one for one in found.values() if isinstance(one, Mapping))
+        return found.get(self.unit) == 0 and not any(one.get("support") for one in rates)
+
     def values(self, found: Scored) -> dict[str, float]:
         """The number that stands for each kind. Raises KeyError if one is missing."""
         each = {kind: found[kind] for kind in self.kinds}

@@ -15,6 +15,7 @@ from confide.jobs.comparison import Compared, RunComparison, SideScore
 from confide.runs.result import Result
 from confide.scoring import count_entities, count_relations, relation_scores
 from confide.scoring import scores as entity_scores
+from confide.tasks import TASKS
 from confide.text.document import Document, Entity
 from confide.text.pairs import NO_RELATION
 
@@ -70,6 +71,17 @@ def test_the_sites_of_a_run_that_says_no_task(entities: dict[str, Any]) -> None:
     shown = lines(sites(Result.model_validate({"method": "fedavg", "scores": scores})))
     assert "site strict relaxed sentences sent received" in shown
     assert "a 0.0 100.0 0 – –" in shown
+
+
+def test_a_run_without_test_text_has_no_scores() -> None:
+    """0.0 would say that everything was wrong."""
+    nothing = TASKS["ner"].scores(TASKS["ner"].nothing)
+    found = Result.model_validate(
+        {"method": "fedavg", "scores": {"overall": nothing, "sites": {"a": nothing}}}
+    )
+    shown = lines(sites(found))
+    assert "a – – 0 – –" in shown
+    assert "no test text, so there are no scores" in " ".join(shown)
 
 
 def test_a_comparison_says_what_was_drawn() -> None:

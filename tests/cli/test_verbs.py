@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -335,6 +336,61 @@ def test_report_prints_the_path_of_its_page(put: Any) -> None:
     verb = put("report", Path("runs/a/report.html"))
     assert call("report", "runs/a", "runs/b").stdout == "runs/a/report.html\n"
     assert verb.args == ([Path("runs/a"), Path("runs/b")],)
+
+
+def test_report_watches_one_run(put: Any) -> None:
+    verb = put("watch_report", Path("runs/a/report.html"))
+    done = call("report", "runs/a", "--watch", "--no-text")
+    assert verb.args == (Path("runs/a"),)
+    assert verb.options["text"] is False and done.exit_code == 0
+    assert "only one run can be watched" in call("report", "runs/a", "runs/b", "--watch").stderr
+
+
+def test_run_is_told_to_its_logs(put: Any, tmp_path: Path) -> None:
+    put("run", raises=KeyboardInterrupt())
+    done = call("run", "ours", "--log", "tensorbord")
+    assert done.exit_code == 2 and "did you mean tensorboard" in done.stderr
+
+
+def test_evaluate_names_types_that_the_model_cannot_find(put: Any) -> None:
+    put("evaluate", {**SCORES, "unknown": ["Age"]})
+    done = call("evaluate", "runs/a", "x.tsv")
+    assert "the model does not know the type Age, so it counts as not found" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("data", "check"), ("data", "convert"), ("predict",)])
+def test_help_lists_the_formats(words: tuple[str, ...]) -> None:
+    from confide.text.formats import FORMATS
+
+    shown = call(*words, "--help").stdout
+    assert all(name in shown for name in FORMATS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_verbs_and_options(shell: str) -> None:
+    """Asked for by name: typer asks the process for its shell only without one."""
+    done = CliRunner().invoke(app, ["--show-completion", shell], prog_name="confide")
+    if done.exit_code:
+        pytest.skip("this typer detects the shell itself")
+    assert "_CONFIDE_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "offered"),
+    [
+        ("confide rel", 1, "release"),
+        ("confide report --wa", 2, "--watch"),
+        ("confide data ", 2, "check"),
+    ],
+)
+def test_bash_completion_offers(line: str, at: int, offered: str) -> None:
+    asked = {"_CONFIDE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(at)}
+    environment = {**os.environ, **asked}
+    code = "from confide.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert offered in done.stdout.split(), done
 
 
 @pytest.mark.parametrize("words", [("ledger", "runs/a"), ("wire", "fedavg")])

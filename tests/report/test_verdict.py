@@ -44,7 +44,7 @@ def test_a_run_without_test_text_has_no_score_of_nothing(tmp_path: Path) -> None
     """It was reported as "0.0 F1"."""
     bare = result("fedavg", 0.5)
     for scores in (bare["scores"]["overall"], *bare["scores"]["sites"].values()):
-        scores["sentences"] = 0
+        scores["sentences"] = scores["strict"]["support"] = scores["relaxed"]["support"] = 0
     runs = runs_of(tmp_path, bare)
     assert verdict(runs) is None and lede(runs) == "One run on 3 sites."
     assert runs[0].score("strict") is None

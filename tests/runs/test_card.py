@@ -78,7 +78,7 @@ def test_paths_names_of_sites_and_digests_are_left_out() -> None:
 def test_without_test_text_there_are_no_scores() -> None:
     told = result("fedavg", 0.5)
     for scores in (told["scores"]["overall"], *told["scores"]["sites"].values()):
-        scores["sentences"] = 0
+        scores["sentences"] = scores["strict"]["support"] = scores["relaxed"]["support"] = 0
     text = made(told)
     assert "so there are no scores" in text and read(text).eval_results is None
 

@@ -85,6 +85,32 @@ def test_folders_are_corpora_and_brat_folders_are_files(tmp_path):
     }
 
 
+def test_folders_named_train_and_dev_hold_the_parts_of_one_corpus(tmp_path):
+    """They were two sites: train/ and dev/ each trained a model."""
+    for file in ("d/train/a.conll", "d/dev/b.conll", "d/test/c.conll"):
+        put(tmp_path, file, CONLL)
+    expected = {"d": {"train": ["a.conll"], "dev": ["b.conll"], "test": ["c.conll"]}}
+    assert names(tmp_path, "d") == names(tmp_path, "d/train", "d/dev", "d/test") == expected
+    assert names(tmp_path, "d/train/a.conll", "d/dev/b.conll") == {
+        "d": {"train": ["a.conll"], "dev": ["b.conll"]}
+    }
+
+
+def test_files_of_the_same_names_in_train_and_dev_are_a_corpus_each(tmp_path):
+    for part in ("train", "dev"):
+        for site in ("north", "south"):
+            put(tmp_path, f"{part}/{site}.conll", CONLL)
+    assert names(tmp_path) == {
+        site: {"train": [f"{site}.conll"], "dev": [f"{site}.conll"]} for site in ("north", "south")
+    }
+
+
+def test_a_folder_train_by_itself_says_nothing(tmp_path):
+    for file in ("train/north.conll", "train/south.conll", "data/dev/east.conll"):
+        put(tmp_path, file, CONLL)
+    assert set(names(tmp_path)) == {"north", "south", "east"}
+
+
 def test_names_are_distinct_and_plain(tmp_path):
     for file in ("a/x.conll", "b/x.conll", "ü ß/….conll", "b/x.tsv"):
         put(tmp_path, file, CONLL)

@@ -9,7 +9,7 @@ import typer
 
 from confide.cli import screen
 from confide.cli.putting import problem_lines, say_problems
-from confide.cli.words import Encoding, Format, Json, Scheme
+from confide.cli.words import Encoding, Format, Json, ReadsFiles, Scheme
 
 data = typer.Typer(no_args_is_help=True, help="Check, convert, split, count and label files.")
 
@@ -17,7 +17,7 @@ By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
 
 
-@data.command("check")
+@data.command("check", cls=ReadsFiles)
 def check(
     files: Files,
     *,
@@ -50,7 +50,7 @@ def check(
     screen.show(*tables.checked(found), *problem_lines(found.problems, most=None if every else 3))
 
 
-@data.command("convert")
+@data.command("convert", cls=ReadsFiles)
 def convert(
     files: Files,
     *,
@@ -76,7 +76,7 @@ def convert(
         typer.echo(str(path))
 
 
-@data.command("split")
+@data.command("split", cls=ReadsFiles)
 def split(
     files: Files,
     *,
@@ -102,7 +102,7 @@ def split(
     screen.say(f"written to {out}, described in {out / 'split.json'}")
 
 
-@data.command("stats")
+@data.command("stats", cls=ReadsFiles)
 def stats(
     files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
 ) -> None:

@@ -126,8 +126,11 @@ def put_scores(found: Scored, *, as_json: bool) -> None:
     """Print what `evaluate` returned, as tables or JSON; name dropped types on stderr."""
     from confide.cli import tables
 
-    if found.get("unknown"):
-        screen.say(f"the relation model does not know the type {' or '.join(found['unknown'])}")
+    if unknown := found.get("unknown"):
+        chained = "micro" in found or "entities" in found
+        who = "the relation model" if chained else "the model"
+        so = "" if chained else ", so it counts as not found; a site's `tags` map names of types"
+        screen.say(f"{who} does not know the type {' or '.join(unknown)}{so}")
     if as_json:
         screen.put_json(found)
         return

@@ -143,7 +143,9 @@ def sites(result: Result) -> Table:
     overall = result.scores.overall
     kinds, unit = _kinds(overall), _unit(overall)
     called = TASKS[result.task].words
-    table = titled(f"{result.method}: {called.score or 'scores'} on test text, in percent")
+    none = "no test text, so there are no scores" if TASKS[result.task].empty(overall) else ""
+    title = f"{result.method}: {called.score or 'scores'} on test text, in percent"
+    table = titled(title, caption=none)
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
@@ -377,5 +379,6 @@ def _each_f1(values: Scored) -> list[str]:
     """The number of each kind, and how much was scored."""
     from confide.tasks import task_of_scores
 
-    each = [points(task_of_scores(values).value(values, kind)) for kind in _kinds(values)]
-    return [*each, str(values.get(_unit(values), ""))]
+    task, many = task_of_scores(values), values.get(_unit(values), "")
+    each = [points(None if task.empty(values) else task.value(values, kind)) for kind in task.kinds]
+    return [*each, str(many)]

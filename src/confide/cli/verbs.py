@@ -34,6 +34,7 @@ from confide.cli.words import (
     Log,
     Overrides,
     Quiet,
+    ReadsFiles,
     Resume,
     RunAndFiles,
     RunFolder,
@@ -63,7 +64,6 @@ class Verbs(TyperGroup):
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Train information extraction across organisations whose text may not leave them.",
 )
@@ -175,7 +175,7 @@ def recipes(*, as_json: Json = False) -> None:
 # --- use a run --------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel=_USE)
+@app.command(rich_help_panel=_USE, cls=ReadsFiles)
 def predict(
     words: RunAndFiles,
     *,
@@ -206,7 +206,7 @@ def predict(
         put_documents(api.predict(run, files, **how), out, format=to)
 
 
-@app.command(rich_help_panel=_USE)
+@app.command(rich_help_panel=_USE, cls=ReadsFiles)
 def evaluate(
     words: RunAndFiles,
     *,

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+
+class ReadsFiles(TyperCommand):
+    """A verb whose help ends with the formats that it reads, looked up only when asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the formats at its end."""
+        from confide.text.formats import FORMATS
+
+        named = ", ".join(sorted(FORMATS))
+        written = ", ".join(sorted(name for name, one in FORMATS.items() if one.write))
+        self.epilog = f"Formats: {named}. Written: {written}."
+        super().format_help(ctx, formatter)
+
 
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
 Site = Annotated[

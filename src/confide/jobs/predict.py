@@ -97,7 +97,7 @@ def evaluate(
     entities. A chain gives `{"entities": ..., "relations": ...}`, both with "strict" and "relaxed":
     a relation is true only if its entities are (`scoring.end_to_end`), and entity types have the
     relation model's names. With relations, "unknown" lists the types that the relation model does
-    not know.
+    not know; without, if there are any, those that the recogniser cannot find.
 
     If sites annotate different types, a found type that neither occurs in the files nor is
     annotated at `site` does not count, because nobody looked for it there.
@@ -112,12 +112,14 @@ def evaluate(
     gold, _ = retag(files, models.tags, relations=models.relation_names)
     if models.relations is None:
         _must_hold(gold, "entity")
-        return scores(count_entities(gold, _looked_for(models, gold), mode=mode))
+        scored = scores(count_entities(gold, _looked_for(models, gold), mode=mode))
+        never = sorted(set(types_of(gold)) - set(models.entities.types if models.entities else ()))
+        return {**scored, "unknown": never} if never else scored
     _must_hold(gold, "relation")
     names = common_names(models, gold, types)
     if models.relations.finds == "facts":
-        scored = _bags_scored(models, models.relations, gold, names=names)
-        return {**scored, "unknown": _unknown(names, types)}
+        ranked = _bags_scored(models, models.relations, gold, names=names)
+        return {**ranked, "unknown": _unknown(names, types)}
     predicted = related(models.relations, _looked_for(models, gold), names)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in names.items()}

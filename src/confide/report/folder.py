@@ -101,7 +101,7 @@ class FinishedRun:
         None if it is missing, or there was no text to score.
         """
         found = self.overall if site is None else self.site_scores(site)
-        return self.scoring.value(found, kind) if found.get(self.scoring.unit) != 0 else None
+        return None if self.scoring.empty(found) else self.scoring.value(found, kind)
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -29,6 +29,7 @@ from confide.report.verdict import lede, told_range, verdict
 from confide.report.views import RunView, view_of
 from confide.runs.athome import CANDIDATES
 from confide.tasks import TASKS
+from confide.userfiles import write_whole
 
 RENEW = 5
 """Seconds after which a browser loads the page of a run that goes on again."""
@@ -51,13 +52,7 @@ def write_page(
     with os_errors_as(
         RunError, "the page cannot be written", where=page, fix="name another file with --out"
     ):
-        page.parent.mkdir(parents=True, exist_ok=True)
-        if page.exists() and not page.is_file():  # such as /dev/stdout
-            page.write_text(html, encoding="utf-8")
-            return page
-        fresh = page.with_name(f".{page.name}.new")
-        fresh.write_text(html, encoding="utf-8")
-        fresh.replace(page)
+        write_whole(page, html.encode())
     return page
 
 

@@ -243,7 +243,7 @@ def _numbered(sites: Mapping[str, T], copied: Copied) -> list[tuple[str, T]]:
 
 
 def _of(task: Task, scores: Mapping[str, object], kind: str) -> float | None:
-    return task.value(dict(scores), kind) if scores.get(task.unit) else None
+    return None if task.empty(dict(scores)) else task.value(dict(scores), kind)
 
 
 def _points(fraction: float | None) -> str:

@@ -113,8 +113,11 @@ def run(
 def _end(result: Result, folder: RunFolder) -> Event:
     """The last event: the scores on test text, of all sites and of each that has any."""
     task, scores = TASKS[result.task], result.scores
-    sites = {site: task.value(own, task.kinds[0]) for site, own in scores.sites.items()
-             if own.get(task.unit)}  # fmt: skip
+    sites = {
+        site: task.value(own, task.kinds[0])
+        for site, own in scores.sites.items()
+        if not task.empty(own)
+    }
     test = task.values(scores.overall) if sites else None
     return Event("end", message=str(folder.path), test=test, test_sites=sites or None)
 

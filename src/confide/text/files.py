@@ -7,6 +7,7 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
 from confide.text.archives import read_member
+from confide.text.pages import must_be_no_pages
 from confide.text.unpacking import GZIP, unpacked
 from confide.userfiles import (
     ENCODINGS,
@@ -14,6 +15,7 @@ from confide.userfiles import (
     TooLargeError,
     bytes_of,
     known_encoding,
+    write_whole,
 )
 
 MOST_BYTES = 1 << 31
@@ -38,8 +40,8 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         MissingDataError: there is no such file.
         FormatError: this is a folder, a named pipe or a device; or the file is larger than
-            `MOST_BYTES`, damaged gzip, gzip that unpacks to far too much, or in an archive that
-            cannot be read.
+            `MOST_BYTES`, damaged gzip, gzip that unpacks to far too much, in an archive that
+            cannot be read, or a PDF or a document of a word processor.
         DataError: the system refuses to read it.
     """
     try:
@@ -59,7 +61,9 @@ def read_bytes(path: Path) -> bytes:
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-    return unpacked(raw, str(path), only=GZIP)
+    raw = unpacked(raw, str(path), only=GZIP)
+    must_be_no_pages(raw, str(path))
+    return raw
 
 
 def read_text(
@@ -175,13 +179,12 @@ def lines_of(text: str) -> list[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8, keeping line ends, and make missing folders.
+    """Write UTF-8, keeping line ends, and make missing folders; the whole file or none of it.
 
     Raises:
         DataError: the system refuses to write there.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("utf-8", errors="replace"))
+        write_whole(path, text.encode("utf-8", errors="replace"))
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be written ({error})", where=str(path)) from error

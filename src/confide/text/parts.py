@@ -34,8 +34,10 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
     """Group files by corpus and part, in the order in which they were given.
 
     Files in one folder whose names differ only in words such as train, devel or test form one
-    corpus; a file whose name has no such word is a corpus for training. A folder of brat files
-    (or of i2b2's or DDI's) counts as one file; any other folder stands for its contents.
+    corpus; a file whose name has no such word is a corpus for training. Folders side by side whose
+    whole names are such words hold the parts of one corpus, or of several if the files in them
+    have the same names. A folder of brat files (or of i2b2's or DDI's) counts as one file; any
+    other folder stands for its contents.
 
     Returns:
         For each corpus, a name (letters, digits, ``_ . -``; taken from the files' names or their
@@ -45,10 +47,14 @@ def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
         MissingDataError: a folder holds nothing.
     """
     leaves = list(dict.fromkeys(leaf for path in paths for leaf in _leaves(path, frozenset())))
+    by_folder = _parts_by_folder(leaves)
     groups: dict[tuple[Path, str], dict[str, list[Path]]] = {}
     for leaf in leaves:
         part, rest = _part(leaf)
-        parts = groups.setdefault((leaf.parent, rest), {name: [] for name in PARTS})
+        key = leaf.parent, rest
+        if leaf in by_folder:
+            part, key = by_folder[leaf]
+        parts = groups.setdefault(key, {name: [] for name in PARTS})
         parts[part].append(leaf)
     _join_orphans(groups)
     return dict(zip(_names(list(groups)), groups.values(), strict=True))
@@ -92,6 +98,28 @@ def _part(path: Path) -> tuple[str, str]:
             rest = stem[: found.start()] + " " + stem[found.end() :]
             return part, re.sub(r"[^A-Za-z0-9]+", "-", rest).strip("-")
     return "train", stem
+
+
+def _parts_by_folder(leaves: Sequence[Path]) -> dict[Path, tuple[str, tuple[Path, str]]]:
+    """The part and corpus of files that lie in folders such as train/ and dev/, side by side.
+
+    Only of files whose own names say no part.
+    """
+    found: dict[Path, dict[str, list[Path]]] = {}
+    for leaf in leaves:
+        named = next((part for part, name in _PART_NAMES if name.fullmatch(leaf.parent.name)), None)
+        if named and _part(leaf) == ("train", leaf.name.removesuffix(".gz").rpartition(".")[0]):
+            found.setdefault(leaf.parent.parent, {}).setdefault(named, []).append(leaf)
+    placed = {}
+    for folder, parts in found.items():
+        if len(parts) < 2 or "train" not in parts:
+            continue
+        stems = {part: {_part(leaf)[1] for leaf in own} for part, own in parts.items()}
+        alike = all(own <= stems["train"] for own in stems.values())
+        for part, own in parts.items():
+            for leaf in own:
+                placed[leaf] = part, (folder, _part(leaf)[1] if alike else "")
+    return placed
 
 
 def _join_orphans(groups: dict[tuple[Path, str], dict[str, list[Path]]]) -> None:

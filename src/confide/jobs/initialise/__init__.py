@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import SettingsError
+from confide.errors import DataError, SettingsError
 from confide.jobs.initialise.draft import draft
 from confide.jobs.initialise.files import SiteFiles, look, verdict
 from confide.settings import load
@@ -51,7 +51,7 @@ def init(
 
     Raises:
         SettingsError: no file is named, or `out` exists.
-        DataError: a file holds raw text without annotation.
+        DataError: a file holds raw text without annotation, or no file holds an entity or relation.
         ConfideError: a file cannot be read.
     """
     out = Path(out)
@@ -59,19 +59,32 @@ def init(
         raise SettingsError(
             "the settings file already exists",
             where=str(out),
-            fix="choose another name, or remove it",
+            fix="choose another name with --out, or overwrite it with --force",
         )
     sites = _sites([Path(path) for path in files])
     problems: list[Problem] = []
     lines: list[str] = []
     for site in sites:
         lines += look(site, problems)
+    _must_teach(sites)
     lines += verdict(sites, problems)
     text = draft(sites, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     load(out)
     return InitReport("\n".join(lines), problems, text, out)
+
+
+def _must_teach(sites: Sequence[SiteFiles]) -> None:
+    """Raise DataError if there is nothing to learn, before settings are written."""
+    if not any(site.types for site in sites):
+        named = [path for site in sites for _, path in site.files()]
+        raise DataError(
+            "nothing is annotated in these files, so nothing can be learnt from them",
+            expected="at least one entity or relation",
+            where=str(named[0]) if len(named) == 1 else None,
+            fix="look at how they were read: confide data check FILE",
+        )
 
 
 def _sites(paths: Sequence[Path]) -> list[SiteFiles]:
