@@ -154,7 +154,7 @@ def test_files_without_entities_are_named(in_tmp):
 def test_an_existing_file_is_not_overwritten_unless_forced(in_tmp):
     put("a.conll", conll())
     put("confide.toml", "mine")
-    with pytest.raises(SettingsError, match="already.*--force"):
+    with pytest.raises(SettingsError, match=r"already.*--force"):
         init(["a.conll"])
     assert Path("confide.toml").read_text() == "mine"
     init(["a.conll"], force=True)

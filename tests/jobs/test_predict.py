@@ -220,3 +220,12 @@ def test_only_rows_of_words_that_can_be_named_are_released(model: Path, tmp_path
     assert "wardb" not in message.words
     assert all(word in text for word in message.words)
     assert len(message.weights["word.weight"]) == len(message.words) + 2
+
+
+def test_types_that_the_model_cannot_find_are_named(model: Path, tmp_path: Path) -> None:
+    """Their 0.0 was printed without a word."""
+    known, other = tmp_path / "known.conll", tmp_path / "other.conll"
+    known.write_text("Took\tO\naspirin\tB-Drug\n")
+    other.write_text("Took\tO\naspirin\tB-Medicine\nagain\tB-Drug\n")
+    assert "unknown" not in evaluate(model, [known])
+    assert evaluate(model, [other])["unknown"] == ["Medicine"]

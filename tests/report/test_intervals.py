@@ -10,7 +10,7 @@ import pytest
 from confide.errors import RunError
 from confide.report import report
 from confide.report.folder import load_run
-from confide.report.intervals import ALL, intervals
+from confide.report.intervals import ALL, intervals, type_intervals
 from confide.scoring.bootstrap import bootstrap_interval
 from report.folders import SITES, relation_result, result, sentences, write_run, write_sentences
 
@@ -46,6 +46,23 @@ def test_without_counts_or_with_those_of_another_kind_there_is_none(tmp_path: Pa
     folder = write_run(tmp_path / "b", relation_result("feded", 30))
     write_sentences(folder, sentences(SITES[0]))
     assert intervals(load_run(folder)) == {}
+
+
+def test_each_type_has_an_interval_over_all_sentences(tmp_path: Path) -> None:
+    """Of 300 sentences, 90 have the type: once as many have it, the interval is narrower."""
+    import numpy as np
+
+    told = result("fedavg", 0.8)
+    folder = write_run(tmp_path, told)
+    rows = [[1, 1, 1]] * 24 + [[0, 1, 1]] * 6
+    for site in SITES:
+        write_sentences(folder, {**sentences(site, 0.8, many=100), "types": {"DRUG": rows}})
+    found = type_intervals(load_run(folder))
+    table = np.array([*(rows * 3), *([[0, 0, 0]] * 210)])
+    one = bootstrap_interval(table)
+    assert found == {"DRUG": (one.low, one.high)} and one.low < 0.8 < one.high
+    write_sentences(folder, sentences("oncology", 0.8, many=100))
+    assert type_intervals(load_run(folder)) == {}
 
 
 def test_intervals_are_on_the_page_and_hold_no_text(tmp_path: Path) -> None:

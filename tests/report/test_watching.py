@@ -119,6 +119,7 @@ def test_the_page_of_a_run_that_goes_on_shows_its_curves_and_no_test_scores(tmp_
         watch(folder, on_page=on_page, wait=wait)
     (html,) = pages
     assert "Learning curves" in html and "on development text" in html
+    assert "Nothing crossed the wall" not in html and "2.7 MB" in html  # three rounds of 0.9 MB
     assert "nothing was held out" not in html and '<progress value="3" max="12">' in html
 
 

@@ -20,7 +20,7 @@ from confide.scoring import (
     right_sentences,
     worst_errors,
 )
-from confide.scoring.counts import match_documents
+from confide.scoring.counts import Count, Match, match_documents
 from confide.scoring.reliability import as_rows, entity_bins
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
@@ -43,6 +43,7 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
             "fingerprint": fingerprint(gold),
             "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
             "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+            "types": _by_type(matches),
             "reliability": as_rows(entity_bins(gold, predicted)),
         },
     )
@@ -71,6 +72,15 @@ def weighted_sentences(
         for row in sorted(mean, key=lambda row: -mean[row])
     ]
     return {"sentences": rows}
+
+
+def _by_type(matches: Sequence[Sequence[Match]]) -> dict[str, list[Count]]:
+    """Strict counts of each type, of the sentences that have any."""
+    found: dict[str, list[Count]] = {}
+    for sentence in matches:
+        for one in sentence:
+            found.setdefault(one.type, []).append(one.strict)
+    return dict(sorted(found.items()))
 
 
 def _rows(found: Confusion) -> dict[str, dict[str, int]]:

@@ -108,11 +108,21 @@ class FinishedRun:
         """Bytes by direction and site, from the result or, failing that, from the ledger."""
         if self.result.bytes is not None:
             return self.result.bytes
+        if self.running:
+            return self._so_far
         sums: dict[str, dict[str, int]] = {"up": {}, "down": {}}
         by_way = totals(self.ledger, lambda line: (line.direction, line.site))
         for (way, site), bytes in by_way.items():
             sums[way][site] = bytes
         return Traffic(up=sums["up"], down=sums["down"])
+
+    @property
+    def _so_far(self) -> Traffic:
+        """All sites' bytes of the rounds, under no name: only the ledger knows the sites'."""
+        moved = [turn.bytes for turn in self.history if turn.bytes is not None]
+        return Traffic(
+            up={"": sum(one.up for one in moved)}, down={"": sum(one.down for one in moved)}
+        )
 
     @property
     def senders(self) -> list[str]:

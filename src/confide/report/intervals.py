@@ -37,6 +37,30 @@ def intervals(run: FinishedRun) -> Mapping[str, Range]:
     return found
 
 
+def type_intervals(run: FinishedRun) -> Mapping[str, Range]:
+    """The interval of the strict F1 of each type, over the sentences of all sites.
+
+    Sentences without the type count too: whether they are drawn changes how often the others are.
+    """
+    kind = run.scoring.typed[0]
+    if kind not in run.scoring.counted or set(run.result.scores.sites) != {
+        held.site for held in run.sentences if held.types
+    }:
+        return {}
+    drawn = sum(len(getattr(held, kind) or ()) for held in run.sentences)
+    rows: dict[str, list[list[int]]] = {}
+    for held in run.sentences:
+        for name, own in held.types.items():
+            rows.setdefault(name, []).extend(own)
+    types = run.overall.get(kind, {}).get("types", {})
+    found: dict[str, Range] = {}
+    for name, own in rows.items():
+        if name in types and len(own) <= drawn:
+            table_N3 = np.array([*own, *([[0, 0, 0]] * (drawn - len(own)))], np.int64)
+            _keep(found, name, types[name]["f1"], table_N3)
+    return found
+
+
 def _keep(found: dict[str, Range], name: str, score: float | None, table_N3: Table) -> None:
     """Add the interval of a score, if it holds the score."""
     one = bootstrap_interval(table_N3, level=LEVEL)

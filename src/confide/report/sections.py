@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from confide.report import words
 from confide.report.folder import FinishedRun, task_of
-from confide.report.intervals import ALL, intervals
+from confide.report.intervals import ALL, intervals, type_intervals
 from confide.report.plots import Line, Range, curves, dots
 from confide.report.views import RunView
 from confide.runs.result import Turn
@@ -117,7 +117,8 @@ def by_type(views: Sequence[RunView]) -> ScoreSection | None:
     found = {name for view in views for name in view.run.overall.get(first, {}).get("types", {})}
     weight = {n: max(pick(v.run, n, first).get("support", 0) for v in views) for n in found}
     names = sorted(found, key=lambda name: (-weight[name], name))
-    return _section(views, names, columns, pick=pick, drawing=("types", title))
+    ranges = [type_intervals(view.run) for view in views]
+    return _section(views, names, columns, pick=pick, drawing=("types", title), ranges=ranges)
 
 
 def _kinds(views: Sequence[RunView]) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ class SentencesFile(BaseModel):
     relaxed: list[Counts] | None = None
     micro: list[Counts] | None = None
     best: list[Counts] | None = None
+    types: dict[str, list[Counts]] = {}
     reliability: dict[str, list[Annotated[list[Number], Field(min_length=4, max_length=4)]]] = {}
 
     @property
