@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-
-from confide.errors import RunError
 from confide.report import report
 from confide.report.folder import load_run
 from confide.report.intervals import ALL, intervals, type_intervals
@@ -69,14 +65,3 @@ def test_intervals_are_on_the_page_and_hold_no_text(tmp_path: Path) -> None:
     html = report([run_with(tmp_path)], text=False).read_text()
     assert "95 % interval" in html and "Bars are 95 % intervals" in html
     assert html.count('<small title="95 % interval') == len(SITES) + 1
-
-
-@pytest.mark.parametrize(
-    "bins", [[[0.9, 2, 1.9, 3]], [[0.9, -1, 0, 0]], [[0.9, 2, 2.5, 1]], [[2, 1, 1, 1]], [[0.1, 2]]]
-)
-def test_bins_that_cannot_be_are_refused(tmp_path: Path, bins: list[list[float]]) -> None:
-    folder = run_with(tmp_path)
-    held = {**sentences("oncology"), "reliability": {"DRUG": bins}}
-    (folder / "sites/oncology/sentences.json").write_text(json.dumps(held))
-    with pytest.raises(RunError, match="does not hold the counts"):
-        load_run(folder)

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from confide.report import report
 from confide.report.folder import load_run
-from confide.report.reliability import MOST_DRAWN, bins_of, reliability
-from confide.scoring.reliability import Bin
-from report.folders import result, sentences, write_run, write_sentences
+from confide.report.reliability import SureRow, reliability
+from report.folders import calibration, result, write_run
 
 
-def test_the_gap_is_the_mean_distance_over_the_bins() -> None:
-    bins = {"DRUG": [Bin(0.4, 10, 4.5, 4), Bin(0.9, 90, 88.0, 87)]}
-    (one,) = reliability(bins, id="x")
-    assert (one.name, one.count) == ("DRUG", 100)
-    assert one.sure == pytest.approx(0.925) and one.right == pytest.approx(0.91)
-    assert one.gap == pytest.approx(abs(0.45 - 0.4) * 0.1 + abs(88 / 90 - 87 / 90) * 0.9)
-    assert one.plot is not None and "40.0 right at 45.0; 96.7 right at 97.8" in one.plot
+def told(**own: Any) -> dict[str, Any]:
+    return {**result("fedavg", 0.8), "calibration": {**calibration(), **own}}
 
 
-def test_all_types_come_first_and_bins_of_sites_are_added_up() -> None:
-    same = [Bin(0.9, 10, 9.5, 5)]
-    rows = reliability({"ADE": same, "DRUG": [*same, *same], "DOSE": []}, id="x")
-    assert [(row.name, row.count) for row in rows] == [("all", 30), ("DRUG", 20), ("ADE", 10)]
-    assert all(row.gap == pytest.approx(0.45) for row in rows)
+def test_points_are_the_shares_that_are_right(tmp_path: Path) -> None:
+    found = reliability(load_run(write_run(tmp_path, told())), id="x")
+    assert found is not None and found.calibrated and found.found == 100
+    assert "40.0 right at 45.0; 80.0 right at 82.0." in found.plot
+    assert found.rows == (
+        SureRow("all", 0.167, 0.023), SureRow("ADE", 0.267, 0.123), SureRow("DRUG", 0.167, 0.023),
+    )  # fmt: skip
 
 
-def test_many_types_are_all_in_the_table() -> None:
-    rows = reliability({f"T{n}": [Bin(0.5, 3, 1.6, 2)] for n in range(30)}, id="x")
-    assert len(rows) == 31
-    assert [row.plot is not None for row in rows] == [n <= MOST_DRAWN for n in range(31)]
+def test_confidences_that_were_not_changed_are_drawn_once(tmp_path: Path) -> None:
+    same = told(before=calibration()["after"])
+    folder = write_run(tmp_path, same)
+    found = reliability(load_run(folder), id="x")
+    assert found is not None and not found.calibrated
+    assert 'class="soft">before' not in report([folder]).read_text()
 
 
-def test_nothing_was_answered() -> None:
-    assert reliability({}, id="x") == reliability({"A": [Bin(0.1, 0, 0.0, 0)]}, id="x") == ()
+def test_without_finds_or_in_older_runs_there_is_no_drawing(tmp_path: Path) -> None:
+    empty = {"error": None, "types": {}, "bins": []}
+    nothing = write_run(tmp_path / "a", told(before=empty, after=empty))
+    older = write_run(tmp_path / "b", result("fedavg", 0.8))
+    for folder in (nothing, older):
+        assert reliability(load_run(folder), id="x") is None
+        assert "right as often" not in report([folder]).read_text()
 
 
-def test_the_sites_bins_are_on_the_page(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, result("fedavg", 0.8))
-    for site in ("cardiology", "oncology"):
-        write_sentences(folder, sentences(site))
-    assert sum(one.count for one in bins_of(load_run(folder))["DRUG"]) == 200
-    html = report([folder], text=False).read_text()
+def test_the_page_shows_it_without_text(tmp_path: Path) -> None:
+    html = report([write_run(tmp_path, told())], text=False).read_text()
     assert "Is it right as often as it says?" in html
-    assert '<td data-label="answers">240</td>' in html
+    cells = re.findall(r'<td data-label="gap">([^<]*)</td>', html)
+    assert cells == ["2.3", "12.3", "2.3"]

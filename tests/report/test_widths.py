@@ -15,6 +15,7 @@ from report.folders import (
     SITES,
     bag_errors,
     bag_result,
+    calibration,
     errors,
     ledger,
     relation_errors,
@@ -60,7 +61,8 @@ def browser() -> Iterator[Any]:
 
 def entities(folder: Path, method: str, f1: float) -> Path:
     found = [{**errors(site), "right": [right(site)] * 5} for site in SITES]
-    made = write_run(folder / method, result(method, f1), ledger=ledger(), errors=found)
+    told = {**result(method, f1), "calibration": calibration()}
+    made = write_run(folder / method, told, ledger=ledger(), errors=found)
     for site in SITES:
         write_sentences(made, sentences(site, f1))
     return made

@@ -21,7 +21,6 @@ from confide.scoring import (
     worst_errors,
 )
 from confide.scoring.counts import Count, Match, match_documents
-from confide.scoring.reliability import as_rows, entity_bins
 from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
@@ -44,7 +43,6 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
             "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
             "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
             "types": _by_type(matches),
-            "reliability": as_rows(entity_bins(gold, predicted)),
         },
     )
 

@@ -21,7 +21,7 @@ from confide.report.mistakes import (
 )
 from confide.report.plots import MOST_ROWS
 from confide.report.ranked import precision_recall
-from confide.report.reliability import Reliability, bins_of, reliability
+from confide.report.reliability import SureView, reliability
 from confide.report.sections import by_site, by_type, learning_curves, reached
 from confide.report.sitecurves import site_curves
 from confide.report.typemap import TypeMap, type_map
@@ -200,9 +200,6 @@ def _maps(views: Sequence[RunView]) -> list[tuple[RunView, TypeMap]]:
     return [(view, one) for view, one in found if one is not None]
 
 
-def _reliable(views: Sequence[RunView]) -> list[tuple[RunView, tuple[Reliability, ...]]]:
-    found = [
-        (view, reliability(bins_of(view.run), id=f"sure{number}"))
-        for number, view in enumerate(views)
-    ]
-    return [(view, rows) for view, rows in found if rows]
+def _reliable(views: Sequence[RunView]) -> list[tuple[RunView, SureView]]:
+    found = [(view, reliability(view.run, id=f"sure{n}")) for n, view in enumerate(views)]
+    return [(view, one) for view, one in found if one is not None]

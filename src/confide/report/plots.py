@@ -193,14 +193,20 @@ def dots(
         return _svg(figure, id=id, alternative=alternative)
 
 
-def reliability(points: Sequence[tuple[float, float, float]], *, id: str, alternative: str) -> str:
-    """How often answers are right over how sure the model was: points (sure, right, share).
+Sure = Sequence[tuple[float, float, float]]
+"""Points of confidence, share that is right, and share of all finds; fractions."""
 
-    All are fractions; `share` is the point's share of all answers, and decides its size.
+
+def reliability(points: Sure, *, before: Sure = (), id: str, alternative: str) -> str:
+    """How often finds are right over how sure the model was; the larger a dot, the more finds.
+
+    `before` are the model's own confidences, as a thin line, if `points` are calibrated.
     """
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure(3.4, 3.3, air=0.13)
         axes.plot([0, 100], [0, 100], "--", color=_INK, alpha=0.4, linewidth=1)
+        own = [100 * sure for sure, _, _ in before], [100 * right for _, right, _ in before]
+        axes.plot(*own, ":", color=COLOURS[1], linewidth=1.4, clip_on=False)
         xs, ys = [100 * sure for sure, _, _ in points], [100 * right for _, right, _ in points]
         axes.plot(xs, ys, "-", color=COLOURS[0], linewidth=1, alpha=0.6, clip_on=False)
         areas = [18 + 260 * share for _, _, share in points]

@@ -2,91 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from confide.report import plots, words
 from confide.report.folder import FinishedRun
-from confide.scoring.reliability import Bin
+from confide.runs.result import Reliability
 
 ALL = "all"
-MOST_DRAWN = 12
-"""Types with a drawing of their own; the table holds all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
-    """One type, or all: its drawing, its answers, how sure and how often right they are.
+class SureRow:
+    """A type, or all: the expected calibration error of its confidences (Naeini et al., AAAI 2015).
 
-    `gap` is the expected calibration error: the mean distance of the two over the bins, each
-    counted by its answers (Naeini et al., AAAI 2015).
+    `before` is that of the model's own confidences, `after` of calibrated ones.
     """
 
     name: str
-    plot: Markup | None
-    count: int
-    sure: float
-    right: float
-    gap: float
+    before: float | None
+    after: float | None
 
 
-def bins_of(run: FinishedRun) -> dict[str, list[Bin]]:
-    """The bins that the run's sites kept, by type. Empty if none is here."""
-    found: dict[str, list[Bin]] = {}
-    for held in run.sentences:
-        for name, bins in held.bins.items():
-            found.setdefault(name, []).extend(bins)
-    return found
+@dataclass(frozen=True, slots=True)
+class SureView:
+    """One run: a drawing of confidences as users see them, calibrated; how many finds; the errors.
 
-
-def reliability(bins: Mapping[str, Sequence[Bin]], *, id: str) -> tuple[Reliability, ...]:
-    """All types together, then each, those with most answers first. Empty without an answer.
-
-    Bins of different types with the same `lower` are added up; `id` starts the drawings' ids.
+    `calibrated`: whether they differ from the model's own.
     """
-    whole = _added([one for own in bins.values() for one in own])
-    if not whole:
-        return ()
-    named = {name: _added(own) for name, own in bins.items() if sum(one.count for one in own)}
-    order = sorted(named, key=lambda name: (-sum(one.count for one in named[name]), name))
-    rows = [(ALL, whole)] * (len(order) > 1) + [(name, named[name]) for name in order]
-    return tuple(
-        _one(name, own, id=f"{id}-{number}" if number <= MOST_DRAWN else "")
-        for number, (name, own) in enumerate(rows)
-    )
+
+    plot: Markup
+    found: int
+    calibrated: bool
+    rows: tuple[SureRow, ...]
 
 
-def _one(name: str, bins: Sequence[Bin], *, id: str) -> Reliability:
-    count = sum(one.count for one in bins)
-    points = [
-        (one.confidence / one.count, one.correct / one.count, one.count / count) for one in bins
-    ]
-    gap = sum(abs(sure - right) * share for sure, right, share in points)
-    told = "; ".join(
+def reliability(run: FinishedRun, *, id: str) -> SureView | None:
+    """What result.json says of confidences on test text; None if it says nothing."""
+    told = run.result.calibration
+    if told is None or not sum(one.found for one in told.after.bins):
+        return None
+    found = sum(one.found for one in told.after.bins)
+    points = list(_points(told.after))
+    said = "; ".join(
         f"{words.points(right)} right at {words.points(sure)}" for sure, right, _ in points
     )
-    plot = plots.reliability(points, id=id, alternative=f"{name}: {told}.") if id else None
-    return Reliability(
-        name,
-        None if plot is None else Markup(plot),
-        count,
-        sum(one.confidence for one in bins) / count,
-        sum(one.correct for one in bins) / count,
-        gap,
+    before = list(_points(told.before))
+    plot = plots.reliability(
+        points, before=before if before != points else (), id=id, alternative=f"{said}."
     )
+    names = sorted({*told.before.types, *told.after.types})
+    rows = [SureRow(ALL, told.before.error, told.after.error)]
+    rows += [SureRow(n, told.before.types.get(n), told.after.types.get(n)) for n in names]
+    return SureView(Markup(plot), found, before != points, tuple(rows))
 
 
-def _added(bins: Sequence[Bin]) -> list[Bin]:
-    """Bins with one `lower` added up; those without an answer are left out."""
-    whole: dict[float, Bin] = {}
-    for one in bins:
-        old = whole.get(one.lower, Bin(one.lower, 0, 0.0, 0))
-        whole[one.lower] = Bin(
-            one.lower,
-            old.count + one.count,
-            old.confidence + one.confidence,
-            old.correct + one.correct,
-        )
-    return [whole[lower] for lower in sorted(whole) if whole[lower].count]
+def _points(told: Reliability) -> Iterator[tuple[float, float, float]]:
+    """(mean confidence, share that is right, share of all finds) of each bin with finds."""
+    found = sum(one.found for one in told.bins)
+    for one in told.bins:
+        if one.found:
+            yield one.mean, one.right / one.found, one.found / found

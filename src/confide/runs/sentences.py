@@ -12,9 +12,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from confide.errors import RunError, printable
-from confide.runs.result import Number, Whole, first_wrong
+from confide.runs.result import Whole, first_wrong
 from confide.scoring.bootstrap import Table
-from confide.scoring.reliability import Bin
 from confide.tasks import TASKS, USUAL, Counted
 from confide.userfiles import MOST_JSON, json_of, text_of
 
@@ -48,15 +47,6 @@ class SentencesFile(BaseModel):
     micro: list[Counts] | None = None
     best: list[Counts] | None = None
     types: dict[str, list[Counts]] = {}
-    reliability: dict[str, list[Annotated[list[Number], Field(min_length=4, max_length=4)]]] = {}
-
-    @property
-    def bins(self) -> dict[str, list[Bin]]:
-        """The model's answers by confidence, by type; empty if an older confide wrote the file."""
-        return {
-            name: [Bin(lower, int(count), sure, int(right)) for lower, count, sure, right in rows]
-            for name, rows in self.reliability.items()
-        }
 
     @property
     def task(self) -> str:
@@ -82,18 +72,7 @@ def sentences_file(file: Path) -> SentencesFile:
             got=printable(f"schema {held.schema_}", 40),
             fix="upgrade confide",
         )
-    if not all(_can_be(one) for bins in held.bins.values() for one in bins):
-        raise RunError(
-            _DAMAGED,
-            where=str(file),
-            expected="bins of confidence: lower, count, sum of confidences, right",
-        )
     return held
-
-
-def _can_be(one: Bin) -> bool:
-    whole = 0 <= one.correct <= one.count and 0 <= one.lower <= 1
-    return whole and 0 <= one.confidence <= one.count * (1 + 1e-6)
 
 
 def read_sentences(

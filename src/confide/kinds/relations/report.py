@@ -13,7 +13,6 @@ from confide.data.batches.relations import (
 )
 from confide.kinds.trained import RIGHT, Report, as_many_of_both, fingerprint
 from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
-from confide.scoring.reliability import Answer, as_rows, bins_of
 from confide.text.document import Document
 
 _Case = tuple[RelationExample, str, float | None]
@@ -42,7 +41,6 @@ def relation_report(
                 wrong.append((example, label, sure.get(example.pair)))
             elif label != NO_RELATION:
                 good.append((example, label, sure.get(example.pair)))
-    said = [case for case in (*wrong, *good) if case[1] != NO_RELATION]
     whole = sum_relation_counts(counts)
     rows = whole.to_json()["confusion"]
     for relation, count in whole.missed.items():
@@ -57,7 +55,6 @@ def relation_report(
         sentences={
             "fingerprint": fingerprint(gold, relations=True),
             "micro": [micro(one.relations) for one in counts],
-            "reliability": as_rows(bins_of(map(_answer, said))),
         },
     )
 
@@ -81,10 +78,6 @@ def _pair(example: RelationExample, label: str, confidence: float | None) -> dic
         "predicted": label,
         "confidence": confidence,
     }
-
-
-def _answer(case: _Case) -> Answer:
-    return case[1], case[2] or 0.0, case[1] == case[0].relation
 
 
 def _doubt(case: _Case) -> float:
