@@ -59,7 +59,7 @@ def run(
     settings: str | Path | Settings,
     *,
     overrides: Sequence[str] = (),
-    out: Path | None = None,
+    out: Path | str | None = None,
     resume: bool = False,
     on_event: Watcher | None = None,
 ) -> RunResult:
@@ -81,7 +81,7 @@ def run(
     kind = method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
-    folder = RunFolder(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}")
+    folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
     said = f"{name}: {chosen.method}"
     watch(Event("start", rounds=chosen.rounds, message=said, folder=str(folder.path)))
