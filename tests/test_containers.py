@@ -115,7 +115,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield root
 
 
-LENT = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/xdg/pip", "/etc/ssl/certs")
+LENT = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/xdg/pip")
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """How this machine finds its package index."""
 
 
@@ -128,6 +129,8 @@ def lend(root: Path) -> None:
         elif source.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
+    if Path(CERTIFICATES).exists():
+        shutil.copy(CERTIFICATES, root / CERTIFICATES[1:])
     import torch
 
     torch_is = torch.__version__.split("+")[0]
@@ -138,7 +141,8 @@ def lend(root: Path) -> None:
 
 def inside(root: Path, command: str, *, user: str = "0:0") -> subprocess.CompletedProcess[str]:
     """A shell command in the root, with no more of this machine than its network."""
-    passed = {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
+    network = re.compile(r"(?i)\w+_proxy|PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)")
+    passed = {key: value for key, value in os.environ.items() if network.fullmatch(key)}
     environment = {
         "PATH": "/opt/confide/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
         "TORCH": "torch==2.13.0 --find-links /build", **passed,
