@@ -46,7 +46,7 @@ format: $(VENV)/.installed-dev  ## put the code in its style
 	$(BIN)/ruff format
 
 docs: $(VENV)/.installed-docs  ## the docs as a site in build/docs; every warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/docs/index.html
 
 lock: $(TOOLS)/.installed  ## make the lock files in locks/ anew, from constraints.txt and the package index

@@ -147,7 +147,8 @@ def inside(root: Path, command: str, *, user: str = "0:0") -> subprocess.Complet
         "PATH": "/opt/confide/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
         "TORCH": "torch==2.13.0 --find-links /build", **passed,
     }  # fmt: skip
-    words = ["chroot", f"--userspec={user}", str(root), "/bin/sh", "-ec", command]
+    enter = 'mount -t proc proc "$1/proc" && exec chroot "--userspec=$2" "$1" /bin/sh -ec "$3"'
+    words = ["unshare", "--mount", "/bin/sh", "-c", enter, "sh", str(root), user, command]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
 
 
