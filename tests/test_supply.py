@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,17 @@ from test_locks import UNREACHABLE, pins
 
 pytestmark = pytest.mark.slow
 
-TAKEN = ("src/", "locks/", "Makefile", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+TAKEN = (
+    "src/",
+    "locks/",
+    ".ci/",
+    "MANIFEST.in",
+    "Makefile",
+    "pyproject.toml",
+    "constraints.txt",
+    "README.md",
+    "LICENSE",
+)
 
 
 def make(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +75,26 @@ def test_the_wheel_is_the_same_whoever_builds_it(source: Path) -> None:
         sums.append(digest)
         wheel.touch()
     assert sums[0] == sums[1]
+
+
+def test_the_source_distribution_is_the_same_and_gives_the_same_wheel(source: Path) -> None:
+    sums = set()
+    for _ in range(2):
+        done = make(source, "dist", SOURCE_DATE_EPOCH="1700000000")
+        assert done.returncode == 0, done.stderr
+        (archive,) = (source / "dist").glob("confide-*.tar.gz")
+        sums.add(hashlib.sha256(archive.read_bytes()).hexdigest())
+    assert len(sums) == 1
+    listed = (source / "dist" / "SHA256SUMS").read_text()
+    assert f"{sums.pop()}  {archive.name}" in listed and ".whl" in listed
+    with tarfile.open(archive) as held:
+        members = held.getmembers()
+    assert all((one.uid, one.uname, one.mtime) == (0, "", 1700000000) for one in members)
+    top = f"confide-{confide.__version__}"
+    source_files = {f"{top}/{p.relative_to(source)}" for p in (source / "src/confide").rglob("*.*")}
+    wanted = {name for name in source_files if not name.endswith(".pyc")}
+    assert wanted <= {one.name for one in members}
+    assert not [one.name for one in members if "/tests/" in one.name]
 
 
 def test_the_bill_of_materials_has_every_locked_package_with_its_licence(

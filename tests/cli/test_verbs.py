@@ -22,7 +22,7 @@ from confide.errors import DataError, RunError
 from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
 from confide.jobs.comparison import Compared, RunComparison, SideScore
-from confide.jobs.demo import DemoResult, Example, Mark
+from confide.jobs.demo import DemoResult, Example, Mark, Part
 from confide.runs import result as results
 from confide.text.document import Document, Entity
 
@@ -522,6 +522,30 @@ def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
     assert "ADE 3 7" in Path("out/n1.ann").read_text()
 
 
+def part(
+    *,
+    method: str,
+    scores: dict[str, float] | None = None,
+    bytes: dict[str, int] | None = None,
+    skipped: str = "",
+) -> Part:
+    return Part(
+        name=method,
+        title="Relations",
+        paper="",
+        told="",
+        method=method,
+        runs={},
+        federated=method,
+        scores=scores or {},
+        score="micro F1",
+        left=(),
+        bytes=bytes or {},
+        report=None,
+        skipped=skipped,
+    )
+
+
 def test_the_demo_ends_with_scores_examples_and_what_left(
     put: Any, small_demo: Path, tmp_path: Path
 ) -> None:
@@ -540,6 +564,11 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
             ),
         ),
         report=tmp_path / "report.html",
+        parts=(
+            part(method="feded", scores={"alone": 0.5, "feded": 0.75}, bytes={"practice": 4000}),
+            part(method="lazy-mil", skipped="no encoder"),
+        ),
+        page=tmp_path / "index.html",
         seconds=61.0,
     )
     verb = put("demo", shown)
@@ -548,4 +577,7 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
     assert verb.options.pop("on_event") and verb.options == {"out": Path("d"), "seed": 3}
     assert "SYNTHETIC" in done.stdout and "cardiology" in done.stdout
     assert "rash [after] sprofen" in done.stdout and "not found" in done.stdout
-    assert "word_digests_W16" in done.stdout and "report.html" in done.stdout
+    assert "word_digests_W16" in done.stdout and "index.html" in done.stdout
+    (row,) = (line for line in done.stdout.splitlines() if "feded" in line)
+    assert "50.0" in row and "75.0" in row and "4.0 kB" in row
+    assert any("lazy-mil" in line and "no encoder" in line for line in done.stdout.splitlines())

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-import confide.jobs.demo
 from confide.data.corpus.synthetic import HABITS, write_corpus
 from confide.errors import DataError
-from confide.jobs.demo import RUNS, DemoResult, demo
+from confide.jobs import demo as demo_module
+from confide.jobs.demo import RUNS, DemoResult, demo, parts
+from confide.jobs.demo.parts import PARTS
+from confide.methods import wire
 from confide.report.folder import load_run
+from confide.settings import load
+from contract.relations import encoder
 
 SITES = {habit.site for habit in HABITS}
 
 
 @pytest.fixture(scope="module")
 def small() -> Callable[[Path], DemoResult]:
-    """The demonstration with little text, a small model and one round."""
+    """The demonstration with little text, small models and one or two rounds."""
 
     def make(out: Path, **options: int) -> DemoResult:
-        quick = ("rounds=1", "workers=1", "model.bilstm_hidden=8", "model.word_dim=8")
+        quick = {
+            "demo-own": ("options.local_steps=1", "model.bilstm_hidden=8", "model.word_dim=8"),
+            "demo-relations": (f"classifier.encoder={encoder()}", "classifier.longest=32"),
+            "demo-distant": ("pcnn.filters=8", "options.warm_rounds=1", "select.every=1"),
+        }
 
         def run(settings: Path, *, overrides: list[str], **rest: object) -> object:
-            return slow(settings, overrides=[*overrides, *quick], **rest)
+            name = tomllib.loads(settings.read_text())["name"]
+            small = quick.get(name, ("model.bilstm_hidden=8", "model.word_dim=8"))
+            rounds = "rounds=2" if name == "demo-distant" else "rounds=1"
+            return slow(settings, overrides=[*overrides, rounds, "workers=1", *small], **rest)
 
-        slow = confide.jobs.demo.run
+        slow = parts.run
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(confide.jobs.demo, "run", run)
-            patch.setattr(confide.jobs.demo, "write_corpus", partial(write_corpus, sentences=16))
+            patch.setattr(parts, "run", run)
+            patch.setattr(parts, "_RELATION_SENTENCES", 16)
+            patch.setattr(parts, "_BAG_SENTENCES", 40)
+            patch.setattr(demo_module, "write_corpus", partial(write_corpus, sentences=16))
             return demo(out=out, **options)
 
     return make
@@ -71,6 +86,76 @@ def test_another_one_in_the_same_folder_replaces_it(
     assert again.examples == shown.examples
 
 
+def test_every_part_has_its_runs_its_report_and_what_left(shown: DemoResult) -> None:
+    assert [part.name for part in shown.parts] == [
+        "entities",
+        "own",
+        "types",
+        "relations",
+        "distant",
+    ]
+    for part in shown.parts:
+        assert not part.skipped
+        assert part.report is not None and part.report.exists()
+        trained = load_run(part.runs[part.federated])
+        assert trained.method == part.method
+        assert part.bytes == trained.traffic.up and set(part.bytes) == SITES
+        assert sum(field.bytes for field in part.left) == sum(part.bytes.values())
+        assert all(field.what for field in part.left), part.name
+        assert set(part.scores) == set(part.runs)
+
+
+def test_what_the_plans_call_a_method_is_what_runs(shown: DemoResult) -> None:
+    """The words of the wire table must be those of the pair that ran."""
+    for plan, part in zip((parts.FIRST, *PARTS), shown.parts, strict=True):
+        up = {(row.step, row.field) for row in wire(plan.named) if row.direction == "up"}
+        left = {(field.step, field.field) for field in part.left if field.field != "(header)"}
+        assert left <= up
+
+
+def test_relations_send_no_weight(shown: DemoResult) -> None:
+    relations = next(part for part in shown.parts if part.method == "feded")
+    assert not any("weight" in field.field for field in relations.left)
+
+
+def test_the_page_shows_every_part_and_loads_nothing(shown: DemoResult) -> None:
+    page = shown.page.read_text(encoding="utf-8")
+    assert shown.page == shown.folder / "index.html"
+    assert "synthetic" in page and "What never leaves" in page
+    assert (
+        "default-src 'none'" in page
+        and "<script" not in page
+        and "http" not in page.replace("http-equiv", "")
+    )
+    links = re.findall(r'href="([^"]+)"', page)
+    assert len(links) == 5
+    assert all((shown.folder / link).is_file() for link in links)
+    for part in shown.parts:
+        assert f'<section id="{part.name}">' in page and part.paper in page.replace("&amp;", "&")
+    for example in shown.examples:
+        assert example.site in page
+
+
+def test_without_an_encoder_the_other_parts_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[[Path], DemoResult]
+) -> None:
+    real = parts.importlib.util.find_spec
+    monkeypatch.setattr(
+        parts.importlib.util, "find_spec", lambda name: name != "transformers" and real(name)
+    )
+    shown = small(tmp_path / "demo-run")
+    left_out = [part for part in shown.parts if part.skipped]
+    assert [part.name for part in left_out] == ["relations"]
+    assert "confide[minilm]" in left_out[0].skipped and left_out[0].report is None
+    assert "This part was left out" in shown.page.read_text(encoding="utf-8")
+
+
+def test_settings_of_a_part_can_be_run_again(shown: DemoResult) -> None:
+    for plan in PARTS:
+        settings = load(shown.folder / plan.name / "settings.toml")
+        assert (settings.method, settings.seed) == (plan.method, 1)
+
+
 def test_other_files_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("keep me")
     with pytest.raises(DataError, match=r"holds other files.*--out"):
@@ -89,3 +174,9 @@ def test_training_together_helps(tmp_path: Path) -> None:
     found = [mark for example in shown.examples for mark in example.marks if mark.marked]
     assert sum(mark.found == mark.marked for mark in found) > 0.6 * len(found)
     assert told.count("round") >= 36
+    assert shown.seconds < 1200
+    by_name = {part.name: part.scores for part in shown.parts}
+    assert by_name["types"]["pseudo-complete"] > by_name["types"]["alone"] + 0.03
+    assert by_name["relations"]["feded"] > 0.6
+    assert by_name["distant"]["lazy-mil"] > by_name["distant"]["alone"]
+    assert by_name["own"]["fedner"] > everyone["alone"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from confide.cli import screen
+from confide.cli import kit_status, screen, unit_verbs
+from confide.cli.unit_verbs import UnitFile
 from confide.cli.words import Json, Passphrase
 from confide.errors import ConfideError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from confide.flare.kits.startup import Kit
     from confide.flare.nvidia.clearing import Held
-    from confide.flare.nvidia.processes import Status
 
 consortium = typer.Typer(no_args_is_help=True, help="Found a consortium and add sites to it.")
 server = typer.Typer(no_args_is_help=True, help="Run the server; it only ever sees messages.")
@@ -155,9 +155,14 @@ def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
 
 
 @server.command("start")
-def start_server(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
+def start_server(
+    kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
+) -> None:
     """Start the server in the background; it restarts whenever it ends."""
-    _start(kit, "server", wait, foreground=foreground)
+    if unit is not None:
+        unit_verbs.write(kit, "server", unit)
+    else:
+        _start(kit, "server", wait, foreground=foreground)
 
 
 @server.command("stop")
@@ -271,9 +276,14 @@ def _followed(kit: Kit, wait: float) -> None:
 
 
 @site.command("start")
-def start_site(kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False) -> None:
+def start_site(
+    kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
+) -> None:
     """Start the site in the background; it restarts whenever it ends."""
-    _start(kit, "site", wait, foreground=foreground)
+    if unit is not None:
+        unit_verbs.write(kit, "site", unit)
+    else:
+        _start(kit, "site", wait, foreground=foreground)
 
 
 @site.command("stop")
@@ -299,7 +309,7 @@ def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foregrou
         processes.serve(kit)
     fresh = processes.start(kit, wait=wait)
     now = processes.status(kit)
-    since = "" if fresh or now.since is None else f" already, since {_local(now)}"
+    since = "" if fresh or now.since is None else f" already, since {kit_status.local(now)}"
     process = f"; process {now.pid}" if now.pid else ""
     screen.say(f"{who} is running{since}{process}", style="bold")
     if now.trouble:
@@ -328,7 +338,10 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
         own = _own_json(kit) if kind == "site" else {}
         screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
         return
-    table, strangers = _status_table(now), [n for n, pin in known.items() if not pin.compared]
+    table, strangers = (
+        kit_status.status_table(now),
+        [n for n, pin in known.items() if not pin.compared],
+    )
     table.add_row("peers", ", ".join(known) or "none yet")
     if strangers:
         table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
@@ -364,31 +377,3 @@ def _show_own(kit: Kit) -> None:
             screen.show(home_verbs.table_of(kept, first="run"))
     except ConfideError as error:
         screen.say(str(error))
-
-
-def _status_table(now: Status) -> Table:
-    from rich.table import Table
-
-    rows: list[tuple[str, object]] = [("running", f"since {_local(now)}" if now.running else "no")]
-    if now.running:
-        ready = "ready" if now.kind == "server" else "connected"
-        rows += [
-            (ready, "yes" if now.connected else "no"),
-            ("process", now.pid),
-            ("restarted", f"{now.restarts} times"),
-            ("memory", f"{now.memory / 2**20:.0f} MB"),
-            ("runs", now.runs),
-        ]
-    if now.running and now.kind == "server":
-        rows.append(("sites", ", ".join(now.sites) or "none"))
-    if now.revoked:
-        rows.append(("revoked", ", ".join(now.revoked)))
-    rows.append(("certificate", f"{now.days_left} days left" if now.days_left >= 0 else "expired"))
-    table = Table(title=now.name, title_justify="left", show_header=False)
-    for name, value in rows:
-        table.add_row(name, str(value))
-    return table
-
-
-def _local(now: Status) -> str:
-    return "" if now.since is None else f"{now.since.astimezone():%Y-%m-%d %H:%M:%S}"

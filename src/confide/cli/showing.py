@@ -12,10 +12,10 @@ from rich.text import Text
 from confide.cli.tables import titled
 from confide.report.folder import load_run
 from confide.report.tables import left, results
-from confide.report.words import duration, points
+from confide.report.words import duration, points, size
 
 if TYPE_CHECKING:
-    from confide.jobs.demo import DemoResult, Example, Mark
+    from confide.jobs.demo import DemoResult, Example, Mark, Part
 
 
 def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
@@ -25,14 +25,30 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     yield results(runs, title="Does training together help?")
     yield found(shown.examples)
     yield left(runs["federated"], title="What left the sites in the federated run")
+    yield methods(shown.parts)
     yield Text.assemble(
         f"\nDone in {duration(shown.seconds)}. Open ",
-        (str(shown.report), "bold"),
+        (str(shown.page), "bold"),
         " in a browser, or continue:\n\n",
         f"  confide predict {shown.runs['federated']} FILE.txt\n",
         f"  confide ledger {shown.runs['federated']}\n",
         "  confide init YOUR_FILES\n",
     )
+
+
+def methods(parts: tuple[Part, ...]) -> Table:
+    """The five parts: the method, its score on test text beside those to compare, what left."""
+    table = titled("Five methods, and what left the sites under each")
+    for name in ("method", "shows", "score", "alone", "together", "left the sites"):
+        table.add_column(name, justify="left" if name in ("method", "shows", "score") else "right")
+    for part in parts:
+        if part.skipped:
+            table.add_row(part.method, part.title, Text(part.skipped, style="dim"), "", "", "")
+            continue
+        alone, together = part.scores.get("alone"), part.scores[part.federated]
+        bytes = size(sum(part.bytes.values()))
+        table.add_row(part.method, part.title, part.score, points(alone), points(together), bytes)
+    return table
 
 
 def found(examples: tuple[Example, ...]) -> Table:

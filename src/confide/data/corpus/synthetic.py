@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import ClassVar
 
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Sentence, Span
@@ -37,6 +38,8 @@ from confide.text.formats import write
 from confide.userfiles import Tree
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
+MENTIONS = ("drug", "dose", "ade", "reason", "finding", "illness")
+"""The slots of a pattern that are filled with a thing; the last two stay unmarked in the notes."""
 
 # Sentences of a split as a share of the training sentences, and how often something in it (a
 # sentence, a drug, a dose, a complaint) is another site's: held-out notes are those of later years.
@@ -86,7 +89,7 @@ def documents(site: str, split: str, *, seed: int = 1, sentences: int = 160) -> 
             got=f"{site}, {split}, {sentences} sentences",
         )
     share, away = SPLITS[split]
-    writer = _Writer(site, seed=seed, split=split, away=away)
+    writer = Writer(site, seed=seed, split=split, away=away)
     left, notes = round(sentences * share), list[Document]()
     while left > 0:
         length = min(left, writer.random.randint(*_SENTENCES_PER_NOTE))
@@ -145,19 +148,20 @@ def _renamed(note: Document, names: dict[str, str]) -> Document:
 
 
 @cache
-def _grammar() -> Tree:
+def grammar() -> Tree:
+    """Words and sentence patterns: synthetic.toml, which says how to read them."""
     return tomllib.loads(
         files("confide.data.corpus").joinpath("synthetic.toml").read_text(encoding="utf-8")
     )
 
 
 @cache
-def _drug_names(seed: int) -> dict[str, tuple[str, ...]]:
+def drug_names(seed: int) -> dict[str, tuple[str, ...]]:
     """Distinct names per class; the last `_NEW_PER_CLASS` of a class are for held-out text only."""
-    drugs = _grammar()["drugs"]
+    drugs = grammar()["drugs"]
     endings = list(drugs["everywhere"])
     for habit in HABITS:
-        endings += _grammar()[habit.site]["drugs"]
+        endings += grammar()[habit.site]["drugs"]
     rng, taken = random.Random(f"{seed}/drugs"), set[str]()
     names: dict[str, tuple[str, ...]] = {}
     for ending in endings:
@@ -171,8 +175,10 @@ def _drug_names(seed: int) -> dict[str, tuple[str, ...]]:
     return names
 
 
-class _Writer:
-    """Fills one site's patterns at random."""
+class Writer:
+    """Fills one site's patterns at random. `marked` names the slots that become entities."""
+
+    marked: ClassVar[frozenset[str]] = frozenset(name.lower() for name in TYPES)
 
     def __init__(self, site: str, *, seed: int, split: str, away: float) -> None:
         self.site, self.away, self.seed, self.voice = site, away, seed, site
@@ -181,7 +187,7 @@ class _Writer:
 
     def note(self, id: str, length: int) -> Document:
         """A note of `length` sentences."""
-        own = _grammar()[self.site]
+        own = grammar()[self.site]
         text, entities, sentences = "", list[Entity](), list[Sentence]()
         for number in range(length):
             if number:
@@ -192,14 +198,14 @@ class _Writer:
                 entities.append(
                     Entity(f"T{len(entities) + 1}", type, ((start + first, start + last),))
                 )
-            sentences.append(Sentence(start, start + len(sentence), _tokens(sentence, start)))
+            sentences.append(Sentence(start, start + len(sentence), tokens_of(sentence, start)))
             text += sentence
         return Document(id, text, tuple(entities), sentences=tuple(sentences))
 
     def sentence(self) -> tuple[str, list[tuple[str, int, int]]]:
         """A sentence and its entities: type, first character, one past the last."""
         self.voice = self._here_or_away(self.site)
-        own = _grammar()[self.voice]
+        own = grammar()[self.voice]
         marks: list[tuple[str, int, int]] = []
         text = self._fill(self.random.choice(own["patterns"]), "", marks)
         return (text[0].upper() + text[1:] if own["capitals"] else text), marks
@@ -214,32 +220,31 @@ class _Writer:
         for position, part in enumerate(_SLOT.split(pattern)):
             if position % 2 == 0:
                 text += part
-            elif part.upper() in TYPES:
+            elif part in MENTIONS:
                 start, text = len(text), text + self._mention(part)
-                marks.append((part.upper(), start, len(text)))
-            elif part in ("finding", "illness"):
-                text += self._mention(part)
+                if part in self.marked:
+                    marks.append((part.upper(), start, len(text)))
             else:
                 text = self._fill(self.random.choice(self._options(part)), text, marks)
         return text
 
     def _options(self, slot: str) -> list[str]:
-        own: dict[str, list[str]] = _grammar()[self.voice]
-        return own[slot] if slot in own else list(_grammar()["words"][slot])
+        own: dict[str, list[str]] = grammar()[self.voice]
+        return own[slot] if slot in own else list(grammar()["words"][slot])
 
     def _mention(self, slot: str) -> str:
-        rng, grammar = self.random, _grammar()
-        source = grammar[self._here_or_away(self.voice)]
+        rng, words = self.random, grammar()
+        source = words[self._here_or_away(self.voice)]
         if slot == "dose":
             return str(rng.choice(source["doses"]))
         if slot == "drug":
-            ending = rng.choice([*source["drugs"], *grammar["drugs"]["everywhere"]])
-            return self._misspelt(rng.choice(_drug_names(self.seed)[ending][: self.known]))
+            ending = rng.choice([*source["drugs"], *words["drugs"]["everywhere"]])
+            return self._misspelt(rng.choice(drug_names(self.seed)[ending][: self.known]))
         usual, other = ("reasons", "findings") if slot == "reason" else ("findings", "either")
         kind = "reasons" if slot == "illness" else usual if rng.random() < 0.75 else other
         complaint = str(rng.choice(source[kind]))
         if kind == "findings" and rng.random() < 0.4:
-            common = grammar["findings"]
+            common = words["findings"]
             complaint = rng.choice(common["everywhere"] + common["made"])
         return self._misspelt(self._fill(complaint, "", []))
 
@@ -252,7 +257,8 @@ class _Writer:
         return word[:at] + middle + word[at + 2 :]
 
 
-def _tokens(sentence: str, offset: int) -> tuple[Span, ...]:
+def tokens_of(sentence: str, offset: int = 0) -> tuple[Span, ...]:
+    """Words, numbers and other signs of a sentence that starts at `offset` of its text."""
     return tuple((offset + m.start(), offset + m.end()) for m in _TOKEN.finditer(sentence))
 
 

@@ -1,0 +1,98 @@
+"""What the docs site needs beyond Markdown: pages that lie outside docs/, links to them, notebooks.
+
+The same files are read on code hosts, so links stay relative to the repository there. Here, a link
+that leaves docs/ leads to the page that was brought in, or, if it leads to code, becomes its name.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = "docs/"
+OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+"""Pages outside docs/ by their path in the repository, and what they are called on the site."""
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"^<!-- *test:.*-->\n", re.MULTILINE)
+
+
+def outer() -> dict[str, str]:
+    """Pages and pictures of the repository that the site shows: their path there, and here."""
+    benchmarks = sorted(
+        path
+        for path in (ROOT / "benchmarks").rglob("*")
+        if path.suffix in {".md", ".svg", ".png"} and path.is_file()
+    )
+    return OUTER | {
+        name: name.replace("README.md", "index.md")
+        for name in (path.relative_to(ROOT).as_posix() for path in benchmarks)
+    }
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Bring in the pages outside docs/, and turn notebooks into pages."""
+    for name, here in outer().items():
+        if not name.endswith(".md"):
+            files.append(File.generated(config, here, abs_src_path=str(ROOT / name)))
+            continue
+        files.append(File.generated(config, here, content=(ROOT / name).read_text("utf-8")))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        name = f"notebooks/{path.name}"
+        if (old := files.get_file_from_path(name)) is not None:
+            files.remove(old)
+        page = notebook(json.loads(path.read_text("utf-8")), path.name)
+        files.append(File.generated(config, name.replace(".ipynb", ".md"), content=page))
+    for file in files.documentation_pages():
+        if file.src_uri.startswith("benchmarks/"):
+            file.inclusion = type(file.inclusion).NOT_IN_NAV
+    return files
+
+
+def on_config(config: Any) -> Any:
+    """The navigation names notebooks as the files they are; the site has pages of them."""
+    config["nav"] = json.loads(json.dumps(config["nav"]).replace(".ipynb", ".md"))
+    return config
+
+
+def notebook(cells: dict[str, Any], name: str) -> str:
+    """A notebook as Markdown: its text, its code, and where the notebook is."""
+    parts = []
+    for cell in cells["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    parts.insert(
+        1, f"*This page is the notebook `docs/notebooks/{name}`: open it in Jupyter to run it.*"
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+    """Take out the marks of tests, and point links at the site's own pages."""
+    known = outer()
+    back = {here: name for name, here in known.items()}
+    uri = page.file.src_uri
+    source = back.get(uri, DOCS + uri)
+
+    def pointed(match: re.Match[str]) -> str:
+        target, _, anchor = match[1].partition("#")
+        if not target or re.match(r"[a-z]+:", target):
+            return match[0]
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if (ROOT / there).is_dir() and f"{there}/README.md" in known:
+            there = f"{there}/README.md"
+        here = known.get(there) or (there.removeprefix(DOCS) if there.startswith(DOCS) else "")
+        here = here.replace(".ipynb", ".md")
+        if not here:
+            return "]"  # code: its name stays, without a link
+        link = posixpath.relpath(here, posixpath.dirname(uri) or ".")
+        return f"]({link}{'#' + anchor if anchor else ''})"
+
+    parts = FENCE.split(MARK.sub("", markdown))
+    return "".join(part if part.startswith("```") else LINK.sub(pointed, part) for part in parts)
