@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from confide.jobs.budget import budget
     from confide.jobs.capacity import capacity
     from confide.jobs.comparison import compare
+    from confide.jobs.datasets import from_dataset, to_dataset
     from confide.jobs.demo import demo
     from confide.jobs.facts import facts
     from confide.jobs.home import home
     from confide.jobs.initialise import init
+    from confide.jobs.loading import load
     from confide.jobs.predict import evaluate, predict
     from confide.jobs.pretrain import pretrain
     from confide.jobs.pretrain.delta import export_delta, import_delta
@@ -48,11 +50,13 @@ __all__ = [
     "evaluate",
     "export_delta",
     "facts",
+    "from_dataset",
     "home",
     "import_delta",
     "init",
     "label",
     "ledger",
+    "load",
     "new_key",
     "predict",
     "pretrain",
@@ -64,6 +68,7 @@ __all__ = [
     "run",
     "split",
     "stats",
+    "to_dataset",
     "unprotect_key",
     "wire",
     "write",
@@ -80,11 +85,13 @@ _HOME = {
     "evaluate": "confide.jobs.predict",
     "export_delta": "confide.jobs.pretrain.delta",
     "facts": "confide.jobs.facts",
+    "from_dataset": "confide.jobs.datasets",
     "home": "confide.jobs.home",
     "import_delta": "confide.jobs.pretrain.delta",
     "init": "confide.jobs.initialise",
     "label": "confide.data.corpus.labelling",
     "ledger": "confide.federation.ledger",
+    "load": "confide.jobs.loading",
     "new_key": "confide.federation.keys",
     "predict": "confide.jobs.predict",
     "pretrain": "confide.jobs.pretrain",
@@ -96,6 +103,7 @@ _HOME = {
     "run": "confide.runs.run",
     "split": "confide.data.corpus.dealing",
     "stats": "confide.data.corpus.statistics",
+    "to_dataset": "confide.jobs.datasets",
     "unprotect_key": "confide.federation.keys",
     "wire": "confide.methods",
     "write": "confide.text.formats",

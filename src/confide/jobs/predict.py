@@ -75,8 +75,8 @@ def predict(
     if models.relations is None:
         return models.found(documents)
     names = common_names(models, documents, types, say=say)
-    found = _related(models.relations, models.found(documents), names)
-    return [_sure(document, threshold) for document in found]
+    found = related(models.relations, models.found(documents), names)
+    return [sure(document, threshold) for document in found]
 
 
 def evaluate(
@@ -118,7 +118,7 @@ def evaluate(
     if models.relations.finds == "facts":
         scored = _bags_scored(models, models.relations, gold, names=names)
         return {**scored, "unknown": _unknown(names, types)}
-    predicted = _related(models.relations, _looked_for(models, gold), names)
+    predicted = related(models.relations, _looked_for(models, gold), names)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in names.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
@@ -194,7 +194,7 @@ def _unknown(names: Mapping[str, str], types: Mapping[str, str] | None) -> list[
     return sorted(name for name, known in names.items() if not known and name not in (types or {}))
 
 
-def _related(
+def related(
     extract: Extractor, documents: Sequence[Document], names: Mapping[str, str]
 ) -> list[Document]:
     """The documents with the relations between those entities that the model has a name for."""
@@ -205,7 +205,7 @@ def _related(
     ]
 
 
-def _sure(document: Document, threshold: float) -> Document:
+def sure(document: Document, threshold: float) -> Document:
     """The document without the relations below the threshold."""
     kept = (one for one in document.relations if (one.confidence or 0.0) >= threshold)
     return replace(document, relations=tuple(kept))

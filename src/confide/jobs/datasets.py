@@ -1,0 +1,139 @@
+"""Corpora to and from Hugging Face's `datasets` (extra `datasets`): entities, a row for a sentence.
+
+A row has `id` (of its document), `text`, `tokens`, `offsets` (of each token in the text, in
+characters) and `ner_tags`, IOB2 as a ClassLabel. Rows from elsewhere need `tokens` and `ner_tags`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confide.errors import DataError
+from confide.jobs.predict import documents_of
+from confide.text.align import entities_from_spans, flat_spans
+from confide.text.document import Document, Problem, Sentence
+from confide.text.schemes import spans_from_tags, tags_from_spans
+from confide.text.segment import segmented
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+OUTSIDE = "O"
+
+
+def to_dataset(
+    sources: Sequence[str | Path] | Sequence[Document], *, format: str | None = None
+) -> tuple[Dataset, list[Problem]]:
+    """The sentences of documents, or of files that confide reads, as a `datasets.Dataset`.
+
+    Also what a row cannot hold: entities that are nested, discontinuous or cross sentences; raises
+    as `confide.api.read`.
+    """
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    documents = [one for one in sources if isinstance(one, Document)]
+    files = [one for one in sources if not isinstance(one, Document)]
+    if files:
+        documents += documents_of(files, format=format)
+    problems: list[Problem] = []
+    rows: list[dict[str, object]] = []
+    for document in map(segmented, documents):
+        spans, lost = flat_spans(document)
+        problems += lost
+        for sentence, own in zip(document.sentences, spans, strict=True):
+            start = sentence.start
+            rows.append(
+                {
+                    "id": document.id,
+                    "text": document.text[start : sentence.end],
+                    "tokens": list(document.token_texts(sentence)),
+                    "offsets": [[a - start, b - start] for a, b in sentence.tokens],
+                    "ner_tags": tags_from_spans(len(sentence.tokens), own, "iob2"),
+                }
+            )
+    types = sorted({entity.type for document in documents for entity in document.entities})
+    names = [OUTSIDE, *(f"{part}-{name}" for name in types for part in "BI")]
+    features = Features(
+        {
+            "id": Value("string"),
+            "text": Value("string"),
+            "tokens": List(Value("string")),
+            "offsets": List(List(Value("int32"))),
+            "ner_tags": List(ClassLabel(names=names)),
+        }
+    )
+    return Dataset.from_list(rows, features=features), problems
+
+
+def from_dataset(
+    dataset: Dataset, *, tokens: str = "tokens", tags: str = "ner_tags", scheme: str = "iob2"
+) -> list[Document]:
+    """The documents of a dataset, one for each row, with the entities that its tags mark.
+
+    Args:
+        dataset: a split: rows with tokens and their tags, as names or as a ClassLabel's numbers.
+        tokens: the column of tokens.
+        tags: the column of tags.
+        scheme: the tag scheme.
+
+    Raises:
+        DataError: a column is missing, tags are numbers without names, or a row's lengths differ.
+    """
+    missing = [name for name in (tokens, tags) if name not in dataset.column_names]
+    if missing:
+        raise DataError(
+            f"the dataset has no column {' and no column '.join(map(repr, missing))}",
+            expected="tokens and tags", got=", ".join(dataset.column_names),
+            fix="name the columns: from_dataset(data, tokens=..., tags=...)",
+        )  # fmt: skip
+    names = getattr(getattr(dataset.features[tags], "feature", None), "names", None)
+    return [
+        _document(row, number, words=row[tokens], tags=_named(row[tags], names, number),
+                  scheme=scheme)
+        for number, row in enumerate(dataset)
+    ]  # fmt: skip
+
+
+def _named(tags: Sequence[str | int], names: Sequence[str] | None, row: int) -> list[str]:
+    """The names of a row's tags."""
+    if all(isinstance(tag, str) for tag in tags):
+        return [str(tag) for tag in tags]
+    if names is None:
+        raise DataError(
+            "the tags are numbers, and the dataset does not name them", where=f"row {row}",
+            expected="strings, or a ClassLabel", fix="cast the column: data.cast_column(...)",
+        )  # fmt: skip
+    return [names[int(tag)] for tag in tags]
+
+
+def _document(
+    row: dict[str, Any], number: int, *, words: Sequence[str], tags: Sequence[str], scheme: str
+) -> Document:
+    """The document of a row."""
+    name = f"row {number}"
+    if len(words) != len(tags):
+        raise DataError(
+            "a row has more tags than tokens, or fewer", where=name,
+            expected=f"{len(words)} tags", got=str(len(tags)),
+        )  # fmt: skip
+    text, places = row.get("text"), row.get("offsets")
+    if not (isinstance(text, str) and places and _fit(text, places, words)):
+        text, places, at = " ".join(words), [], 0
+        for word in words:
+            places.append((at, at + len(word)))
+            at += len(word) + 1
+    cut = tuple((int(a), int(b)) for a, b in places)
+    sentences = (Sentence(0, len(text), cut),) if cut else ()
+    document = Document(f"{row.get('id', 'row')}-{number}", text, sentences=sentences, source=name)
+    spans = spans_from_tags(tags, scheme)[0]
+    entities = entities_from_spans(document, [spans] if cut else [])
+    return Document(document.id, text, entities, sentences=sentences, source=name)
+
+
+def _fit(text: str, places: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
+    """Whether the offsets are those of the words in the text."""
+    return len(places) == len(words) and all(
+        text[a:b] == word for (a, b), word in zip(places, words, strict=True)
+    )
