@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starlette.responses import RedirectResponse
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
-from confide.serve import correcting, reading, rest
+from confide.serve import correcting, live, reading, rest
 from confide.serve.corrections import Corrections
 from confide.serve.gate import Doors, Gate
 from confide.serve.limits import USUAL, Limits
 from confide.serve.models import Served
 from confide.serve.pages import Pages, doors_routes
 from confide.serve.pool import Pool
+from confide.serve.watching import Runs
 from confide.text.document import Document
 
 STATIC = Path(__file__).with_name("static")
@@ -24,12 +26,20 @@ STATIC = Path(__file__).with_name("static")
 
 @dataclass(frozen=True)
 class Shown:
-    """What is served: models, and where corrections go (None: nothing is corrected)."""
+    """What is served; None leaves a page out.
+
+    `corrections` is the folder that corrections go to, and `texts` are to be corrected; `watched`
+    is the folder whose runs are watched; `kit` is that of a real site, and `asked` the settings
+    that a lead asks it to run with.
+    """
 
     models: Mapping[str, Served]
     limits: Limits = USUAL
     corrections: Path | None = None
     texts: Sequence[Document] = ()
+    watched: Path | None = None
+    kit: Path | None = None
+    asked: str | None = None
 
 
 def application(
@@ -50,11 +60,17 @@ def application(
         secure: whether browsers reach the address over https.
     """
     doors = Doors(token, lasts=shown.limits.session)
-    served = {"read": shown.models, "api": shown.models, "correct": shown.corrections}
+    served: dict[str, object] = {
+        "read": shown.models,
+        "correct": shown.corrections,
+        "watch": shown.watched,
+        "consent": shown.kit,
+        "api": shown.models,
+    }
     pages = Pages(tuple(name for name, there in served.items() if there))
     routes: list[BaseRoute] = [
         *doors_routes(pages, doors, lasts=shown.limits.session, secure=secure),
-        *rest.routes(shown.models, shown.limits),
+        *rest.routes(shown.models, shown.limits, pages, locked=doors.locked),
         *_pages(shown, pages),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -79,5 +95,15 @@ def _pages(shown: Shown, pages: Pages) -> list[Route]:
         )
         desk.add_now(shown.texts)
         found += correcting.routes(desk, pages)
+    if shown.watched is not None:
+        found += live.routes(live.Watch(Runs(shown.watched), shown.limits), pages)
+    if shown.kit is not None:
+        from confide.serve import consenting  # real sites, which nobody else waits for
+
+        found += consenting.routes(consenting.Table(shown.kit, shown.asked), pages)
     first = next((route.path for route in found if route.path.count("/") == 1), "/healthz")
-    return [*found, Route("/", lambda ask: RedirectResponse(first, 303))]
+
+    async def home(ask: Request) -> Response:
+        return RedirectResponse(first, 303)
+
+    return [*found, Route("/", home)]

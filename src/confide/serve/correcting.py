@@ -104,10 +104,17 @@ class Desk:
 
 def routes(desk: Desk, pages: Pages) -> list[Route]:
     """The routes of the page."""
+
+    async def show(ask: Request) -> Response:
+        return await _show(desk, pages)
+
+    async def export(ask: Request) -> Response:
+        return await _export(desk, ask)
+
     return [
         *_working(desk),
-        Route("/correct", lambda ask: _show(desk, pages)),
-        Route("/corrections/export", lambda ask: _export(desk, ask)),
+        Route("/correct", show),
+        Route("/corrections/export", export),
     ]
 
 
@@ -184,8 +191,10 @@ def corrected(document: Document, asked: Saves) -> Document:
 def _shown(item: Item, own: Mapping[str, Document]) -> Tree:
     """A sentence for the page, as it was saved, or else as the first model reads it."""
     saved = own.get(item.document.id)
+    others = answered(replace(item.document, entities=item.others, relations=()))["entities"]
     return {
         **answered(saved or item.document),
+        "others": [] if saved else others,
         "saved": saved is not None,
         "tokens": tokens_of(item.document.text),
         "before": item.before,

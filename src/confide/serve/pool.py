@@ -23,7 +23,7 @@ class Item:
     """A sentence as a document of its own, what the first model finds in it, and its neighbours.
 
     `sure` is the confidence of the least sure entity, None if there is none; `differ` says that the
-    models find different entities.
+    models find different entities, and `others` are those that only another model finds.
     """
 
     document: Document
@@ -31,6 +31,7 @@ class Item:
     after: str
     sure: float | None
     differ: bool
+    others: tuple[Entity, ...] = ()
 
     @property
     def why(self) -> str:
@@ -102,7 +103,18 @@ def items_of(versions: Sequence[Document]) -> Iterator[Item]:
             first.text[end : rows[number][1]] if number < len(rows) else first.text[end:],
             min(sure, default=None),
             len({_keys(piece.entities) for piece in pieces}) > 1,
+            tuple(_only_others(pieces)),
         )
+
+
+def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
+    """What the first version of a sentence lacks and another has, each once, with a new id."""
+    seen = _keys(pieces[0].entities)
+    for entity in chain.from_iterable(piece.entities for piece in pieces[1:]):
+        key = (entity.type, entity.fragments)
+        if key not in seen:
+            seen |= {key}
+            yield replace(entity, id=f"O{len(seen)}")
 
 
 def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:

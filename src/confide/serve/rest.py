@@ -16,6 +16,7 @@ from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.serve.models import Served
 from confide.serve.openapi import openapi
+from confide.serve.pages import Pages
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats.jsonl import record
 from confide.userfiles import Tree
@@ -23,7 +24,9 @@ from confide.userfiles import Tree
 LINES = "application/x-ndjson"
 
 
-def routes(models: Mapping[str, Served], limits: Limits) -> list[Route]:
+def routes(
+    models: Mapping[str, Served], limits: Limits, pages: Pages, *, locked: bool
+) -> list[Route]:
     """The routes of the REST interface."""
 
     async def predict(ask: Request) -> Response:
@@ -46,11 +49,17 @@ def routes(models: Mapping[str, Served], limits: Limits) -> list[Route]:
     async def document(ask: Request) -> Response:
         return JSONResponse(openapi(list(models), limits))
 
+    async def described_page(ask: Request) -> Response:
+        origin = f"{ask.url.scheme}://{ask.headers['host']}"
+        found = openapi(list(models), limits)
+        return pages.page("api", title="REST", document=found, origin=origin, locked=locked)
+
     return [
         Route("/v1/predict", predict, methods=["POST"]),
         Route("/v1/models", list_models),
         Route("/healthz", healthz),
         Route("/openapi.json", document),
+        Route("/api", described_page),
     ]
 
 

@@ -8,17 +8,18 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from confide.errors import SettingsError, os_errors_as
+from confide.errors import SettingsError, os_errors_as, printable
 from confide.federation.files import for_the_owner
+from confide.runs.release import release_task
 from confide.serve.app import Shown, application
-from confide.serve.limits import USUAL, Limits
+from confide.serve.limits import Limits
 from confide.serve.models import serve_models
 from confide.text.formats import read
 from confide.userfiles import text_of
@@ -64,7 +65,6 @@ class Address:
     """Where to listen, and who may enter.
 
     `names` are further names under which browsers reach us; `secure`: over https, by a proxy.
-    `pad` is the time in seconds that answers are padded to.
     """
 
     host: str = "127.0.0.1"
@@ -72,7 +72,25 @@ class Address:
     token_file: Path | None = None
     names: tuple[str, ...] = ()
     secure: bool = False
-    pad: float = USUAL.pad
+
+    @staticmethod
+    def of(at: str, token_file: Path | None = None) -> Address:
+        """The address in "host:port" or "https://name=host:port". Raises SettingsError.
+
+        The second form is for a proxy that speaks https to browsers, under that name.
+        """
+        name, _, rest = at.rpartition("=")
+        host, _, port = rest.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise SettingsError("this is no address", expected="HOST:PORT", got=printable(at))
+        if not name:
+            return Address(host, int(port), token_file)
+        if not name.startswith("https://"):
+            raise SettingsError(
+                "a proxy must speak https", expected="https://NAME=HOST:PORT", got=printable(at)
+            )
+        return Address(host, int(port), token_file, (name.removeprefix("https://"),), True)
 
 
 def token_of(file: Path | None) -> str | None:
@@ -186,18 +204,41 @@ def _server(app: Any, limits: Limits) -> uvicorn.Server:
 
 def serve(
     runs: Sequence[str],
-    *,
-    key: Path | None = None,
-    corrections: Path | None = None,
-    texts: Sequence[Path] = (),
     at: Address,
+    *,
+    pages: Shown,
+    key: Path | None = None,
+    texts: Sequence[Path] = (),
     say: Callable[[str], None],
 ) -> None:
-    """Load the models and serve until stopped.
+    """Load the models, add them and the documents in `texts` to `pages`, and serve until stopped.
 
-    Raises as `confide.load`, `api.read` and `listen` do.
+    A folder among the runs that is none, but may hold some, is watched. Raises as `confide.load`,
+    `api.read` and `listen` do; SettingsError if there is nothing to serve, or if whoever reaches
+    the address could agree for a site.
     """
-    limits = Limits(pad=at.pad)
-    models = serve_models(runs, key=key, limits=limits)
+    folders = [run for run in runs if _holds_runs(Path(run).expanduser())]
+    if len(folders) > 1:
+        raise SettingsError("one folder of runs is watched", got=" and ".join(folders))
+    if not (runs or pages.kit or texts):
+        raise SettingsError(
+            "there is nothing to serve",
+            expected="a run, a folder of runs to watch, --kit DIR or --text FILE",
+        )
+    if pages.kit is not None and at.token_file is None:
+        raise SettingsError(
+            "whoever reaches this address could agree for the site",
+            fix="give --token-file FILE, and only those who have the token may enter",
+        )
+    if texts and pages.corrections is None:
+        raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
+    named = [run for run in runs if run not in folders]
+    models = serve_models(named, key=key, limits=pages.limits)
     documents = [one for path in texts for one in read(path).documents]
-    listen(Shown(models, limits, corrections, documents), at, say=say)
+    watched = Path(folders[0]).expanduser() if folders else None
+    listen(replace(pages, models=models, texts=documents, watched=watched), at, say=say)
+
+
+def _holds_runs(path: Path) -> bool:
+    """Whether this folder is no run and no release, so that it may hold runs."""
+    return path.is_dir() and not (path / "settings.toml").exists() and release_task(path) is None

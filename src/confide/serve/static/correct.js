@@ -28,7 +28,10 @@ const next = async (id) => {
   say(item ? `${found.done} of ${found.sentences} sentences are corrected.` : "Nothing is left to correct here.");
   if (!item) return;
   signs = Array.from(item.text);
-  entities = item.entities.map((one) => ({ ...one, kept: true }));
+  entities = [
+    ...item.entities.map((one) => ({ ...one, kept: true })),
+    ...item.others.map((one) => ({ ...one, kept: false, other: true })),
+  ].sort((a, b) => a.fragments[0][0] - b.fragments[0][0]);
   relations = item.relations.map((one) => ({ ...one, kept: true }));
   byId("why").textContent = item.saved ? "You saved this one before." : `Why this one: ${item.why}.`;
   const words = item.tokens.map(([start, end], n) =>
@@ -46,9 +49,10 @@ const show = () => {
   const text = byId("sentence");
   const own = element("span", { class: "own" });
   own.append(marked(signs, kept()));
-  text.replaceChildren(element("span", { class: "around" }, item.before), own,
-    element("span", { class: "around" }, item.after));
+  text.replaceChildren(element("span", { class: "around" }, `${item.before.trim()} `), own,
+    element("span", { class: "around" }, ` ${item.after.trim()}`));
   byId("entities").replaceChildren(...entities.map(entityRow));
+  byId("related").textContent = relations.filter((one) => one.kept).length;
   byId("relations").replaceChildren(...relations.map(relationRow));
   for (const select of [byId("head"), byId("tail")]) {
     const chosen = select.value;
@@ -83,15 +87,19 @@ const entityRow = (one) => {
   });
   return element("li", { class: one.kept ? "" : "rejected" },
     element("bdi", { class: "words" }, words), choice,
-    element("span", { class: "fine" }, one.kept ? percent(one.confidence) : "rejected"),
-    toggle(one, words));
+    element("span", { class: "fine" }, state(one)), toggle(one, words));
+};
+
+const state = (one) => {
+  if (one.kept) return percent(one.confidence);
+  return one.other ? `only another model finds this, ${percent(one.confidence)}` : "rejected";
 };
 
 const relationRow = (one) => {
   const ends = [one.head, one.tail].map((id) => entities.find((entity) => entity.id === id));
   const words = `${surface(signs, ends[0])} → ${one.type} → ${surface(signs, ends[1])}`;
   return element("li", { class: one.kept ? "" : "rejected" }, element("bdi", { class: "words" }, words),
-    element("span", { class: "fine" }, one.kept ? percent(one.confidence) : "rejected"), toggle(one, words));
+    element("span", { class: "fine" }, state(one)), toggle(one, words));
 };
 
 const mark = (type) => {

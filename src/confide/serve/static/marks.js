@@ -45,10 +45,10 @@ export const marked = (signs, entities, from = 0, to = signs.length) => {
 const nested = (words, over, start, end) => {
   let inner = document.createTextNode(words);
   for (const part of [...over].reverse()) {
-    const mark = element("mark", { class: hue(part.entity.type) }, inner);
+    const mark = element("mark", { class: hue(part.entity.type), dir: "auto" }, inner);
     if (part.end === end) {
       const sure = percent(part.entity.confidence);
-      mark.append(element("small", {}, ` ${part.entity.type}${sure && ` ${sure}`}`));
+      mark.append(element("small", { dir: "ltr" }, ` ${part.entity.type}${sure && ` ${sure}`}`));
     }
     inner = mark;
   }
