@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -131,6 +132,8 @@ class Gate:
             await self._inner(scope, self._bounded(scope, receive), out)
         except Refused as refused:
             await out.refuse(refused)
+        except HTTPException as error:  # our files, and what starlette itself refuses
+            await out.refuse(Refused(error.status_code, "refused", "there is nothing like that"))
         except TimeoutError:
             raise  # the caller takes nothing: the connection is closed
         except Exception as error:

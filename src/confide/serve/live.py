@@ -140,7 +140,7 @@ def _plots(runs: list[Seen]) -> list[tuple[str, object]]:
     several = len(runs) > 1
     found: list[tuple[str, object]] = []
     for name, what, top in ((title, "dev", 1.0), ("Training loss", "loss", None),
-                            ("Bytes from all sites", "up", None)):  # fmt: skip
+                            ("Megabytes from all sites", "up", None)):  # fmt: skip
         lines = [(run.name if several else "", run.curve(what)) for run in runs]
         drawn = plot(lines, title=name, top=top if what == "dev" else None)
         if drawn:

@@ -91,10 +91,10 @@ class Seen:
         return dict(Counter(codes))
 
     def curve(self, what: str) -> list[tuple[float, float]]:
-        """Points by round: "dev" the score on development text, "loss", or "up", bytes."""
+        """Points by round: "dev" the score on development text, "loss", or "up", megabytes."""
         points = []
         for turn in self.history:
-            moved = turn.bytes.up if turn.bytes else None
+            moved = turn.bytes.up / 1e6 if turn.bytes else None
             found = {"dev": (turn.dev or {}).get(self.kind), "loss": turn.loss, "up": moved}
             value = found[what]
             if value is not None and value == value and abs(value) < 1e300:

@@ -85,7 +85,7 @@ const entityRow = (one) => {
     delete one.confidence;
     show();
   });
-  return element("li", { class: one.kept ? "" : "rejected" },
+  return element("li", { class: one.kept ? "" : one.other ? "offered" : "rejected" },
     element("bdi", { class: "words" }, words), choice,
     element("span", { class: "fine" }, state(one)), toggle(one, words));
 };
