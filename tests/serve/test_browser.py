@@ -135,7 +135,7 @@ def test_from_paste_to_export(page, tmp_path) -> None:
     (line,) = (tmp_path / "kept/ann.jsonl").read_text().splitlines()
     assert json.loads(line)["entities"] == [{"id": "A1", "type": "ACT", "fragments": [[8, 14]]}]
     page.reload()
-    page.get_by_label("As").select_option("conll")
+    page.get_by_label("As", exact=True).select_option("conll")
     with page.expect_download() as download:
         page.get_by_role("button", name="Export").click()
     assert "helped B-ACT" in Path(download.value.path()).read_text().replace("\t", " ")
@@ -236,7 +236,6 @@ PAGES = ("/read", "/correct", "/watch", "/watch/run?name=federated", "/api")
 def test_on_a_phone_in_the_dark(phone, path: str) -> None:
     phone.goto(phone.url.replace("/read", path))
     assert phone.evaluate("() => document.documentElement.scrollWidth") <= 360
-    assert "axe" not in phone.content()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
