@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
-from confide.jobs.initialise import init
+from confide.jobs.initialise import Wishes, init
 from confide.settings import load
 
 SENTENCES = ["Mild rash after aspirin .", "No fever today .", "She took aspirin again ."]
@@ -289,3 +289,55 @@ def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
     assert (settings.task, settings.method) == ("bags", "lazy-mil")
     assert settings.split is not None and settings.split.hold_out == "corpus"
     assert not settings.public.share
+
+
+# --- which method, and why --------------------------------------------------------------------
+
+
+def test_the_report_says_why(in_tmp):
+    one, two = put("a.conll", conll()), put("b.conll", conll())
+    found = init([one, two]).found
+    assert "proposes fedavg, because all sites annotate the same types" in found
+    assert "a, b: fewer than 300 sentences; `confide capacity`" in found
+    assert "`confide home RUN`" in found
+    big = put("c.conll", conll(times=200))
+    assert "fewer than" not in init([big], force=True).found
+
+
+def test_public_text_keeps_weights_at_home(in_tmp):
+    one, two, public = (put(f"{name}.conll", conll()) for name in ("a", "b", "public"))
+    found = init([one, two], wishes=Wishes(public=(public,)))
+    settings = load(found.path)
+    assert settings.method == "feded"
+    assert [Path(one).name for one in settings.public.files] == ["public.conll"]
+    assert "sites send predictions on it, and no weights" in found.found
+
+
+def test_sites_may_keep_their_own_types(in_tmp):
+    one = put("a.conll", conll())
+    two = put("b.conll", conll({"AE": "Sign", "Drug": "Place"}))
+    assert plain(init([one, two]).path)["method"] == "pseudo-complete"
+    own = init([one, two], force=True, wishes=Wishes(own_types=True))
+    assert plain(own.path)["method"] == "fedner"
+    assert "outside" not in plain(own.path)["training"]
+
+
+def test_a_budget_is_kept_to(in_tmp):
+    one, two = put("a.conll", conll()), put("b.conll", conll())
+    found = init([one, two], wishes=Wishes(megabytes=40))
+    assert load(found.path).federation.megabytes == 40
+    assert "confide budget RUN --megabytes N" in found.found
+
+
+def test_wishes_that_contradict_each_other_are_refused(in_tmp):
+    one, public = put("a.conll", conll()), put("public.conll", conll())
+    with pytest.raises(SettingsError, match="--own-types does not go with a public set"):
+        init([one], wishes=Wishes(public=(public,), own_types=True))
+    assert not Path("confide.toml").exists()
+
+
+@pytest.mark.parametrize("megabytes", [0, -1, float("nan"), float("inf")])
+def test_a_budget_that_makes_no_sense_writes_nothing(in_tmp, megabytes):
+    with pytest.raises(SettingsError, match="--megabytes above 0"):
+        init([put("a.conll", conll())], wishes=Wishes(megabytes=megabytes))
+    assert not Path("confide.toml").exists()

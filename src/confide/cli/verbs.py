@@ -323,11 +323,26 @@ def init(
         "confide.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    public: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Public text on which sites predict: no weights leave."),
+    ] = None,
+    own_types: Annotated[
+        bool, typer.Option("--own-types", help="Each site keeps a model of its own types.")
+    ] = False,
+    megabytes: Annotated[
+        float | None, typer.Option(help="What a site may upload in the whole run.")
+    ] = None,
 ) -> None:
-    """Look at your files, say what is in them and write settings that work."""
-    from confide import api
+    """Look at your files, say what is in them and write settings that work.
 
-    found = api.init(files, out=out, force=force)
+    It proposes a method, and says why.
+    """
+    from confide import api
+    from confide.jobs.initialise.proposal import Wishes
+
+    wishes = Wishes(tuple(public or ()), own_types, megabytes)
+    found = api.init(files, out=out, force=force, wishes=wishes)
     typer.echo(found.found)
     screen.say(f"\nwrote {found.path}; train with: confide run {found.path}", style="bold")
 

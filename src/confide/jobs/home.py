@@ -48,9 +48,10 @@ from confide.runs.athome import (
 )
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
+from confide.scoring.calibration import AS_IS, Calibrator, fitted
 from confide.seeds import derive_seed
 from confide.settings import Settings
-from confide.tasks import TASKS
+from confide.tasks import TASKS, Counts
 
 
 @dataclass
@@ -135,6 +136,7 @@ class _Bench:
         self._desk = self._form.at(site_of(spec, scratch))
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
+        self._run_calibrator = folder.calibrator(spec.name)
         by = settings.select.by
         self._by = TASKS[settings.task].kinds[0] if by == "last" else by
 
@@ -212,14 +214,25 @@ class _Bench:
         if not getattr(self._spec, part):
             return None
         task = TASKS[self._settings.task]
+        return task.value(task.scores(self._counted(weights, part)), self._by)
+
+    def _counted(self, weights: Arrays, part: str) -> Counts:
+        """Counts of a part of the held-out text."""
         apart = {"apart": True} if self._method.apart else {}
-        counts = self._method.kind.counts(self._desk.scored(weights, part, **apart))
-        return task.value(task.scores(counts), self._by)
+        counts: Counts = self._method.kind.counts(self._desk.scored(weights, part, **apart))
+        return counts
+
+    def _calibrator(self, weights: Arrays) -> Calibrator:
+        """What calibrates these weights' confidences; the run's if there is too little text."""
+        if not self._settings.select.calibrate:
+            return AS_IS
+        return fitted(self._counted(weights, "dev").sure, otherwise=self._run_calibrator)
 
     def _write(self, made: AtHome, weights: Arrays) -> None:
         private_folder(self._store)
         if made.kept != FEDERATED:
-            write_of_run(self._store / KEPT, encode(KeptAtHome(made.kept, self._round, weights)))
+            kept = KeptAtHome(made.kept, self._round, weights, *self._calibrator(weights))
+            write_of_run(self._store / KEPT, encode(kept))
         else:
             (self._store / KEPT).unlink(missing_ok=True)
         write_of_run(self._store / HOME, made.model_dump_json(indent=1).encode())

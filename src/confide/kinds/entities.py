@@ -31,7 +31,7 @@ from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.releases import Holders, shape_of, write_release
-from confide.kinds.trained import Report
+from confide.kinds.trained import Report, calibrated
 from confide.kinds.types import own_types, types_in_text
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
@@ -40,6 +40,7 @@ from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
 from confide.learning.windows import FoundSpan
 from confide.scoring import f1, micro
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -277,6 +278,7 @@ class EntityExtractor:
     model: nn.Module
     encoder: FrozenEncoder | None = None
     apart: bool = False
+    calibrator: Calibrator = AS_IS
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -289,7 +291,8 @@ class EntityExtractor:
         if self.encoder is not None:
             text = with_cached(found.text, found.examples, self.encoder, keep=False)
             found = replace(found, text=text)
-        return annotate_with(self.modeller, self.model, found)
+        made = annotate_with(self.modeller, self.model, found)
+        return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong, without types that nobody looked for."""

@@ -3,7 +3,8 @@
 What leaves a site: per entity type how many entities were right, predicted and gold, strict and
 relaxed, and the number of sentences; of relations, the confusion matrix, and how many relations no
 candidate pair covers; of bags, histograms of the scores of candidates and facts, and by relation
-how many bags were right.
+how many bags were right. Also how many predictions of each type have about which confidence, and
+how many of these were right.
 What never leaves: a prediction, a text.
 """
 
@@ -18,14 +19,21 @@ from numpy.typing import NDArray
 from confide.errors import GuardError
 from confide.federation.guards import MOST_NAMES, check_names
 from confide.federation.messages import carries
-from confide.scoring import Count, EntityCounts, RelationCounts, count_entities
+from confide.scoring import Count, EntityCounts, RelationCounts, calibration, count_entities
 from confide.scoring.bags import BINS, BagCounts
+from confide.scoring.calibration import Right, Sure
 from confide.text.document import Document
+
+MOST_SURE = calibration.BINS * MOST_NAMES
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Entity counts of one part of a site's held-out text. Y types; 3: right, predicted, gold."""
+    """Entity counts of one part of a site's held-out text.
+
+    Y types; 3: right, predicted, gold. N pairs of a type and a bin of confidence, in order; 4: the
+    type's place, the bin, right, predicted.
+    """
 
     types: list[str] = carries("names of the entity types (not text)")
     strict_Y3: NDArray[np.int64] = carries(
@@ -36,6 +44,9 @@ class Scored:
     )
     sentences: int = carries("number of sentences scored")
     malformed: int = carries("number of malformed tags that were repaired")
+    sure_N4: NDArray[np.int32] = carries(
+        "predicted entities by type and confidence: right, predicted", most=MOST_SURE
+    )
 
 
 def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> Scored:
@@ -48,6 +59,7 @@ def score_documents(gold: Sequence[Document], predicted: Sequence[Document]) -> 
         relaxed_Y3=_table(counts.relaxed, types),
         sentences=counts.sentences,
         malformed=counts.malformed,
+        sure_N4=_sure_table(counts.sure, types),
     )
 
 
@@ -60,6 +72,7 @@ def check_scored(ask: object, reply: Scored) -> None:
     if reply.sentences < 0 or reply.malformed < 0:
         raise GuardError("sentences and malformed must be at least 0")
     check_names("types", reply.types)
+    _check_sure(reply.sure_N4, reply.strict_Y3)
 
 
 def counts_of(reply: Scored) -> EntityCounts:
@@ -69,7 +82,38 @@ def counts_of(reply: Scored) -> EntityCounts:
         relaxed=_by_type(reply.types, reply.relaxed_Y3),
         sentences=reply.sentences,
         malformed=reply.malformed,
+        sure=_sure(reply.types, reply.sure_N4),
     )
+
+
+def _check_sure(sure_N4: NDArray[np.int32], counts_Y3: NDArray[np.int64]) -> None:
+    """Raise GuardError if these are not counts by confidence that agree with the counts by type."""
+    many = len(counts_Y3)
+    if sure_N4.dtype != np.int32 or sure_N4.ndim != 2 or sure_N4.shape[1:] != (4,):
+        raise GuardError("sure_N4 is malformed", got=f"{sure_N4.dtype.name} {sure_N4.shape}")
+    type_N, bin_N, right_N, found_N = sure_N4.astype(np.int64).T
+    fits = (type_N >= 0) & (type_N < many) & (bin_N >= 0) & (bin_N < calibration.BINS)
+    if not (fits & (right_N >= 0) & (right_N <= found_N) & (found_N > 0)).all():
+        raise GuardError("sure_N4 holds impossible counts")
+    if (np.diff(type_N * calibration.BINS + bin_N) <= 0).any():
+        raise GuardError("sure_N4 is not in order")
+    for name, counted_N, all_Y in (
+        ("right", right_N, counts_Y3[:, 0]), ("predicted", found_N, counts_Y3[:, 1])
+    ):  # fmt: skip
+        if (np.bincount(type_N, counted_N, minlength=many) > all_Y).any():
+            raise GuardError(f"sure_N4 has more {name} than the counts by type")
+
+
+def _sure_table(sure: Sure, types: Sequence[str]) -> NDArray[np.int32]:
+    place = {name: number for number, name in enumerate(types)}
+    rows = [(place[name], bin, *count) for (name, bin), count in sure.items()]
+    return np.array(sorted(rows), np.int32).reshape(len(rows), 4)
+
+
+def _sure(types: Sequence[str], sure_N4: NDArray[np.int32]) -> Sure:
+    return {
+        (types[place], bin): Right(right, found) for place, bin, right, found in sure_N4.tolist()
+    }
 
 
 def _check_table(name: str, table: NDArray[np.int64], shape: tuple[int, ...]) -> None:
@@ -91,7 +135,11 @@ def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
 
 @dataclass(frozen=True)
 class RelationsScored:
-    """Relation counts of one part of a site's held-out text. Y labels, `NO_RELATION` among them."""
+    """Relation counts of one part of a site's held-out text. Y labels, `NO_RELATION` among them.
+
+    N pairs of a label and a bin of confidence, in order; 4: the label's place, the bin, right,
+    predicted.
+    """
 
     labels: list[str] = carries("names of the relations (not text)")
     confusion_YY: NDArray[np.int64] = carries(
@@ -99,6 +147,9 @@ class RelationsScored:
     )
     missed_Y: NDArray[np.int64] = carries(
         "relations by label that no candidate pair covers", most=MOST_NAMES
+    )
+    sure_N4: NDArray[np.int32] = carries(
+        "predicted relations by label and confidence: right, predicted", most=MOST_SURE
     )
 
 
@@ -110,7 +161,7 @@ def relations_scored(counts: RelationCounts) -> RelationsScored:
     for (gold, predicted), count in counts.confusion.items():
         confusion_YY[place[gold], place[predicted]] = count
     missed_Y = np.array([counts.missed.get(label, 0) for label in labels], np.int64)
-    return RelationsScored(labels, confusion_YY, missed_Y)
+    return RelationsScored(labels, confusion_YY, missed_Y, _sure_table(counts.sure, labels))
 
 
 def check_relations_scored(ask: object, reply: RelationsScored) -> None:
@@ -118,6 +169,8 @@ def check_relations_scored(ask: object, reply: RelationsScored) -> None:
     many = len(reply.labels)
     _check_table("confusion_YY", reply.confusion_YY, (many, many))
     _check_table("missed_Y", reply.missed_Y, (many,))
+    counts_YY = reply.confusion_YY
+    _check_sure(reply.sure_N4, np.stack([counts_YY.diagonal(), counts_YY.sum(0)], 1))
     check_names("labels", reply.labels)
 
 
@@ -130,7 +183,8 @@ def relation_counts_of(reply: RelationsScored) -> RelationCounts:
         if reply.confusion_YY[row, column]
     }
     missed = dict(zip(reply.labels, reply.missed_Y.tolist(), strict=True))
-    return RelationCounts(confusion, {label: count for label, count in missed.items() if count})
+    known = {label: count for label, count in missed.items() if count}
+    return RelationCounts(confusion, known, _sure(reply.labels, reply.sure_N4))
 
 
 @dataclass(frozen=True)

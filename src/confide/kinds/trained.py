@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from confide.data.batches.relations import Rules
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.tasks import Counts
-from confide.text.document import Document
+from confide.text.document import Document, Entity, Relation
 from confide.text.pairs import stated_pairs
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from confide.scoring import BagCounts
 
 T = TypeVar("T")
+Find = TypeVar("Find", Entity, Relation)
 WORST = 20
 """Length of a site's list of errors."""
 
@@ -46,7 +48,12 @@ class Trained(Protocol):
 
 
 class Extractor(Trained, Protocol):
-    """A trained model that annotates."""
+    """A trained model that annotates.
+
+    Its `calibrator` acts on the confidences that it gives.
+    """
+
+    calibrator: Calibrator
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -101,6 +108,29 @@ class FindsFacts(Extractor, Protocol):
     def counts(self, documents: Sequence[Document]) -> BagCounts:
         """Counts of what the model gets right on the bags of annotated documents."""
         ...
+
+
+def calibrated(
+    documents: Sequence[Document], calibrator: Calibrator, *, of: Literal["entities", "relations"]
+) -> list[Document]:
+    """The documents with the confidences of their entities or relations calibrated."""
+    if calibrator == AS_IS:
+        return list(documents)
+    if of == "entities":
+        return [
+            replace(one, entities=tuple(_calibrated(find, calibrator) for find in one.entities))
+            for one in documents
+        ]
+    return [
+        replace(one, relations=tuple(_calibrated(find, calibrator) for find in one.relations))
+        for one in documents
+    ]
+
+
+def _calibrated(find: Find, calibrator: Calibrator) -> Find:
+    if find.confidence is None:
+        return find
+    return replace(find, confidence=calibrator.of(find.confidence))
 
 
 def as_many_of_both(said: Sequence[T], silent: Sequence[T]) -> list[T]:

@@ -10,6 +10,7 @@ from confide.errors import MessageError, RunError, printable
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import first_wrong
+from confide.scoring.calibration import Calibrator
 from confide.userfiles import MOST_JSON, text_of
 
 CANDIDATES = FEDERATED, TUNED, ALONE = "federated", "tuned", "alone"
@@ -58,10 +59,17 @@ class KeptAtHome:
     model: str = carries("tuned or alone")
     round: int = carries("the round of the run's model that it was compared with")
     weights: Arrays = carries("the weights that are best on the site's development text")
+    temperature: float = carries("of its confidences, from the site's development text")
+    offset: float = carries("of their log odds, from the same")
+
+    @property
+    def calibrator(self) -> Calibrator:
+        """What calibrates its confidences."""
+        return Calibrator(self.temperature, self.offset)
 
 
-def kept_at_home(folder: RunFolder, site: str | None) -> Arrays | None:
-    """The weights that a site keeps; None if it keeps those of the run, or did not compare.
+def kept_at_home(folder: RunFolder, site: str | None) -> KeptAtHome | None:
+    """The model that a site keeps; None if it keeps those of the run, or did not compare.
 
     A run that was continued since, and has another model now, is not compared yet: None as well.
     Raises RunError if the file is damaged.
@@ -73,7 +81,7 @@ def kept_at_home(folder: RunFolder, site: str | None) -> Arrays | None:
         return None
     try:
         kept = decode_file(KeptAtHome, path.read_bytes())
-        return kept.weights if kept.round == round_of(folder, site) else None
+        return kept if kept.round == round_of(folder, site) else None
     except (MessageError, OSError) as error:
         raise RunError(
             "the weights that the site keeps cannot be read",

@@ -28,6 +28,7 @@ from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
 from confide.runs.result import RESULT, Result
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
 from confide.userfiles import Tree, json_of, text_of
 
@@ -63,6 +64,13 @@ class RunFolder:
     def store(self, part: str = "") -> CheckpointStore:
         """The checkpoints of one federation of the run."""
         return CheckpointStore(self.part(part) / CHECKPOINTS)
+
+    def calibrator(self, site: str | None) -> Calibrator:
+        """What calibrates the confidences of a site's model; nothing if the run says nothing."""
+        if not (self.path / RESULT).exists():
+            return AS_IS
+        found = self.result().calibration
+        return AS_IS if found is None else found.of(site)
 
     def is_taken(self) -> bool:
         """Whether a run was started here."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from confide.errors import KeyFileError, LockedKeyError, RunError
 from confide.federation.keys import read_key
@@ -16,7 +16,8 @@ from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
 from confide.runs.athome import kept_at_home
 from confide.runs.folder import HeldFolder, RunFolder
-from confide.runs.release import release_task, released
+from confide.runs.release import release_task, released, released_calibrator
+from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteTable, SplitTable
 from confide.tasks import TASKS
 from confide.text.document import Document
@@ -143,7 +144,8 @@ def _opened(
     Also the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(folder.path):
-        found = cast(Finds, released(folder.path))
+        calibrator = released_calibrator(folder.path)
+        found = _calibrated(calibrator, cast(Finds, released(folder.path)))
         return found, None, frozenset() if found.finds == "entities" and found.apart else None
     settings = folder.settings()
     method = method_of(settings)
@@ -155,9 +157,9 @@ def _opened(
     try:
         secret_key = read_key(secret) if method.keyed else None
         encoder = own.context if own else None
-        if (weights := kept_at_home(folder, site)) is not None:
+        if (kept := kept_at_home(folder, site)) is not None:
             form, _ = method(settings).model(state, memory)
-            model = form.extractor(weights, key=secret_key, encoder=encoder)
+            model = form.extractor(kept.weights, key=secret_key, encoder=encoder)
         else:
             model = method(settings).extractor(state, memory, key=secret_key, encoder=encoder)
     except LockedKeyError:
@@ -169,8 +171,15 @@ def _opened(
             fix="name the sites' shared key file with --key, or let a site make a copy with its"
             " words in the clear: `confide release`",
         ) from error
+    calibrator = folder.calibrator(site) if kept is None else kept.calibrator
+    model = _calibrated(calibrator, cast(Finds, model))
     own_types = _annotated(settings, folder, own, site)
-    return cast(Finds, model), settings.split or own, own_types
+    return model, settings.split or own, own_types
+
+
+def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:
+    """The model with its confidences calibrated."""
+    return cast(Finds, replace(cast(Any, model), calibrator=calibrator))
 
 
 def _annotated(

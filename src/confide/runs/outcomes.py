@@ -20,8 +20,20 @@ from confide.federation.federation import Engine, Federation
 from confide.federation.ledger import Ledger
 from confide.methods import Method, check_enough, method_named
 from confide.runs.folder import RunFolder, decisive
-from confide.runs.result import SCHEMA, AllScores, Data, Result, Traffic, Turn
+from confide.runs.result import (
+    SCHEMA,
+    AllScores,
+    Calibration,
+    Data,
+    Reliability,
+    Result,
+    Scale,
+    SureBin,
+    Traffic,
+    Turn,
+)
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
+from confide.scoring.calibration import AS_IS, Calibrator, Parts, calibration_error, reliability
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
 from confide.userfiles import Tree
@@ -163,6 +175,7 @@ def result_of(
         dev=progress[0].best_dev if len(outcomes) == 1 else None,
         history=[Turn.model_validate(turn) for turn in history],
         left_out={site: code for one in progress for site, code in one.left_out.items()},
+        calibration=_calibration(settings, outcomes, counts),
         bytes=Traffic(up=up, down=down),
         seconds=sum(one.seconds for one in progress),
         compute_seconds=sum(one.compute_seconds for one in progress),
@@ -174,8 +187,45 @@ def result_of(
     )
 
 
+def _calibration(
+    settings: Settings, outcomes: Sequence[Outcome], counts: Mapping[str, Counts]
+) -> Calibration | None:
+    """What the test counts say about confidences; None if nothing was found with one."""
+    task = TASKS[settings.task]
+    own = {one.name: Calibrator(*one.trained.progress.calibrator) for one in outcomes}
+    sure = [
+        (task.sum(counts[site] for site in one.sites if site in counts).sure, own[one.name])
+        for one in outcomes
+    ]
+    types = sorted({name for found, _ in sure for name, _ in found} - {""})
+    plain = [(found, AS_IS) for found, _ in sure]
+    if not any(found for found, _ in sure):
+        return None
+    return Calibration(
+        calibrators={name: Scale(**one._asdict()) for name, one in own.items()},
+        before=_reliability(plain, types),
+        after=_reliability(sure, types),
+    )
+
+
+def _reliability(parts: Parts, types: Sequence[str]) -> Reliability:
+    parts = list(parts)
+    bins = reliability(parts)
+    return Reliability(
+        error=calibration_error(bins),
+        types={name: calibration_error(reliability(parts, type=name)) for name in types},
+        bins=[SureBin(**vars(one)) for one in bins],
+    )
+
+
 def own_result(
-    settings: Settings, *, site: str, round: int, data: Tree, counts: Mapping[str, Counts]
+    settings: Settings,
+    *,
+    site: str,
+    round: int,
+    data: Tree,
+    counts: Mapping[str, Counts],
+    calibrator: Calibrator = AS_IS,
 ) -> Result:
     """What result.json says at a real site: its own scores, and where to find its model."""
     scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
@@ -194,6 +244,7 @@ def own_result(
         dev=None,
         history=[],
         left_out={},
+        calibration=Calibration(calibrators={"": Scale(**calibrator._asdict())}),
         data=Data.model_validate(data),
     )
 

@@ -9,10 +9,13 @@ of the two a copy is and what is in it.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from confide.errors import RunError
+from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
 from confide.kinds.protocol import Kind
@@ -22,8 +25,13 @@ from confide.methods import method_of
 from confide.runs.athome import kept_at_home
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
+from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings
 from confide.tasks import TASKS, TaskName
+from confide.userfiles import MOST_JSON, json_of, text_of
+
+CALIBRATION = "calibration.json"
+"""What calibrates a release's confidences."""
 
 
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
@@ -48,13 +56,16 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
             )
     method = method_of(settings)
     form, weights = method(settings).model(*folder.trained(method, site))
-    weights = kept_at_home(folder, site) or weights
+    kept = kept_at_home(folder, site)
+    weights = weights if kept is None else kept.weights
+    calibrator = folder.calibrator(site) if kept is None else kept.calibrator
 
     def find() -> Sequence[SiteSpec]:
         gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
         return [spec for spec in gathered.specs if site in (None, spec.name)]
 
     method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
+    write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
     return out
 
 
@@ -83,6 +94,27 @@ def release_tells(folder: Path) -> str:
     """What a release reveals to whoever has it."""
     kind = _kind_of(folder)
     return kind.release_tells if kind else ""
+
+
+def released_calibrator(folder: Path) -> Calibrator:
+    """What calibrates a release's confidences; nothing if it says nothing. Raises RunError."""
+    file = Path(folder) / CALIBRATION
+    if not file.is_file():
+        return AS_IS
+    try:
+        found = json_of(text_of(file, MOST_JSON))
+        made = Calibrator(float(found["temperature"]), float(found["offset"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        made = Calibrator(math.nan)
+    if not made.is_sound:
+        raise RunError(
+            "the calibration of this release cannot be read",
+            where=str(file),
+            expected=f'{{"temperature": {COLDEST:g} to {HOTTEST:g}, "offset": -{MOST_OFFSET:g} to'
+            f" {MOST_OFFSET:g}}}",
+            fix="delete the file to have the model's own confidences",
+        )
+    return made
 
 
 def released(folder: Path) -> Trained:

@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from confide.errors import RunError, printable
 from confide.federation.files import write_of_run
+from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.scores import Scored
 from confide.tasks import TASKS, USUAL, TaskName
 from confide.userfiles import MOST_JSON, Tree, json_of, text_of
@@ -210,6 +211,50 @@ class Data(Part):
     apart: Apart | None = None
 
 
+class SureBin(Part):
+    """Finds with a confidence between two bounds: its mean, how many are right and how many."""
+
+    lower: Number
+    upper: Number
+    mean: Number
+    right: Whole
+    found: Whole
+
+
+class Reliability(Part):
+    """How far confidences on test text can be trusted: calibration errors and bins.
+
+    `error` and `types` are expected calibration errors from 0 to 1, of all finds and by type.
+    """
+
+    error: Number | None = None
+    types: dict[str, Number | None] = {}
+    bins: list[SureBin] = []
+
+
+class Scale(Part):
+    """A `Calibrator`: confidences' log odds / temperature + offset."""
+
+    temperature: Annotated[Number, Field(ge=COLDEST, le=HOTTEST)] = 1.0
+    offset: Annotated[Number, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)] = 0.0
+
+
+class Calibration(Part):
+    """Confidences: as the model gives them (`before`), and calibrated (`after`).
+
+    `calibrators` has one for each model, by site, or one under "" if there is a common model.
+    """
+
+    calibrators: dict[str, Scale] = {}
+    before: Reliability = Reliability()
+    after: Reliability = Reliability()
+
+    def of(self, site: str | None) -> Calibrator:
+        """What calibrates a site's model."""
+        found = self.calibrators.get(site or "") or self.calibrators.get("")
+        return AS_IS if found is None else Calibrator(found.temperature, found.offset)
+
+
 class Result(Part):
     """result.json. Whatever an older version or a single site leaves out has a default.
 
@@ -230,6 +275,7 @@ class Result(Part):
     dev: Scores | None = None
     history: list[Turn] = []
     left_out: dict[str, str] = {}
+    calibration: Calibration | None = None
     bytes: Traffic | None = None
     seconds: Number | None = None
     compute_seconds: Number | None = None

@@ -20,6 +20,7 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import Arrays, decode, encode
 from confide.methods import Method
+from confide.scoring.calibration import AS_IS, fitted
 from confide.scoring.scores import Scored
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
@@ -30,7 +31,8 @@ from confide.userfiles import Tree
 class Progress:
     """How far a run has come; saved in every checkpoint, so nothing counts twice.
 
-    `left_out` holds the sites that failed at the start, with the code of their failure.
+    `left_out` holds the sites that failed at the start, with the code of their failure;
+    `calibrator` is that of the best round's confidences.
     """
 
     history: list[Tree] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Progress:
     seconds: float = 0.0
     compute_seconds: float = 0.0
     left_out: dict[str, str] = field(default_factory=dict)
+    calibrator: list[float] = field(default_factory=lambda: [*AS_IS])
 
 
 @dataclass(frozen=True)
@@ -233,8 +236,9 @@ class Rounds:
     def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> None:
         """Score development text, and note whether this round is the best so far."""
         counts = self.score(state, "dev", number)
-        task, by = TASKS[self._settings.task], self._settings.select.by
-        overall = task.scores(task.sum(counts.values()))
+        task, own = TASKS[self._settings.task], self._settings.select
+        total = task.sum(counts.values())
+        overall = task.scores(total)
         record["dev"] = task.values(overall)
         first = task.kinds[0]
         record["dev_sites"] = {
@@ -242,10 +246,11 @@ class Rounds:
         }
         has_text = overall[task.unit] > 0
         later = -1 / number  # grows from round to round and stays below every score
-        value = later if by == "last" or not has_text else record["dev"][by]
+        value = later if own.by == "last" or not has_text else record["dev"][own.by]
         if value > progress.best_score:
             progress.best_score, progress.best_round = value, number
             progress.best_dev = overall if has_text else {}
+            progress.calibrator = [*(fitted(total.sure) if own.calibrate else AS_IS)]
 
     def _tell(self, progress: Progress, record: Tree) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]

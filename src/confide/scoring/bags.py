@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
+from confide.scoring import calibration
+from confide.scoring.calibration import Right, Sure
 from confide.scoring.counts import Count
 from confide.scoring.ranking import Ranking, auc, pr_curve, precisions_at
 from confide.scoring.scores import Scored, micro, rate_of
@@ -67,6 +69,17 @@ class BagCounts:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def sure(self) -> Sure:
+        """Candidates by confidence, of all relations together, and how many of them are facts."""
+        wide = np.arange(BINS) * (2 * FARTHEST / BINS) - FARTHEST
+        far = calibration.FARTHEST
+        places = ((np.clip(wide, -far, far - 1e-9) + far) // calibration.WIDTH).astype(np.int64)
+        found = np.bincount(places, self.candidates_B, minlength=calibration.BINS)
+        right = np.bincount(places, self.true_B, minlength=calibration.BINS)
+        both = zip(right.astype(int).tolist(), found.astype(int).tolist(), strict=True)
+        return {("", place): Right(*one) for place, one in enumerate(both) if one[1]}
 
     @property
     def ranking(self) -> Ranking:

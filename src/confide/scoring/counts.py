@@ -13,11 +13,12 @@ By default an entity that occurs twice in a document (same type, same characters
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple
 
 from confide.errors import DataError
+from confide.scoring.calibration import Sure, count_sure, sum_sure
 from confide.scoring.matching import Fragments, maximum_pairs
 from confide.text.document import Document
 
@@ -39,12 +40,16 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntityCounts:
-    """Counts by entity type; `malformed` is how many tags had to be repaired before scoring."""
+    """Counts by entity type; `malformed` is how many tags had to be repaired before scoring.
+
+    `sure` counts predictions by type and confidence, and how many of them are exactly right.
+    """
 
     strict: dict[str, Count]
     relaxed: dict[str, Count]
     sentences: int = 0
     malformed: int = 0
+    sure: Sure = field(default_factory=dict)
 
     def __add__(self, other: EntityCounts) -> EntityCounts:
         return sum_counts((self, other))
@@ -66,6 +71,7 @@ def sum_counts(parts: Iterable[EntityCounts]) -> EntityCounts:
         _sum_by_type(chain.from_iterable(part.relaxed.items() for part in parts)),
         sum(part.sentences for part in parts),
         sum(part.malformed for part in parts),
+        sum_sure(part.sure for part in parts),
     )
 
 
@@ -94,7 +100,16 @@ def count_entities(
         _sum_by_type((match.type, match.relaxed) for match in matches),
         sum(len(g.sentences or p.sentences) for g, p in zip(gold, predicted, strict=True)),
         malformed,
+        count_sure(chain.from_iterable(map(_finds, gold, predicted))),
     )
+
+
+def _finds(gold: Document, predicted: Document) -> Iterator[tuple[str, float | None, bool]]:
+    """Type and confidence of each find of a document, once, and whether it is exactly right."""
+    right = {(one.type, one.fragments) for one in gold.entities}
+    finds = {(one.type, one.fragments): one.confidence for one in predicted.entities}
+    for found, confidence in finds.items():
+        yield found[0], confidence, found in right
 
 
 def match_documents(

@@ -16,6 +16,7 @@ import numpy as np
 
 from confide.errors import DataError
 from confide.scoring.bootstrap import Table
+from confide.scoring.calibration import Sure, count_sure, sum_sure
 from confide.scoring.counts import Count
 from confide.scoring.scores import Scored, micro, rate_of
 from confide.text.pairs import NO_RELATION
@@ -29,11 +30,13 @@ class RelationCounts:
     """How often which gold relation was predicted as which. Numbers only, no text.
 
     `confusion` counts the (gold, predicted) labels of pairs, `NO_RELATION` included; `missed`
-    counts, by relation, gold relations whose pair was never looked at. The rest follows from these.
+    counts, by relation, gold relations whose pair was never looked at; `sure` counts predicted
+    relations by name and confidence, and how many of them are right.
     """
 
     confusion: dict[Labels, int] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
+    sure: Sure = field(default_factory=dict)
 
     def __add__(self, other: RelationCounts) -> RelationCounts:
         return sum_relation_counts((self, other))
@@ -57,9 +60,15 @@ class RelationCounts:
 
 
 def count_relations(
-    gold: Sequence[str], predicted: Sequence[str], *, missed: Mapping[str, int] | None = None
+    gold: Sequence[str],
+    predicted: Sequence[str],
+    *,
+    missed: Mapping[str, int] | None = None,
+    confidences: Sequence[float] = (),
 ) -> RelationCounts:
     """Count labels that are paired by position; `missed` is as in `RelationCounts`.
+
+    `confidences` are those of the predicted labels, if they are known.
 
     Raises DataError if the two differ in length or a number missed is negative.
 
@@ -68,25 +77,31 @@ def count_relations(
     {'a': Count(true=1, predicted=2, gold=2)}
     """
     _must_pair(gold, predicted)
-    return _sorted(Counter(zip(gold, predicted, strict=True)), Counter(missed or {}))
+    finds = zip(gold, predicted, confidences, strict=True) if confidences else ()
+    sure = count_sure((name, c, g == name) for g, name, c in finds if name != NO_RELATION)
+    return _sorted(Counter(zip(gold, predicted, strict=True)), Counter(missed or {}), sure)
 
 
 def sum_relation_counts(parts: Iterable[RelationCounts]) -> RelationCounts:
     """The counts over all parts, labels in alphabetical order; nothing gives empty counts."""
     confusion: Counter[Labels] = Counter()
     missed: Counter[str] = Counter()
+    parts = list(parts)
     for part in parts:
         confusion.update(part.confusion)
         missed.update(part.missed)
-    return _sorted(confusion, missed)
+    return _sorted(confusion, missed, sum_sure(part.sure for part in parts))
 
 
-def _sorted(confusion: Mapping[Labels, int], missed: Mapping[str, int]) -> RelationCounts:
+def _sorted(
+    confusion: Mapping[Labels, int], missed: Mapping[str, int], sure: Sure
+) -> RelationCounts:
     if any(count < 0 for count in (*confusion.values(), *missed.values())):
         raise DataError("a count is negative", expected="counts from 0")
     return RelationCounts(
         {labels: count for labels, count in sorted(confusion.items()) if count},
         {kind: count for kind, count in sorted(missed.items()) if count},
+        sure,
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from confide.scoring.calibration import Sure
 from confide.scoring.scores import Scored
 
 
@@ -30,6 +31,11 @@ class TextCounts:
     hidden: int = 0
     hidden_right: int = 0
     loss: float = 0.0
+
+    @property
+    def sure(self) -> Sure:
+        """Nothing: a BART's pieces have no confidence that anybody reads."""
+        return {}
 
     def __add__(self, other: TextCounts) -> TextCounts:
         return sum_text_counts((self, other))

@@ -210,7 +210,8 @@ class SelectTable(Table):
 
     Every `every` rounds and after the last one, development text is scored and a checkpoint is
     written, from which `--resume` continues. What is scored and kept is the mean of the common
-    weights after about the last `average` rounds (1: the weights of the round).
+    weights after about the last `average` rounds (1: the weights of the round). `calibrate`: the
+    counts also calibrate the confidences.
     """
 
     by: Literal[
@@ -220,6 +221,7 @@ class SelectTable(Table):
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
     average: Positive = 1
+    calibrate: bool = True
 
 
 class GuardsTable(Table):

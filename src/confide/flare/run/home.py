@@ -53,6 +53,7 @@ from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
 from confide.runs.outcomes import own_result
 from confide.runs.sitereport import Home, site_reports
+from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
 from confide.settings.tomlfile import parse_toml
 from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
@@ -211,6 +212,9 @@ class SiteHome:
 
     def _leave(self, run: _Run, ask: Leave) -> Left:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
+        calibrator = Calibrator(ask.temperature, ask.offset)
+        if not calibrator.is_sound:
+            raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)(run.settings)
         state: object = decode(method.State, ask.state.tobytes())
         progress = json.dumps({"best_round": ask.round})
@@ -226,6 +230,7 @@ class SiteHome:
             round=ask.round,
             data=run.gathered.facts(),
             counts=counts,
+            calibrator=calibrator,
         )
         result.write(run.folder.path)
         reply = Left(kept=True)

@@ -56,6 +56,8 @@ class Leave:
 
     state: NDArray[np.uint8] = carries("the trained state: what the server ends with", legend="B")
     round: int = carries("its round")
+    temperature: float = carries("of its confidences")
+    offset: float = carries("of their log odds")
 
 
 @dataclass(frozen=True)

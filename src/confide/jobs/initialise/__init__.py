@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import SettingsError
-from confide.jobs.initialise.draft import draft
+from confide.jobs.initialise.draft import draft, finds_apart
 from confide.jobs.initialise.files import SiteFiles, look, verdict
+from confide.jobs.initialise.proposal import Wishes, advice, propose
 from confide.settings import load
 from confide.text.document import Problem
 from confide.text.parts import grouped
 
-__all__ = ["InitReport", "init"]
+__all__ = ["InitReport", "Wishes", "init"]
+
+NO_WISHES = Wishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,11 @@ class InitReport:
 
 
 def init(
-    files: Sequence[Path | str], *, out: Path | str = Path("confide.toml"), force: bool = False
+    files: Sequence[Path | str],
+    *,
+    out: Path | str = Path("confide.toml"),
+    force: bool = False,
+    wishes: Wishes = NO_WISHES,
 ) -> InitReport:
     """Look at annotated files, and write a short commented settings file that works.
 
@@ -48,9 +55,10 @@ def init(
             file or folder is a site, unless it is a part (train, dev, test) of one.
         out: the settings file.
         force: overwrite the settings file.
+        wishes: what only the user knows, and which method is proposed depends on.
 
     Raises:
-        SettingsError: no file is named, or `out` exists.
+        SettingsError: no file is named, `out` exists, or a wish does not go with the files.
         DataError: a file holds raw text without annotation.
         ConfideError: a file cannot be read.
     """
@@ -67,7 +75,10 @@ def init(
     for site in sites:
         lines += look(site, problems)
     lines += verdict(sites, problems)
-    text = draft(sites, out)
+    proposal = propose(sites, wishes, apart=finds_apart(sites))
+    lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
+    lines += advice(sites, wishes)
+    text = draft(sites, out, proposal=proposal, wishes=wishes)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     load(out)

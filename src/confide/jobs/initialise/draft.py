@@ -10,7 +10,8 @@ from pathlib import Path
 
 import tomli_w
 
-from confide.jobs.initialise.files import OF_BAGS, SiteFiles, shares
+from confide.jobs.initialise.files import SiteFiles, shares
+from confide.jobs.initialise.proposal import Proposal, Wishes, of_bags
 from confide.text.formats import FORMATS
 
 _LINES = 32
@@ -23,12 +24,12 @@ def _quoted(value: str | Sequence[str]) -> str:
     return _quoted(value[0]) if len(value) == 1 else f"[{', '.join(map(_quoted, value))}]"
 
 
-def draft(sites: Sequence[SiteFiles], out: Path) -> str:
+def draft(sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, wishes: Wishes) -> str:
     """The settings file; if tables would make it too long, each site gets one line."""
     head = [
         f"# What confide found; train with: confide run {out.name}",
         f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
-        *_task(sites),
+        *proposal.lines,
         "seed = 1",
         "rounds = 20",
     ]
@@ -36,13 +37,18 @@ def draft(sites: Sequence[SiteFiles], out: Path) -> str:
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
-    if _finds_apart(sites):
-        what = "relations" if sites[0].about_relations else "types"
+    if proposal.outside:
+        what = proposal.outside
         tail.append(
             f"outside = 1          # its text may have the {what} that a site does not annotate"
         )
+    if wishes.megabytes is not None:
+        tail += ["", "[federation]", f"megabytes = {wishes.megabytes:g}     # that a site uploads"]
+    if wishes.public:
+        tail += ["", "[public]", f"files = {_paths(wishes.public, out)}"]
     if len(sites) == 1:
-        public = _PUBLIC if sites[0].about_relations and not _of_bags(sites) else []
+        dealt = sites[0].about_relations and not of_bags(sites) and not wishes.public
+        public = _PUBLIC if dealt else []
         return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
     tables: list[str] = []
     for site in sites:
@@ -67,42 +73,6 @@ _PUBLIC = [
     "[public]             # text that the server and all sites may read",
     "share = 0.2          # of the training documents; or files = ... of its own",
 ]
-
-
-def _task(sites: Sequence[SiteFiles]) -> list[str]:
-    """The lines that say what is learnt, and by which method."""
-    if not all(site.about_relations for site in sites):
-        others = 'references: "pooled" (all text in one place), "alone" (by itself)'
-        linked = any(report.counts["relations"] for site in sites for report in site.reports)
-        task = 'task = "ner"         # entities; "re": the relations between them'
-        method = f'method = "fedavg"    # {others}'
-        if not _finds_apart(sites):
-            return [*([task] if linked else []), method]
-        return [*([task] if linked else []), *_apart("types")]
-    if _of_bags(sites):
-        others = '"chain"; references: "pooled", "alone"'
-        return ['task = "bags"', f'method = "lazy-mil"  # or "fedavg", {others}']
-    others = 'references: "pooled", "alone", "public-only"'
-    if len(sites) == 1:
-        return ['task = "re"', f'method = "feded"     # or "fedavg", "fedatt"; {others}']
-    if _finds_apart(sites):
-        return ['task = "re"', *_apart("relations")]
-    others = f'or "fedatt"; "feded" with [public] files; {others}'
-    return ['task = "re"', f'method = "fedavg"    # {others}']
-
-
-def _apart(what: str) -> list[str]:
-    """The method for sites that annotate different types or relations, and its plain options."""
-    return [
-        f'method = "pseudo-complete"  # one model of all {what}; "fedner": each its own',
-        "options = { distil = false, instance_weights = false }  # see training.outside",
-    ]
-
-
-def _of_bags(sites: Sequence[SiteFiles]) -> bool:
-    """Whether the files are of corpora whose relations hold of bags."""
-    formats = (report.format for site in sites for report in site.reports)
-    return all(site.about_relations for site in sites) and OF_BAGS.issuperset(formats)
 
 
 def _pairs(sites: Sequence[SiteFiles]) -> list[str]:
@@ -196,9 +166,9 @@ def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], 
     return own, {kind: name for kind in own if (name := _nearest(kind, before))}
 
 
-def _finds_apart(sites: Sequence[SiteFiles]) -> bool:
+def finds_apart(sites: Sequence[SiteFiles]) -> bool:
     """Whether sites annotate different types or relations, even if similar names mean one."""
-    if _of_bags(sites):
+    if of_bags(sites):
         return False
     found = set()
     for site in (one for one in sites if one.types):

@@ -34,6 +34,7 @@ from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
 from confide.models.bags import BagModel, Denoise
 from confide.scoring import BagCounts, count_bags
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.text.document import Document, Relation
 
 
@@ -87,6 +88,7 @@ class BagExtractor:
     same: Same
     denoise: Denoise
     types: tuple[str, ...]
+    calibrator: Calibrator = AS_IS
 
     @cached_property
     def relations(self) -> tuple[str, ...]:
@@ -104,7 +106,8 @@ class BagExtractor:
         for rows, scores_R in zip(read.bags.groups, read.scores_GR, strict=True):
             best = int(scores_R.argmax())
             if self.relations[best] != NO_RELATION:
-                said |= dict.fromkeys(map(int, rows), (self.relations[best], float(scores_R[best])))
+                sure = self.calibrator.of(float(scores_R[best]))
+                said |= dict.fromkeys(map(int, rows), (self.relations[best], sure))
         for row in sorted(said):
             example, (relation, score) = read.examples[row], said[row]
             own = found.setdefault(example.document, [])
@@ -122,7 +125,8 @@ class BagExtractor:
         for bag, scores_R in enumerate(read.scores_GR):
             wanted = [int(scores_R.argmax())]
             if least is not None:
-                wanted = [place for place, score in enumerate(scores_R) if score >= least]
+                sure = [self.calibrator.of(float(score)) for score in scores_R]
+                wanted = [place for place, score in enumerate(sure) if score >= least]
             found += [
                 self._fact(read, bag, place, documents)
                 for place in wanted
@@ -168,12 +172,12 @@ class BagExtractor:
             relation=self.relations[place],
             tail=tail,
             names=_names(documents[best.document], best.pair),
-            confidence=float(read.scores_GR[bag, place]),
+            confidence=self.calibrator.of(float(read.scores_GR[bag, place])),
             sentences=tuple(
                 Support(
                     read.examples[row].document,
                     read.examples[row].pair,
-                    float(read.likely_SR[row, place]),
+                    self.calibrator.of(float(read.likely_SR[row, place])),
                 )
                 for row in rows
             ),

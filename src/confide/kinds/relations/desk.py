@@ -39,6 +39,7 @@ from confide.learning.gradients import gradients
 from confide.learning.relations import (
     RelationModeller,
     fit_relations,
+    probabilities,
     relation_logits,
     relation_slopes,
 )
@@ -253,13 +254,20 @@ class RelationDesk:
         """
         looked = self.looked(part)
         logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
+        likely_SR = probabilities(logits_SR) if len(logits_SR) else logits_SR
         if not apart:
             logits_SR[:, ~np.array(self.known)] = -np.inf
-        predicted = [self.form.relations[place] for place in logits_SR.argmax(1)]
+        best_S = logits_SR.argmax(1)
+        predicted = [self.form.relations[place] for place in best_S]
         if apart:
             test = self.site.test_knows if part == "test" else ()
             sought = {*self.annotated, *test, *relations_in(self.site.documents(part))}
             predicted = [name if name in sought else NO_RELATION for name in predicted]
         gold = [example.relation for example in looked.found.examples]
-        counts = count_relations(gold, predicted, missed=looked.found.missed)
+        counts = count_relations(
+            gold,
+            predicted,
+            missed=looked.found.missed,
+            confidences=likely_SR[np.arange(len(best_S)), best_S].tolist(),
+        )
         return relations_scored(counts)

@@ -22,10 +22,11 @@ from confide.kinds.context import find_encoder
 from confide.kinds.relations.completing import among
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.report import relation_report, weighted_pair
-from confide.kinds.trained import Report
+from confide.kinds.trained import Report, calibrated
 from confide.learning.relations import RelationModeller, probabilities, relation_logits
 from confide.learning.weights import load
 from confide.models.relation import RelationClassifier
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.text.document import Document
 
 
@@ -39,6 +40,7 @@ class RelationExtractor:
     model: RelationClassifier
     rules: Rules
     types: tuple[str, ...]
+    calibrator: Calibrator = AS_IS
 
     @property
     def relations(self) -> tuple[str, ...]:
@@ -51,7 +53,8 @@ class RelationExtractor:
         A relation's confidence is its probability. Existing relations are replaced.
         """
         found = candidates([replace(one, relations=()) for one in documents], self.rules)
-        return with_relations(documents, found.examples, self.probabilities(found.examples))
+        made = with_relations(documents, found.examples, self.probabilities(found.examples))
+        return calibrated(made, self.calibrator, of="relations")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong, without relations that nobody looked for."""
