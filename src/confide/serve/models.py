@@ -133,12 +133,12 @@ def serve_models(
 ) -> dict[str, Served]:
     """The models by name, each read once before the first ask. Raises as `confide.load` does."""
     return {
-        name: served(name, load(run, site=site, key=key), limits)
+        name: served(name, load(run, site=site, key=key), limits=limits)
         for name, (run, site) in named(runs).items()
     }
 
 
-def served(name: str, model: LoadedModel, limits: Limits = USUAL) -> Served:
+def served(name: str, model: LoadedModel, *, limits: Limits = USUAL) -> Served:
     """A loaded model, warm: the first ask takes no longer than the others."""
 
     def annotate(documents: Sequence[Document]) -> list[Document]:
