@@ -22,6 +22,7 @@ from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.report_verbs import report
+from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import coordinate
 from confide.cli.words import (
     As,
@@ -74,6 +75,7 @@ _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
 app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
+app.command(rich_help_panel=_USE)(serve)
 app.command(rich_help_panel=_LOOK)(budget)
 app.command(rich_help_panel=_REAL)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)

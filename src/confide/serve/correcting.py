@@ -1,0 +1,246 @@
+"""The page Correct: one sentence at a time, saved at once, exported in any format."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Annotated
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from confide.errors import ConfideError
+from confide.serve.agreement import agreement
+from confide.serve.asking import Given, GivenText, Id, Place, Type, body_of, document_of, plain
+from confide.serve.corrections import EXPORTS, Corrections, exported
+from confide.serve.gate import Refused
+from confide.serve.limits import Limits
+from confide.serve.models import Served
+from confide.serve.pages import Pages
+from confide.serve.pool import Item, Pool
+from confide.serve.rest import answered
+from confide.text.document import Document, Entity, Relation
+from confide.text.segment import tokens_of
+from confide.userfiles import Tree
+
+AN_ANNOTATOR = "an annotator"
+
+
+class Adds(Given):
+    """The body of POST /pages/pool."""
+
+    texts: list[GivenText]
+
+
+class Asks(Given):
+    """The body of POST /pages/next: `skip` are ids not to show now, `id` one to show again."""
+
+    annotator: Id
+    skip: Annotated[tuple[Id, ...], Field(max_length=20_000, strict=False)] = ()
+    id: Id | None = None
+
+
+class Marked(Given):
+    """An entity as an annotator leaves it."""
+
+    id: Id
+    type: Type
+    fragments: Annotated[
+        list[Annotated[list[Place], Field(min_length=2, max_length=2)]],
+        Field(min_length=1, max_length=100),
+    ]
+
+
+class Linked(Given):
+    """A relation as an annotator leaves it."""
+
+    type: Type
+    head: Id
+    tail: Id
+
+
+class Saves(Given):
+    """The body of POST /pages/save."""
+
+    annotator: Id
+    id: Id
+    entities: Annotated[list[Marked], Field(max_length=5000)]
+    relations: Annotated[tuple[Linked, ...], Field(max_length=5000, strict=False)] = ()
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What annotators work with."""
+
+    models: Mapping[str, Served]
+    pool: Pool
+    corrections: Corrections
+    limits: Limits
+
+    async def add(self, texts: Sequence[Document]) -> int:
+        """Let every model annotate the texts, and pool their sentences; how many are new."""
+        own = [replace(text, id=_id(text)) for text in texts]
+        if not self.models:
+            return self.pool.add([own])
+        sides = await asyncio.gather(*(model.found(own) for model in self.models.values()))
+        return self.pool.add(sides)
+
+    def add_now(self, texts: Sequence[Document]) -> None:
+        """The same before anything is served; texts that are too long are left out."""
+        own = [replace(text, id=_id(text)) for text in texts]
+        own = [text for text in own if len(text.text) <= self.limits.characters]
+        sides = [model.annotate(own) for model in self.models.values()] or [own]
+        self.pool.add(sides)
+
+    def types(self) -> list[str]:
+        """The types that the models find."""
+        return sorted({type for model in self.models.values() for type in model.types})
+
+
+def routes(desk: Desk, pages: Pages) -> list[Route]:
+    """The routes of the page."""
+
+    async def show(ask: Request) -> Response:
+        return await _show(desk, pages)
+
+    async def export(ask: Request) -> Response:
+        return await _export(desk, ask)
+
+    return [
+        *_working(desk),
+        Route("/correct", show),
+        Route("/corrections/export", export),
+    ]
+
+
+def _working(desk: Desk) -> list[Route]:
+    async def add(ask: Request) -> Response:
+        asked = await body_of(ask, Adds)
+        if len(asked.texts) > desk.limits.texts:
+            raise Refused(413, "too-many", f"at most {desk.limits.texts} texts at once")
+        texts = [document_of(one, n, desk.limits) for n, one in enumerate(asked.texts, 1)]
+        return JSONResponse({"added": await desk.add(texts), "sentences": len(desk.pool.items)})
+
+    async def following(ask: Request) -> Response:
+        asked = await body_of(ask, Asks)
+        own = await _own(desk, asked.annotator)
+        if asked.id is not None and asked.id not in desk.pool.items:
+            raise Refused(404, "no-sentence", "there is no such sentence here")
+        item = desk.pool.items.get(asked.id or "") or desk.pool.next({*own, *asked.skip})
+        done = len(own.keys() & desk.pool.items.keys())
+        facts = {"done": done, "sentences": len(desk.pool.items)}
+        return JSONResponse(facts | {"item": _shown(item, own) if item else None})
+
+    async def save(ask: Request) -> Response:
+        asked = await body_of(ask, Saves)
+        await _own(desk, asked.annotator)
+        if asked.id not in desk.pool.items:
+            raise Refused(404, "no-sentence", "there is no such sentence here")
+        document = corrected(desk.pool.items[asked.id].document, asked)
+        try:
+            count = await asyncio.to_thread(desk.corrections.save, asked.annotator, document)
+        except ConfideError:
+            raise Refused(
+                507, "not-saved", "the correction could not be written: NOT saved"
+            ) from None
+        return JSONResponse({"saved": count})
+
+    return [
+        Route("/pages/pool", add, methods=["POST"]),
+        Route("/pages/next", following, methods=["POST"]),
+        Route("/pages/save", save, methods=["POST"]),
+    ]
+
+
+async def _own(desk: Desk, annotator: str) -> dict[str, Document]:
+    name = plain(annotator, AN_ANNOTATOR)
+    try:
+        return await asyncio.to_thread(desk.corrections.of, name)
+    except ConfideError:
+        raise Refused(
+            500, "damaged", "this annotator's file is damaged; `confide data check` says where"
+        ) from None
+
+
+def corrected(document: Document, asked: Saves) -> Document:
+    """A sentence as an annotator leaves it. Raises Refused: marks outside it, ids twice."""
+    size = len(document.text)
+    entities = []
+    for one in asked.entities:
+        spans = [(start, end) for start, end in one.fragments]
+        ends = [0, *(place for span in spans for place in span), size]
+        apart = all(end < start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        if not apart or ends != sorted(ends) or any(start == end for start, end in spans):
+            raise Refused(422, "outside", "an entity is empty, or does not lie in its sentence")
+        entities.append(Entity(one.id, one.type, tuple(spans)))
+    ids = {one.id for one in entities}
+    if len(ids) < len(entities) or any(not {o.head, o.tail} <= ids for o in asked.relations):
+        raise Refused(422, "ids", "an id is there twice, or a relation has an end that is not")
+    entities.sort(key=lambda one: (one.start, one.end, one.type))
+    relations = [
+        Relation(f"R{n}", one.type, one.head, one.tail) for n, one in enumerate(asked.relations, 1)
+    ]
+    return replace(document, entities=tuple(entities), relations=tuple(relations))
+
+
+def _shown(item: Item, own: Mapping[str, Document]) -> Tree:
+    """A sentence for the page, as it was saved, or else as the first model reads it."""
+    saved = own.get(item.document.id)
+    others = answered(replace(item.document, entities=item.others, relations=()))["entities"]
+    return {
+        **answered(saved or item.document),
+        "others": [] if saved else others,
+        "saved": saved is not None,
+        "tokens": tokens_of(item.document.text),
+        "before": item.before,
+        "after": item.after,
+        "why": item.why,
+    }
+
+
+async def _show(desk: Desk, pages: Pages) -> Response:
+    """The page, with what each annotator has done and how far any two agree."""
+    names = await asyncio.to_thread(desk.corrections.annotators)
+    held = {name: await _own(desk, name) for name in names}
+    pairs = [
+        (one, other, *agreement(held[one], held[other])) for one, other in combinations(names, 2)
+    ]
+    return pages.page(
+        "correct",
+        title="Correct",
+        types=desk.types(),
+        counts={name: len(own) for name, own in held.items()},
+        pairs=[pair for pair in pairs if pair[2]],
+        exports=EXPORTS,
+        sentences=len(desk.pool.items),
+        limits=desk.limits,
+    )
+
+
+async def _export(desk: Desk, ask: Request) -> Response:
+    """An annotator's corrections as a file to save."""
+    annotator = plain(ask.query_params.get("annotator"), AN_ANNOTATOR)
+    format = ask.query_params.get("format", "jsonl")
+    if format not in EXPORTS:
+        raise Refused(422, "format", f"the formats are {', '.join(EXPORTS)}")
+    own = await _own(desk, annotator)
+    if not own:
+        raise Refused(404, "none", "this annotator has corrected nothing yet")
+    raw, suffix = await asyncio.to_thread(exported, list(own.values()), format)
+    name = f"{annotator}-{format}{suffix}"
+    return Response(
+        raw,
+        media_type="application/octet-stream",
+        headers={"content-disposition": f'attachment; filename="{name}"'},
+    )
+
+
+def _id(text: Document) -> str:
+    """An id that is the same for the same text, whoever adds it and when."""
+    digest = hashlib.sha256(text.text.encode()).hexdigest()[:10]
+    return f"{text.id[:150]}-{digest}"

@@ -1,0 +1,137 @@
+"""Corrections on disk: one JSON Lines file for each annotator, safe from a crash at once.
+
+A correction is a document in confide's own form, appended in one write and flushed to the disk
+before it is answered. A later line of the same id replaces an earlier one. A crash can tear only
+the last line, which nobody was told is saved; it is removed before the next is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from confide.errors import DataError, os_errors_as
+from confide.federation.files import inside, is_regular, private_folder
+from confide.text.document import Document
+from confide.text.formats import FORMATS, read, write
+from confide.text.formats.jsonl import record
+
+ENDING = ".jsonl"
+EXPORTS = tuple(name for name, one in FORMATS.items() if one.write)
+
+
+class Corrections:
+    """All corrections in a folder, which is made with the first, for its owner only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._turn = threading.Lock()
+        self._held: dict[str, dict[str, Document]] = {}
+
+    def annotators(self) -> list[str]:
+        """Who has corrected something."""
+        if not self.folder.is_dir():
+            return []
+        files = (path for path in self.folder.iterdir() if path.name.endswith(ENDING))
+        return sorted(path.name.removesuffix(ENDING) for path in files if is_regular(path))
+
+    def of(self, annotator: str) -> dict[str, Document]:
+        """An annotator's corrections by id, each as last saved. Raises DataError, FormatError."""
+        with self._turn:
+            return dict(self._of(annotator))
+
+    def save(self, annotator: str, document: Document) -> int:
+        """Keep a correction, whatever happens next; how many the annotator has now.
+
+        Raises DataError if it cannot be written: then nothing is kept.
+        """
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        own = (("annotator", annotator), ("corrected", when))
+        kept = replace(document, attributes=own)
+        line = json.dumps(record(kept), ensure_ascii=False) + "\n"
+        with self._turn:
+            held = self._of(annotator)
+            private_folder(self.folder)
+            path = self._path(annotator)
+            with os_errors_as(
+                DataError, "the correction cannot be written", where=path, fix="make room"
+            ):
+                _append(path, line.encode())
+            held[kept.id] = kept
+            return len(held)
+
+    def _path(self, annotator: str) -> Path:
+        return inside(self.folder, annotator + ENDING)
+
+    def _of(self, annotator: str) -> dict[str, Document]:
+        if annotator not in self._held:
+            path = self._path(annotator)
+            if path.exists():
+                _mend(path)
+            there = path.exists() and path.stat().st_size > 0
+            documents = read(path, "jsonl").documents if there else []
+            self._held[annotator] = {one.id: one for one in documents}
+        return self._held[annotator]
+
+
+def _mend(path: Path) -> None:
+    """Make the file end with a whole line: complete its last one, or cut off what a crash tore."""
+    raw = path.read_bytes()
+    if not raw or raw.endswith(b"\n"):
+        return
+    start = raw.rfind(b"\n") + 1
+    try:
+        json.loads(raw[start:])
+        _append(path, b"\n")
+    except ValueError:
+        with open(path, "r+b") as file:
+            file.truncate(start)
+            os.fsync(file.fileno())
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append in one write and flush to disk; if that fails, the file is as before."""
+    new = not path.exists()
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        start = os.fstat(handle).st_size
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(28, "the disk is full")
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, start)
+            raise
+    finally:
+        os.close(handle)
+    if new:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def exported(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
+    """The documents in a format, and how the file's name ends; a folder comes as a zip.
+
+    Raises SettingsError: there is no such format, or none that is written.
+    """
+    with TemporaryDirectory(prefix="confide-") as folder:
+        suffix = FORMATS[format].suffix if format in FORMATS else ""
+        path = Path(folder) / f"corrections{suffix}"
+        write(documents, path, format)
+        if not path.is_dir():
+            return path.read_bytes(), suffix or ".txt"
+        packed = Path(folder) / "corrections.zip"
+        with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
+            for file in sorted(path.rglob("*")):
+                archive.write(file, file.relative_to(path))
+        return packed.read_bytes(), ".zip"

@@ -1,0 +1,142 @@
+"""Sentences to be corrected, the most useful first.
+
+What the models disagree on comes first, then what the first model is least sure of: the sentence
+with the least sure entity (least confidence: Settles, "Active Learning Literature Survey", 2009).
+A model states no confidence in what it did not find, so every fifth sentence is one in which
+nothing was found: only there can missed entities show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from confide.serve.reading import stretches
+from confide.text.document import Document, Entity, Relation
+
+EVERY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A sentence as a document of its own, what the first model finds in it, and its neighbours.
+
+    `sure` is the confidence of the least sure entity, None if there is none; `differ` says that the
+    models find different entities, and `others` are those that only another model finds.
+    """
+
+    document: Document
+    before: str
+    after: str
+    sure: float | None
+    differ: bool
+    others: tuple[Entity, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Why an annotator sees it now."""
+        if self.differ:
+            return "the models disagree"
+        if self.sure is None:
+            return "nothing was found; was something missed?"
+        return f"the least sure entity has {100 * self.sure:.0f} %"
+
+
+class Pool:
+    """The sentences at hand, in the order in which they are to be corrected."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.items: dict[str, Item] = {}
+        self._order: list[str] = []
+
+    def add(self, sides: Sequence[Sequence[Document]]) -> int:
+        """Add texts as each model annotated them; how many sentences are new.
+
+        Sentences beyond the most that a pool holds are left out.
+        """
+        found = chain.from_iterable(items_of(versions) for versions in zip(*sides, strict=True))
+        before = len(self.items)
+        for item in found:
+            if len(self.items) < self._most:
+                self.items.setdefault(item.document.id, item)
+        self._order = list(ordered(self.items))
+        return len(self.items) - before
+
+    def next(self, done: Collection[str]) -> Item | None:
+        """The most useful sentence that is not done yet."""
+        return next((self.items[id] for id in self._order if id not in done), None)
+
+
+def ordered(items: Mapping[str, Item]) -> Iterator[str]:
+    """Ids in the order of use: doubtful ones, and every fifth one without an entity."""
+    some = {id for id, item in items.items() if item.differ or item.sure is not None}
+    ranks = sorted((not items[id].differ, items[id].sure or 0.0, id) for id in some)
+    doubtful = iter([id for _, _, id in ranks])
+    empty = iter([id for id in items if id not in some])
+    for _ in range(len(items)):
+        for _ in range(EVERY - 1):
+            yield from _one(doubtful)
+        yield from _one(empty)
+    yield from chain(doubtful, empty)
+
+
+def _one(ids: Iterator[str]) -> Iterator[str]:
+    for id in ids:
+        yield id
+        return
+
+
+def items_of(versions: Sequence[Document]) -> Iterator[Item]:
+    """The sentences of one text, as the models annotated it."""
+    first = versions[0]
+    spans = [(one.start, one.end) for version in versions for one in version.entities]
+    rows = stretches(first.text, spans)
+    for number, (start, end) in enumerate(rows, 1):
+        own = f"{first.id}.s{number}"
+        pieces = [part_of(version, (start, end), id=own) for version in versions]
+        sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
+        yield Item(
+            pieces[0],
+            first.text[rows[number - 2][0] : start] if number > 1 else first.text[:start],
+            first.text[end : rows[number][1]] if number < len(rows) else first.text[end:],
+            min(sure, default=None),
+            len({_keys(piece.entities) for piece in pieces}) > 1,
+            tuple(_only_others(pieces)),
+        )
+
+
+def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
+    """What the first version of a sentence lacks and another has, each once, with a new id."""
+    seen = _keys(pieces[0].entities)
+    for entity in chain.from_iterable(piece.entities for piece in pieces[1:]):
+        key = (entity.type, entity.fragments)
+        if key not in seen:
+            seen |= {key}
+            yield replace(entity, id=f"O{len(seen)}")
+
+
+def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
+    """A stretch of a document as one of its own, with the annotations that lie in it."""
+    start, end = span
+    inner = [one for one in document.entities if start <= one.start and one.end <= end]
+    ids = {one.id for one in inner}
+    return Document(
+        id,
+        document.text[start:end],
+        tuple(_moved(one, -start) for one in inner),
+        tuple(_inner(document.relations, ids)),
+    )
+
+
+def _moved(entity: Entity, by: int) -> Entity:
+    return replace(entity, fragments=tuple((s + by, e + by) for s, e in entity.fragments))
+
+
+def _inner(relations: Iterable[Relation], ids: Collection[str]) -> Iterator[Relation]:
+    return (one for one in relations if one.head in ids and one.tail in ids)
+
+
+def _keys(entities: Iterable[Entity]) -> frozenset[tuple[str, tuple[tuple[int, int], ...]]]:
+    return frozenset((one.type, one.fragments) for one in entities)

@@ -1,0 +1,50 @@
+"""Agreement of two annotators, against scikit-learn's kappa and by hand."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from sklearn.metrics import cohen_kappa_score
+
+from confide.serve.agreement import agreement, kappa
+from confide.text.document import Document, Entity
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
+    chance = random.Random(seed)
+    pairs = [(chance.choice("abc"), chance.choice("aab")) for _ in range(60)]
+    assert kappa(pairs) == pytest.approx(cohen_kappa_score(*zip(*pairs, strict=True)))
+
+
+def test_kappa_is_not_defined_without_a_choice() -> None:
+    assert kappa([]) is None and kappa([("a", "a")] * 3) is None
+    assert kappa([("a", "b"), ("b", "a")]) == -1
+
+
+def _side(*spans: tuple[str, int, int], id: str = "d", text: str = "one two three four"):
+    marks = tuple(Entity(f"{n}", kind, ((a, b),)) for n, (kind, a, b) in enumerate(spans))
+    return {id: Document(id, text, marks)}
+
+
+def test_agreement_by_type() -> None:
+    first = _side(("X", 0, 3), ("Y", 4, 7))
+    second = _side(("X", 0, 3), ("Y", 4, 13), ("Z", 14, 18))
+    common, rows = agreement(first, second)
+    by = {row.type: row for row in rows}
+    assert common == 1 and list(by) == ["all", "X", "Y", "Z"]
+    assert (by["X"].f1, by["X"].kappa) == (1.0, 1.0)
+    assert (by["Y"].f1, by["Y"].relaxed) == (0.0, 1.0)
+    assert by["Y"].kappa == pytest.approx(0.5)
+    assert (by["Z"].f1, by["Z"].kappa, by["Z"].first, by["Z"].second) == (0.0, 0.0, 0, 1)
+    assert by["all"].f1 == pytest.approx(2 / 5)
+
+
+def test_only_what_both_corrected_counts() -> None:
+    first = _side(("X", 0, 3)) | _side(("X", 0, 3), id="other")
+    second = _side(("X", 0, 3)) | _side(("X", 0, 3), id="third")
+    common, rows = agreement(first, second)
+    assert common == 1 and rows[0].first == 1
+    changed = _side(("X", 0, 3), text="another text than before")
+    assert agreement(first, changed)[0] == 0

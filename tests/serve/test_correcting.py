@@ -1,0 +1,131 @@
+"""The page Correct, from text to an exported file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from confide.serve.app import Shown
+from confide.text.document import Document
+from serve.served import ORIGIN, QUICK, browser, models
+
+OWN = {"origin": ORIGIN}
+
+
+@pytest.fixture
+def there(tmp_path):
+    own = {name: model for name, model in models().items() if name != "broken"}
+    shown = Shown(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
+    there = browser(shown)
+    there.headers["origin"] = ORIGIN
+    return there
+
+
+def _next(there, annotator="ann", **more):
+    return there.post("/pages/next", json={"annotator": annotator, **more}).json()
+
+
+def test_from_text_to_an_export(there, tmp_path) -> None:
+    added = there.post(
+        "/pages/pool", json={"texts": [{"id": "n", "text": "Rash.\n\ndrug1 stopped."}]}
+    )
+    assert added.json() == {"added": 2, "sentences": 3}
+    found = _next(there)
+    item = found["item"]
+    assert item["text"] == "drug1 stopped." and "disagree" in item["why"]
+    assert item["tokens"] == [[0, 5], [6, 13], [13, 14]]
+    marked = [{"id": "A1", "type": "MED", "fragments": [[0, 5]]}]
+    body = {"annotator": "ann", "id": item["id"], "entities": marked}
+    assert there.post("/pages/save", json=body).json() == {"saved": 1}
+    line = json.loads((tmp_path / "kept/ann.jsonl").read_text())
+    assert line["entities"] == [{"id": "A1", "type": "MED", "fragments": [[0, 5]]}]
+    assert _next(there)["done"] == 1 and _next(there)["item"]["id"] != item["id"]
+    again = _next(there, id=item["id"])["item"]
+    assert again["saved"] and again["entities"][0]["type"] == "MED"
+    file = there.get("/corrections/export?annotator=ann&format=conll")
+    assert "attachment" in file.headers["content-disposition"]
+    assert ["drug1", "B-MED"] in [line.split() for line in file.text.splitlines()]
+
+
+def test_the_other_annotator_starts_anew_and_agreement_is_shown(there) -> None:
+    for name, kind in (("ann", "DRUG"), ("bob", "ADE")):
+        item = _next(there, name)["item"]
+        marked = [{"id": "1", "type": kind, "fragments": [[0, 5]]}]
+        there.post("/pages/save", json={"annotator": name, "id": item["id"], "entities": marked})
+    page = there.get("/correct").text
+    assert "Do ann and bob agree?" in page and "ADE" in page
+    assert "bob (1)" in page
+
+
+def test_skipped_sentences_wait(there) -> None:
+    item = _next(there)["item"]
+    assert _next(there, skip=[item["id"]])["item"] is None
+    assert _next(there)["item"]["id"] == item["id"]
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        [{"id": "1", "type": "X", "fragments": [[0, 99]]}],
+        [{"id": "1", "type": "X", "fragments": [[5, 5]]}],
+        [{"id": "1", "type": "X", "fragments": [[5, 2]]}],
+        [{"id": "1", "type": "X", "fragments": [[4, 6], [0, 2]]}],
+        [{"id": "1", "type": "X", "fragments": [[0, 2], [2, 4]]}],
+        [{"id": "1", "type": "X", "fragments": [[0, 4], [2, 6]]}],
+        [{"id": "1", "type": "X Y", "fragments": [[0, 2]]}],
+        [{"id": "1", "type": "X", "fragments": []}],
+        [{"id": "1", "type": "X", "fragments": [[0, 2]]}] * 2,
+        [{"id": "1", "type": "X", "fragments": [[-1, 2]]}],
+        [{"id": "1", "type": "X", "fragments": [[0, 2.5]]}],
+    ],
+)
+def test_marks_that_are_none_are_refused(there, tmp_path, marked) -> None:
+    body = {"annotator": "ann", "id": _next(there)["item"]["id"], "entities": marked}
+    assert there.post("/pages/save", json=body).status_code == 422
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_relation_needs_both_ends(there) -> None:
+    body = {"annotator": "ann", "id": _next(there)["item"]["id"], "entities": []}
+    body["relations"] = [{"type": "r", "head": "1", "tail": "2"}]
+    assert there.post("/pages/save", json=body).status_code == 422
+
+
+def test_relations_are_kept(there, tmp_path) -> None:
+    marked = [{"id": n, "type": "X", "fragments": [[at, at + 2]]} for n, at in (("1", 0), ("2", 6))]
+    body = {"annotator": "ann", "id": _next(there)["item"]["id"], "entities": marked}
+    body["relations"] = [{"type": "r", "head": "1", "tail": "2"}]
+    assert there.post("/pages/save", json=body).status_code == 200
+    (found,) = json.loads((tmp_path / "kept/ann.jsonl").read_text())["relations"]
+    assert (found["type"], found["head"], found["tail"]) == ("r", "1", "2")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a" * 101, "a\u0000b"])
+def test_a_name_that_is_no_name_is_refused(there, name: str) -> None:
+    assert there.post("/pages/next", json={"annotator": name}).status_code == 422
+    found = there.get("/corrections/export", params={"annotator": name})
+    assert found.status_code == 422
+
+
+def test_what_is_not_there_is_refused(there) -> None:
+    body = {"annotator": "ann", "id": "nowhere", "entities": []}
+    assert there.post("/pages/save", json=body).status_code == 404
+    assert there.post("/pages/next", json={"annotator": "ann", "id": "no"}).status_code == 404
+    assert there.get("/corrections/export?annotator=ann&format=jsonl").status_code == 404
+    assert there.get("/corrections/export?annotator=ann&format=bioc").status_code == 422
+
+
+def test_another_page_cannot_save(there) -> None:
+    body = {"annotator": "ann", "id": "start", "entities": []}
+    for origin in ("http://evil.example", "null"):
+        found = there.post("/pages/save", json=body, headers={"origin": origin})
+        assert found.status_code == 403
+
+
+def test_a_damaged_file_is_said_and_left_alone(there, tmp_path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/ann.jsonl").write_text('CANARY\n{"id": "x", "text": "a"}\n')
+    found = there.post("/pages/next", json={"annotator": "ann"})
+    assert found.status_code == 500 and "CANARY" not in found.text
+    assert (tmp_path / "kept/ann.jsonl").read_text().startswith("CANARY")

@@ -1,0 +1,143 @@
+"""Corrections: kept at once, whatever happens; read back, and exported in any format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from io import BytesIO
+from zipfile import ZipFile
+
+import pytest
+
+from confide import api
+from confide.errors import DataError, FormatError, GuardError
+from confide.serve.corrections import EXPORTS, Corrections, exported
+from confide.text.document import Document, Entity, Relation
+
+ONE = Document(
+    "d.s1",
+    "Rash after drug1.",
+    (Entity("a", "ADE", ((0, 4),)), Entity("b", "DRUG", ((11, 16),))),
+    (Relation("R1", "causes", "b", "a"),),
+)
+
+
+def test_what_is_saved_is_read_again(tmp_path) -> None:
+    kept = Corrections(tmp_path / "kept")
+    assert kept.annotators() == [] and not kept.folder.exists()
+    assert kept.save("ann", ONE) == 1
+    again = Corrections(tmp_path / "kept")
+    found = again.of("ann")["d.s1"]
+    assert (found.text, found.entities, found.relations) == (ONE.text, ONE.entities, ONE.relations)
+    assert dict(found.attributes)["annotator"] == "ann"
+    assert again.annotators() == ["ann"]
+
+
+def test_only_the_owner_can_read_them(tmp_path) -> None:
+    Corrections(tmp_path / "kept").save("ann", ONE)
+    assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "kept/ann.jsonl").stat().st_mode) == 0o600
+
+
+def test_the_last_correction_of_a_sentence_counts(tmp_path) -> None:
+    kept = Corrections(tmp_path)
+    kept.save("ann", ONE)
+    assert kept.save("ann", Document("d.s1", ONE.text)) == 1
+    assert Corrections(tmp_path).of("ann")["d.s1"].entities == ()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_a_torn_last_line_is_left_out(tmp_path, cut: int) -> None:
+    kept = Corrections(tmp_path)
+    kept.save("ann", ONE)
+    kept.save("ann", Document("d.s2", "Second."))
+    file = tmp_path / "ann.jsonl"
+    file.write_bytes(file.read_bytes()[:-cut])
+    again = Corrections(tmp_path)
+    there = {"d.s1", "d.s2"} if cut == 1 else {"d.s1"}
+    assert set(again.of("ann")) == there
+    again.save("ann", Document("d.s3", "Third."))
+    assert set(Corrections(tmp_path).of("ann")) == there | {"d.s3"}
+    assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+def test_a_file_torn_in_its_first_line(tmp_path) -> None:
+    (tmp_path / "ann.jsonl").write_bytes(b'{"id": "x", "te')
+    assert Corrections(tmp_path).of("ann") == {}
+
+
+def test_a_damaged_line_in_the_middle_is_said(tmp_path) -> None:
+    (tmp_path / "ann.jsonl").write_bytes(b"{torn\n" + b'{"id": "x", "text": "a"}\n')
+    with pytest.raises(FormatError):
+        Corrections(tmp_path).of("ann")
+
+
+def test_a_name_cannot_leave_the_folder(tmp_path) -> None:
+    for name in ("../ann", "", ".", "a/b", "a\0", "x" * 200):
+        with pytest.raises(GuardError):
+            Corrections(tmp_path / "kept").save(name, ONE)
+    outside = tmp_path / "outside"
+    outside.write_text("")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/ann.jsonl").symlink_to(outside)
+    with pytest.raises(GuardError):
+        Corrections(tmp_path / "kept").save("ann", ONE)
+    assert outside.read_text() == ""
+
+
+def test_a_full_disk_keeps_the_file_as_it_was(tmp_path, monkeypatch) -> None:
+    kept = Corrections(tmp_path)
+    kept.save("ann", ONE)
+    before = (tmp_path / "ann.jsonl").read_bytes()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: whole(handle, data[:7]))
+    with pytest.raises(DataError):
+        kept.save("ann", Document("d.s2", "Second."))
+    monkeypatch.undo()
+    assert (tmp_path / "ann.jsonl").read_bytes() == before
+    assert set(kept.of("ann")) == {"d.s1"}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from confide.serve.corrections import Corrections
+from confide.text.document import Document
+kept = Corrections(Path(sys.argv[1]))
+for n in range(100_000):
+    kept.save("ann", Document(f"d.s{n}", f"Sentence {n}. " * 20))
+    print(n, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_that_was_answered(tmp_path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = [process.stdout.readline() for _ in range(30)]
+        process.send_signal(signal.SIGKILL)
+        said += process.stdout.readlines()
+    numbers = {int(line) for line in said if line.endswith("\n")}
+    found = {int(id.removeprefix("d.s")) for id in Corrections(tmp_path).of("ann")}
+    assert len(numbers) >= 30 and numbers <= found
+
+
+@pytest.mark.parametrize("format", EXPORTS)
+def test_every_format_is_exported(tmp_path, format: str) -> None:
+    raw, suffix = exported([ONE], format)
+    assert raw
+    path = tmp_path / f"file{suffix}"
+    if suffix == ".zip":
+        path = tmp_path / "folder"
+        ZipFile(BytesIO(raw)).extractall(path)
+    else:
+        path.write_bytes(raw)
+    if format in ("conll", "brat", "jsonl", "doccano", "pubtator"):
+        (found,) = api.read(path, None if format == "doccano" else format).documents
+        assert {(one.type, found.surface(one)) for one in found.entities} == {
+            ("ADE", "Rash"),
+            ("DRUG", "drug1"),
+        }

@@ -1,0 +1,76 @@
+"""The order in which sentences are corrected."""
+
+from __future__ import annotations
+
+from confide.serve.pool import EVERY, Pool, items_of
+from confide.text.document import Document, Entity, Relation
+from serve.served import annotate, other
+
+
+def _pool(*texts: str, models=(annotate,)) -> Pool:
+    pool = Pool(1000)
+    documents = [Document(f"d{n}", text) for n, text in enumerate(texts)]
+    pool.add([model(documents) for model in models])
+    return pool
+
+
+def _order(pool: Pool) -> list[str]:
+    done: list[str] = []
+    while (item := pool.next(done)) is not None:
+        done.append(item.document.id)
+    return [pool.items[id].document.text for id in done]
+
+
+def test_the_least_sure_comes_first() -> None:
+    assert _order(_pool("drug9.", "drug1.", "drug9 drug5.")) == ["drug1.", "drug9 drug5.", "drug9."]
+
+
+def test_what_models_disagree_on_comes_before() -> None:
+    def same(documents):
+        return [one if "drug9" in one.text else annotate([one])[0] for one in documents]
+
+    assert _order(_pool("drug1.", "drug9.", models=(annotate, same))) == ["drug9.", "drug1."]
+
+
+def test_every_fifth_sentence_is_one_without_an_entity() -> None:
+    texts = [f"drug{n}." for n in range(10)] + [f"no{n}." for n in range(6)]
+    order = _order(_pool(*texts))
+    assert [n for n, text in enumerate(order) if text.startswith("no")][:2] == [EVERY - 1, 9]
+    assert sorted(order) == sorted(texts)
+
+
+def test_sentences_have_stable_ids_and_neighbours() -> None:
+    text = "drug1 helped.\n\nNo rash.\n\ndrug2 stopped."
+    (first, second, third) = items_of(annotate([Document("d", text)]))
+    assert [one.document.id for one in (first, second, third)] == ["d.s1", "d.s2", "d.s3"]
+    assert second.document.text == "No rash." and "drug1 helped." in second.before
+    assert "drug2 stopped." in second.after and first.before == ""
+    assert third.document.entities[0].fragments == ((0, 5),)
+
+
+def test_an_entity_over_the_end_of_a_sentence_joins_two() -> None:
+    document = Document("d", "He took A. B daily.", (Entity("T1", "DRUG", ((8, 12),), 0.5),))
+    (only,) = items_of([document])
+    assert only.document.text == document.text
+
+
+def test_relations_within_a_sentence_stay() -> None:
+    places = {"a": (0, 1), "b": (2, 3), "c": (7, 8)}
+    marks = tuple(Entity(id, "X", (span,)) for id, span in places.items())
+    related = (Relation("R1", "r", "a", "b"), Relation("R2", "r", "a", "c"))
+    first, _ = items_of([Document("d", "A B. \n\nC.", marks, related)])
+    assert [one.id for one in first.document.relations] == ["R1"]
+
+
+def test_what_only_another_model_finds_is_offered() -> None:
+    texts = [Document("d", "drug1 and drug2.")]
+    (item,) = items_of([other(texts)[0], annotate(texts)[0]])
+    assert item.differ and [one.fragments for one in item.others] == [((0, 5),), ((10, 15),)]
+    (item,) = items_of([annotate(texts)[0], annotate(texts)[0]])
+    assert not item.differ and not item.others
+
+
+def test_a_pool_has_an_end() -> None:
+    pool = Pool(3)
+    assert pool.add([[Document(str(n), "A.") for n in range(5)]]) == 3
+    assert pool.add([[Document("0", "A.")]]) == 0
