@@ -17,6 +17,9 @@ LOCK   ?= locks/site-encoder.txt
 TORCH  ?= $(shell sed -n '/^torch==/p' constraints.txt)
 BOM    ?= dist/confide-$(VERSION).cdx.json
 
+# Which pairs `make test-real` runs over real processes.
+REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn
+
 .PHONY: demo test test-real test-slow lint format docs lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
@@ -30,7 +33,7 @@ test: $(VENV)/.installed-dev  ## every test but the slow ones (under ten minutes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
-	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "(fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn) and not context and not take_model"
+	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "($(REAL)) and not context and not take_model"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or more: processes, networks, disks and certificates)
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
