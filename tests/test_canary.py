@@ -433,15 +433,21 @@ def test_a_release_shows_the_words_of_the_site_that_releases_and_of_no_other(
 def test_nothing_is_sent_home() -> None:
     """The library opens no connection: no module of it imports a way to.
 
-    The room of real sites alone knows sockets, to see whether a port is free or a server there.
+    Two rooms know sockets: that of real sites, to see whether a port is free or a server there, and
+    `serve`, which listens. It takes addresses apart, and connects to none.
     """
     root = Path(confide.__file__).parent
     found = [
         f"{path.relative_to(root)}: {name}"
         for path in root.rglob("*.py")
-        if path.relative_to(root).parts[0] != "flare"
+        if path.relative_to(root).parts[0] not in ("flare", "serve")
         for name in ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib")
         if re.search(rf"^\s*(import|from) {name}\b", path.read_text(), re.MULTILINE)
     ]
     assert not found
+    calls = r"\.connect\(|create_connection|open_connection|urllib\.request|http\.client|httpx"
+    listens = [
+        path for path in (root / "serve").rglob("*.py") if re.search(calls, path.read_text())
+    ]
+    assert not listens
     assert not os.environ.get("CONFIDE_TELEMETRY")

@@ -146,7 +146,7 @@ def test_what_was_compared_is_read_back_checked_and_shown(
     assert compared_at_home(RunFolder(folder), "site-2") is None
     page = report([folder]).read_text()
     assert "Which model each site keeps" in page
-    assert page.count(f"<td>{found.kept}</td>") == 1
+    assert page.count(f'<td data-label="keeps">{found.kept}</td>') == 1
     kept = RunFolder(folder).home("site-1") / HOME
     kept.write_text(kept.read_text().replace(f'"{found.kept}"', "[]"))
     with pytest.raises(RunError, match="kept"):
