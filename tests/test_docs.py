@@ -230,3 +230,13 @@ def test_every_setting_is_on_its_page() -> None:
     keys = {field.alias or name for table in tables for name, field in table.model_fields.items()}
     shown = set(re.findall(r"`\[*([a-z_]+)\]*`", page)) | {"when"}
     assert len(tables) > 8 and not keys - shown
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """`make docs` is strict: a page that the navigation lacks stops it."""
+    root = Path(__file__).parents[1]
+    named = set(
+        re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (root / "mkdocs.yml").read_text(), re.MULTILINE)
+    )
+    pages = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
+    assert not {page for page in pages if not page.startswith("_")} - named
