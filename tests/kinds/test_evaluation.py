@@ -71,6 +71,46 @@ def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
         check_scored(None, replace(score_documents(GOLD, FOUND), **changes))
 
 
+SURE = [replace(one, entities=tuple(replace(e, confidence=0.9) for e in one.entities))
+        for one in FOUND]  # fmt: skip
+"""The same finds, each with a confidence."""
+
+
+def test_counts_by_confidence_come_back_as_they_were() -> None:
+    reply = score_documents(GOLD, SURE)
+    check_scored(None, reply)
+    assert reply.sure_N4[:, 0].tolist() == [0, 1, 2]
+    assert reply.sure_N4[:, 2:].tolist() == [[0, 1], [1, 2], [0, 1]]
+    assert counts_of(decode(Scored, encode(reply))).sure == count_entities(GOLD, SURE).sure
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0, 40, 0, 1], [0, 40, 0, 1]], "not in order"),
+        ([[1, 40, 0, 1], [0, 40, 0, 1]], "not in order"),
+        ([[3, 40, 0, 1]], "impossible"),
+        ([[-1, 40, 0, 1]], "impossible"),
+        ([[1, 64, 0, 1]], "impossible"),
+        ([[1, -1, 0, 1]], "impossible"),
+        ([[1, 40, 2, 1]], "impossible"),
+        ([[1, 40, -1, 1]], "impossible"),
+        ([[1, 40, 0, 0]], "impossible"),
+        ([[1, 40, 0, 2], [1, 41, 0, 1]], "more predicted"),
+        ([[2, 40, 1, 1]], "more right"),
+        ([[1, 40, 0]], "malformed"),
+    ],
+    ids=str,
+)
+def test_counts_by_confidence_that_cannot_be_are_refused(rows: list[list[int]], said: str) -> None:
+    reply = score_documents(GOLD, SURE)
+    check_scored(None, replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int32)))
+    with pytest.raises(GuardError, match=said):
+        check_scored(None, replace(reply, sure_N4=np.array(rows, np.int32)))
+    with pytest.raises(GuardError, match="malformed"):
+        check_scored(None, replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int64)))
+
+
 # --- bags -------------------------------------------------------------------------------------
 
 
