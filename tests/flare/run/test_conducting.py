@@ -19,6 +19,7 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
+from confide.flare.run import conducting
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.home import SiteHome
 from confide.flare.run.joining import Join, wire_digest, wire_of
@@ -401,3 +402,18 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
             tmp_path / "server", tmp_path / "homes" / name / "memory/runs/trial"
         )
         assert compared.agree and not compared.again
+
+
+@pytest.mark.parametrize(
+    "numbers", [(float("nan"), 0.0), (1.0, float("nan")), (0.0, 0.0), (1.0, 99.0)]
+)
+def test_a_site_refuses_a_calibration_out_of_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[float, float]
+) -> None:
+    settings = tiny(tmp_path, "rounds=1")
+    files = write_site_files(tmp_path / "homes", settings)
+    made = conducting.Leave
+    monkeypatch.setattr(conducting, "Leave", lambda state, at, *_: made(state, at, *numbers))
+    with pytest.raises(QuorumError, match="step leave"):
+        conduct(tmp_path / "server", settings, HomesEngine(files))
+    assert not list((tmp_path / "homes").rglob("result.json"))
