@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 CELLS: dict[str, tuple[str, ...]] = {
     "tagger, NCBI-disease": ("ncbi-iid10", "rounds=20"),
     "tagger, CrossNER": ("crossner-domains", "rounds=40"),
-    "tagger, FedNER's corpora": ("fedner-medical", "rounds=20"),
+    "tagger, FedNER's corpora": ("fedner-medical",),
     "relations, GAD": ("feded-gad", "method=fedavg", "rounds=5"),
     "relations, ChemProt": ("feded-chemprot", "method=fedavg", "rounds=5"),
     "bags, GIDS": ("lazymil-gids", "rounds=5"),

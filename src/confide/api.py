@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from confide.jobs.demo import demo
     from confide.jobs.facts import facts
     from confide.jobs.home import home
-    from confide.jobs.initialise import init
+    from confide.jobs.initialise import Wishes, init
     from confide.jobs.loading import load
     from confide.jobs.logs import Logs
     from confide.jobs.predict import evaluate, predict
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Logs",
+    "Wishes",
     "budget",
     "capacity",
     "check",
@@ -79,6 +80,7 @@ __all__ = [
 
 _HOME = {
     "Logs": "confide.jobs.logs",
+    "Wishes": "confide.jobs.initialise",
     "budget": "confide.jobs.budget",
     "capacity": "confide.jobs.capacity",
     "check": "confide.text.checking",

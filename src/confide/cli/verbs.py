@@ -333,9 +333,8 @@ def init(
     It proposes a method, and says why.
     """
     from confide import api
-    from confide.jobs.initialise.proposal import Wishes
 
-    wishes = Wishes(tuple(public or ()), own_types, megabytes)
+    wishes = api.Wishes(tuple(public or ()), own_types, megabytes)
     found = api.init(files, out=out, force=force, wishes=wishes)
     typer.echo(found.found)
     screen.say(f"\nwrote {found.path}; train with: confide run {found.path}", style="bold")

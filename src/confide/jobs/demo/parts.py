@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
@@ -64,8 +64,8 @@ class Part:
             names it.
         left: what left the sites in the federated run, the largest field first.
         bytes: what left each site in it.
-        report: the report of the runs; None if the part was left out.
-        skipped: why it was left out; otherwise empty.
+        report: the report of the runs.
+        skipped: why it was left out; otherwise empty. Then only what the plan says is filled in.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Part:
     paper: str
     told: str
     method: str
-    runs: dict[str, Path]
-    federated: str
-    scores: dict[str, float]
-    score: str
-    left: tuple[Left, ...]
-    bytes: dict[str, int]
-    report: Path | None
+    runs: dict[str, Path] = field(default_factory=dict)
+    federated: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    score: str = ""
+    left: tuple[Left, ...] = ()
+    bytes: dict[str, int] = field(default_factory=dict)
+    report: Path | None = None
     skipped: str = ""
 
 
@@ -226,13 +226,6 @@ def _skipped(plan: Plan, why: str) -> Part:
         paper=plan.paper,
         told=plan.told,
         method=plan.method,
-        runs={},
-        federated="",
-        scores={},
-        score="",
-        left=(),
-        bytes={},
-        report=None,
         skipped=why,
     )
 

@@ -113,20 +113,17 @@ class LoadedModel:
             found = self.models.found(documents)
             if self.models.relations is None:
                 return found
-            types = {entity.type for document in found for entity in document.entities}
-            if not types and self.models.entities is None:
+            types = self.models.types(found)
+            if not types:
                 raise DataError(
                     "this model finds relations between entities, and the text marks none",
                     fix='load a chain, confide.load("ENTITIES+RELATIONS"), or give documents with'
                     " entities",
                 )
             given = {name: known for name, known in self._types.items() if name in types}
-            names = common_names(
-                self.models, found, self._types if self.models.entities is not None else given
-            )
-            return [
-                sure(one, self.threshold) for one in related(self.models.relations, found, names)
-            ]
+            names = common_names(self.models, found, given)
+            linked = related(self.models.relations, found, names)
+            return [sure(one, self.threshold) for one in linked]
 
     def __repr__(self) -> str:
         """What it finds, in one line."""
