@@ -114,3 +114,10 @@ def test_a_long_document_takes_linear_time():
     long = Document("d", "x " * 50_000, entities, sentences=(Sentence(0, 99_999, tokens),))
     spans, problems = flat_spans(long)
     assert (len(spans[0]), problems) == (25_000, [])
+
+
+def test_an_entity_of_a_blank_document_covers_no_token() -> None:
+    blank = segmented(Document("a", "\r\n", (Entity("T1", "X", ((0, 2),)),)))
+    spans, problems = flat_spans(blank)
+    assert spans == []
+    assert [(one.kind, one.lost) for one in problems] == [("no-token", True)]

@@ -159,10 +159,7 @@ def start_server(
     kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
 ) -> None:
     """Start the server in the background; it restarts whenever it ends."""
-    if unit is not None:
-        unit_verbs.write(kit, "server", unit)
-    else:
-        _start(kit, "server", wait, foreground=foreground)
+    _start(kit, "server", wait, foreground=foreground, unit=unit)
 
 
 @server.command("stop")
@@ -280,10 +277,7 @@ def start_site(
     kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
 ) -> None:
     """Start the site in the background; it restarts whenever it ends."""
-    if unit is not None:
-        unit_verbs.write(kit, "site", unit)
-    else:
-        _start(kit, "site", wait, foreground=foreground)
+    _start(kit, "site", wait, foreground=foreground, unit=unit)
 
 
 @site.command("stop")
@@ -298,7 +292,17 @@ def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
     _status(kit, "site", as_json=as_json)
 
 
-def _start(path: Path, kind: Literal["server", "site"], wait: float, *, foreground: bool) -> None:
+def _start(
+    path: Path,
+    kind: Literal["server", "site"],
+    wait: float,
+    *,
+    foreground: bool,
+    unit: Path | None,
+) -> None:
+    if unit is not None:
+        unit_verbs.write(path, kind, unit)
+        return
     from confide.flare.kits import startup
     from confide.flare.nvidia import processes
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Problem
 from confide.text.schemes import TokenSpan
+from confide.text.segment import tokens_of
 
 _FROM, _TO, _LAST = itemgetter(0), itemgetter(1), attrgetter("last")
 
@@ -48,11 +49,7 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
     if not document.entities:
         return spans, []
     if not document.sentences:
-        raise DataError(
-            "the document has no sentences",
-            where=document.source or document.id,
-            fix="segment it first (confide.text.segment.segmented)",
-        )
+        return spans, _in_a_blank(document)
     notes: dict[int, Problem] = {}
     candidates: dict[int, _Candidate] = {}
     starts = [sentence.start for sentence in document.sentences]
@@ -84,6 +81,21 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
     for sentence in kept:
         spans[sentence].sort()
     return spans, [notes[number] for number in sorted(notes)]
+
+
+def _in_a_blank(document: Document) -> list[Problem]:
+    """The entities of a document without a token. Raises DataError if it was not segmented."""
+    if tokens_of(document.text):
+        raise DataError(
+            "the document has no sentences",
+            where=document.source or document.id,
+            fix="segment it first (confide.text.segment.segmented)",
+        )
+    what = "covers no token: the document is blank"
+    return [
+        _problem(document, one, "no-token", f"{one.type} {one.id} {what}")
+        for one in document.entities
+    ]
 
 
 def _rank(number: int, candidate: _Candidate) -> tuple[int, int, int]:
