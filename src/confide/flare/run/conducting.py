@@ -15,8 +15,9 @@ from confide import __version__
 from confide.data.corpus.facts import fingerprint
 from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.checkpoints import as_array
+from confide.federation.engine import Engine
 from confide.federation.events import Event, Watcher
-from confide.federation.federation import Engine, Federation
+from confide.federation.federation import Federation
 from confide.federation.files import for_the_owner, inside
 from confide.federation.ledger import CLOSED, Ledger
 from confide.federation.messages import encode
