@@ -283,6 +283,8 @@ def _masked(
         return None
     unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
+    if len(given) < roster.least:
+        return None
     _take_off(turn, now, roster, _by_owner(turn, now, roster, given))
     return now.lanes, now.masked
 
