@@ -221,6 +221,7 @@ def total_of(layout: Layout, step: Step, ask: object, lanes: Lanes) -> tuple[Tot
             total[part.field] = whole if form.hint is int else whole / part.scale
             continue
         floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+        floats |= step.learnt is not None and part.field == step.learnt.field
         summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
         if form.kind == "array":
             total[part.field] = summed
