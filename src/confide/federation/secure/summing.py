@@ -38,6 +38,7 @@ from confide.federation.secure.messages import (
     Greet,
     Greeted,
     Mask,
+    Masked,
     Meet,
     Offered,
     Opening,
@@ -246,8 +247,9 @@ def _integers(
     lanes = no_lanes(layout, odd=False)
     sites = []
     for site, reply in turn.each(in_lanes(step, layout), opening, names):
-        _add(layout, lanes, reply.lanes_B)
-        sites.append(site)
+        if _is_laid_out(turn, layout, site, reply, step=step.name):
+            _add(layout, lanes, reply.lanes_B)
+            sites.append(site)
     return (lanes, sorted(sites)) if sites else None
 
 
@@ -270,11 +272,9 @@ def _masked(
     if turn.unmet or len(offers) < roster.least:
         return None
     for name, reply in turn.each(masking(layout), _asks_to_mask(now, roster), list(offers)):
-        if len(reply.lanes_B) != layout.length:
-            turn.blame(name, "mask", "its numbers are not laid out as the ask says")
-            continue
-        _add(layout, now.lanes, reply.lanes_B)
-        now.masked.append(name)
+        if _is_laid_out(turn, layout, name, reply, step="mask"):
+            _add(layout, now.lanes, reply.lanes_B)
+            now.masked.append(name)
     now.masked.sort()
     if len(now.masked) < roster.least:
         return None
@@ -287,6 +287,13 @@ def _masked(
         return None
     _take_off(turn, now, roster, _by_owner(turn, now, roster, given))
     return now.lanes, now.masked
+
+
+def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
+    fits = len(reply.lanes_B) == layout.length
+    if not fits:
+        turn.blame(site, step, "its numbers are not laid out as the ask says")
+    return fits
 
 
 def _is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
