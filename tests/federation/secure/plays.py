@@ -143,6 +143,9 @@ class Ring:
             marks=[digest(offers[one].marks_N64.tobytes()).hex() for one in names],
             signatures=[offers[one].signature for one in names],
             own_M148=np.array(own, np.uint8),
+            own_marks_M64=np.array(
+                [offers[one].marks_N64[self.roster.place(name) - 1] for one in places], np.uint8
+            ),
         )
 
     def agree_on(self, names: Sequence[str]) -> Agree:

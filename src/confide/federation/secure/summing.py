@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,23 +44,9 @@ from confide.federation.secure.messages import (
     Opening,
     Unmask,
 )
-from confide.federation.secure.primitives import (
-    SECRET,
-    add_streams,
-    derived,
-    own_info,
-    pair_info,
-    public_of,
-    shared,
-)
 from confide.federation.secure.roster import Roster, colluders, roster_of
-from confide.federation.secure.shamir import Joiner
-from confide.federation.secure.statements import (
-    agreement,
-    context_of,
-    offer_statement,
-    seed_commitment,
-)
+from confide.federation.secure.statements import agreement, context_of, offer_statement
+from confide.federation.secure.unmasking import Open, by_owner, take_off
 from confide.federation.steps import Step
 
 Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
@@ -75,17 +61,6 @@ class Found:
     total: Total
     sites: list[str]
     odd: int
-
-
-@dataclass
-class _Open:
-    """One sum under way at the server."""
-
-    context: bytes
-    layout: Layout
-    offers: dict[str, Offered]
-    lanes: Lanes
-    masked: list[str] = field(default_factory=list)
 
 
 class Asking:
@@ -192,6 +167,12 @@ class Summing:
             return None
         lanes, sites = found
         total, odd = total_of(layout, own, ask, lanes)
+        if odd > len(sites):
+            raise FederationError(
+                f"the sum of step {step.name}, round {asking.round}, is of no use: a site sent"
+                " something other than its masked numbers, and nobody can tell which",
+                fix="look at the sites' own logs, and resume the run",
+            )
         return Found(total, sites, odd)
 
     def _greeted(self, turn: Asking) -> Roster:
@@ -268,7 +249,7 @@ def _masked(
     for name in [n for n in offers if not _is_sound(context, roster, n, offers[n])]:
         turn.blame(name, step.name, "its offer is not signed by it")
         del offers[name]
-    now = _Open(context, layout, offers, no_lanes(layout, odd=False))
+    now = Open(context, layout, offers, no_lanes(layout, odd=False))
     if turn.unmet or len(offers) < roster.least:
         return None
     for name, reply in turn.each(masking(layout), _asks_to_mask(now, roster), list(offers)):
@@ -285,7 +266,7 @@ def _masked(
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
     if len(given) < roster.least:
         return None
-    _take_off(turn, now, roster, _by_owner(turn, now, roster, given))
+    take_off(turn.blame, now, roster, by_owner(turn.blame, now, roster, given))
     return now.lanes, now.masked
 
 
@@ -305,7 +286,7 @@ def _is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool
     return fits and is_signed_by(roster.peer(name).sign_key, offer.signature, said)
 
 
-def _asks_to_mask(now: _Open, roster: Roster) -> dict[str, Mask]:
+def _asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
     """What each site hears of the offers: all keys, and the boxes for itself."""
     names, offers = sorted(now.offers), now.offers
     common = {
@@ -320,14 +301,16 @@ def _asks_to_mask(now: _Open, roster: Roster) -> dict[str, Mask]:
     asks = {}
     for name in names:
         own = np.zeros((len(names) - 1, BOX), np.uint8)
+        marks = np.zeros((len(names) - 1, 64), np.uint8)
         for row, sender in enumerate(one for one in names if one != name):
             others = [one for one in roster.names if one != sender]
             own[row] = offers[sender].boxes_O148[others.index(name)]
-        asks[name] = Mask(**common, own_M148=own)  # type: ignore[arg-type]
+            marks[row] = offers[sender].marks_N64[roster.place(name) - 1]
+        asks[name] = Mask(**common, own_M148=own, own_marks_M64=marks)  # type: ignore[arg-type]
     return asks
 
 
-def _agreed(turn: Asking, now: _Open, roster: Roster) -> dict[str, str]:
+def _agreed(turn: Asking, now: Open, roster: Roster) -> dict[str, str]:
     """The good signatures over the set whose masked numbers came, by site."""
     replies = turn.ask(AGREE, Agree(now.context.hex(), now.masked), now.masked)
     keys = {name: now.offers[name].key for name in sorted(now.offers)}
@@ -339,64 +322,6 @@ def _agreed(turn: Asking, now: _Open, roster: Roster) -> dict[str, str]:
         else:
             turn.blame(name, AGREE.name, "it did not sign the set")
     return signatures
-
-
-def _by_owner(
-    turn: Asking, now: _Open, roster: Roster, given: Mapping[str, Any]
-) -> dict[str, dict[int, bytes]]:
-    """The good shares of each site's secret, by the place of who gave them."""
-    names = sorted(now.offers)
-    found: dict[str, dict[int, bytes]] = {name: {} for name in names}
-    for holder, reply in given.items():
-        if len(reply.given_M) != len(names):
-            turn.blame(holder, "unmask", "it did not give a share for each site")
-            continue
-        place = roster.place(holder)
-        for row, owner in enumerate(names):
-            share = reply.shares_M66[row].tobytes()
-            half = 32 if owner in now.masked else 0
-            mark = now.offers[owner].marks_N64[place - 1][half : half + 32].tobytes()
-            if not reply.given_M[row]:
-                turn.blame(owner, "unmask", f"its box for {holder} could not be opened")
-            elif digest(now.context, b"share", share) != mark:
-                turn.blame(owner, "unmask", f"its share at {holder} is not the one it committed to")
-            else:
-                found[owner][place] = share
-    return found
-
-
-def _take_off(
-    turn: Asking, now: _Open, roster: Roster, shares: Mapping[str, Mapping[int, bytes]]
-) -> None:
-    """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
-    joiners: dict[tuple[int, ...], Joiner] = {}
-    parts = now.layout.by_width(now.lanes)
-    for owner, own in shares.items():
-        if len(own) < roster.least:
-            raise _closed(turn, owner, f"only {len(own)} of {roster.least} shares came")
-        places = tuple(sorted(own)[: roster.least])
-        if places not in joiners:
-            joiners[places] = Joiner(places)
-        secret = joiners[places].join({x: own[x] for x in places})
-        offer = now.offers[owner]
-        if owner in now.masked:
-            if secret is None or seed_commitment(now.context, secret).hex() != offer.commitment:
-                raise _closed(turn, owner, "its shares do not give what it committed to")
-            add_streams(parts, derived(secret, own_info(now.context)), sign=-1)
-            continue
-        if secret is None or len(secret) != SECRET or public_of(secret).hex() != offer.key:
-            raise _closed(turn, owner, "its shares do not give its key")
-        for name in now.masked:
-            public = bytes.fromhex(now.offers[name].key)
-            pair = derived(shared(secret, public), pair_info(now.context, owner, name))
-            add_streams(parts, pair, sign=-1 if name < owner else 1)
-
-
-def _closed(turn: Asking, owner: str, why: str) -> FederationError:
-    turn.blame(owner, "unmask", why)
-    return FederationError(
-        f"the sum of round {turn.round} stays closed: {owner}: {why}", fix="resume the run"
-    )
 
 
 def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:
