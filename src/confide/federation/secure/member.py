@@ -52,7 +52,7 @@ from confide.federation.secure.primitives import (
     unsealed,
 )
 from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Pinned, Roster, Session, roster_of
+from confide.federation.secure.roster import Pinned, Roster, Session, check_columns, roster_of
 from confide.federation.secure.shamir import SHARE, split
 from confide.federation.secure.statements import (
     agreement,
@@ -147,6 +147,7 @@ class Member:
             raise Refusal("not-met")
         if self._colluding is not None and ask.colluding < self._colluding:
             raise Refusal("other-roster", "colluding")
+        check_columns(ask)
         self._pinned.check(ask)
         roster = roster_of(ask, run=session.run, binding=self._binding)
         if self.name not in roster.names or roster.peer(self.name).box_key != public_of(
