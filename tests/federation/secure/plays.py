@@ -116,6 +116,7 @@ class Ring:
     layout: Layout = LAYOUT
     settled: list[str] = field(default_factory=list)
     round: int = 1
+    fresh: dict[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -168,16 +169,17 @@ class Ring:
         ring = replace(self, members={}, settled=[])
         for name, one in self.members.items():
             twin = copy(one)
-            now = self._fresh[name]
+            now = self.fresh[name]
+            said = {"offer": now.said["offer"]}
             twin._sum = replace(
-                now, lanes=now.lanes.copy(), offered={}, held={}, signed=None, said=dict(now.said)
+                now, lanes=now.lanes.copy(), offered={}, held={}, signed=None, said=said
             )
             ring.members[name] = twin
         return ring
 
     def keep(self) -> Ring:
         """Remember the offers for `again`."""
-        self._fresh = {
+        self.fresh = {
             name: replace(self.inside(name), lanes=self.numbers[name].copy())
             for name in self.members
         }
@@ -278,7 +280,8 @@ class Curious:
         self.seeds = {n: s for n in made.names if (s := self._joined(given[1][n])) is not None}
         self.seeds = {n: s for n, s in self.seeds.items() if self._is_seed(n, s)}
         for name in self._colluders:
-            self.keys[name], self.seeds[name] = made.inside(name).secret, made.inside(name).seed
+            own = made.inside(name) if made.inside(name).secret else made.fresh[name]
+            self.keys[name], self.seeds[name] = own.secret, own.seed
 
     def _is_seed(self, name: str, seed: bytes) -> bool:
         made = self._ring
