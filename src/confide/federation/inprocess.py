@@ -106,7 +106,7 @@ class Hosting:
             ),
             seed=self.seed,
             log=log,
-            sums=SumHost(site, self.steps, log=log) if site.member else None,
+            sums=SumHost(site, log=log) if site.member else None,
         )
 
 

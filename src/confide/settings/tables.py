@@ -260,7 +260,7 @@ class GuardsTable(Table):
     It refuses to train on fewer than `min_sentences`, to send a gradient of fewer than `min_batch`,
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
-    `max_norm`, if given (inf: no limit).
+    `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
     """
 
     min_sentences: Positive = 1
@@ -270,6 +270,7 @@ class GuardsTable(Table):
     max_rounds: Positive = 100_000
     max_norm: Norm | None = None
     private: tuple[str, ...] = ()
+    masked: bool = False
 
 
 class Settings(Table):

@@ -116,6 +116,14 @@ def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
     return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples)
 
 
+def as_asked(step: Step, sums: Sums) -> Step:
+    """The step with the messages with which it really travels, whatever the ask."""
+    if sums == "plain" or not is_summed(step):
+        return step
+    reply = Masked if sums == "integers" else Offered
+    return replace(_asked(step, reply, {}), seen="sum" if sums == "integers" else "")
+
+
 def offered(step: Step, *, sites: int) -> Step:
     """The step as it is asked for a masked sum among so many sites: an opening, then an offer."""
     shapes: Shapes = {"boxes_O148": {"": (sites - 1, BOX)}, "marks_N64": {"": (sites, 64)}}

@@ -52,7 +52,7 @@ from confide.federation.secure.primitives import (
     unsealed,
 )
 from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Pinned, Roster, Session, roster_of
+from confide.federation.secure.roster import Roster, Session, Vetting, roster_of
 from confide.federation.secure.shamir import SHARE, split
 from confide.federation.secure.statements import (
     agreement,
@@ -104,6 +104,8 @@ class Member:
         least: the fewest sites in a sum, from the site's own guard `min_sites`.
         binding: digest of the settings and the wire table that the site received.
         record: where it writes down the sets that it has helped to sum.
+        run: the run that it joined; None: as the server says.
+        card: what certifies its identity key to the others.
     """
 
     def __init__(
@@ -111,14 +113,18 @@ class Member:
         name: str,
         identity: Ed25519PrivateKey,
         *,
-        pinned: Pinned,
+        pinned: Vetting,
         colluding: int | None = None,
         least: int = 1,
         binding: bytes,
         record: Record,
         masked: bool = True,
+        run: str | None = None,
+        card: str = "",
     ) -> None:
         self.name = name
+        self._run = run
+        self._card = card
         self.masked = masked
         self._identity = identity
         self._pinned = pinned
@@ -133,9 +139,11 @@ class Member:
     # --- before the first sum -----------------------------------------------------------------
 
     def greet(self, ask: Greet) -> Greeted:
-        """Show the keys of this process."""
+        """Show the keys of this process. Raises Refusal for another run."""
+        if self._run is not None and ask.run != self._run:
+            raise Refusal("bad-ask")
         if self._session is None or self._session.run != ask.run:
-            self._session = Session(self.name, self._identity, ask.run, self._binding)
+            self._session = Session(self.name, self._identity, ask.run, self._binding, self._card)
             self._roster = self._sum = None
         return self._session.greeting()
 

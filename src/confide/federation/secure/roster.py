@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -49,9 +50,17 @@ def threshold(sites: int, colluding: int) -> int:
     return least
 
 
+class Vetting(Protocol):
+    """What a site knows of the others before a run."""
+
+    def check(self, ask: Meet) -> None:
+        """Raise Refusal unless the site sums with these sites, and these identity keys."""
+        ...
+
+
 @dataclass(frozen=True)
 class Pinned:
-    """What a site knows of the others before a run: identity keys that people have compared.
+    """A fixed list of sites and identity keys.
 
     `peers` holds each name's key (64 hexadecimal digits), this site among them; None: every key
     that is shown is believed, as on one machine.
@@ -84,6 +93,7 @@ class Session:
     identity: Ed25519PrivateKey
     run: str
     binding: bytes
+    card: str = ""
     box_secret: bytes = field(default_factory=fresh_secret, repr=False)
     signer: Ed25519PrivateKey = field(default_factory=fresh_signer, repr=False)
 
@@ -97,6 +107,7 @@ class Session:
             sign_key=sign_key.hex(),
             signature=self.identity.sign(said).hex(),
             binding=self.binding.hex(),
+            card=self.card,
         )
 
 
@@ -143,7 +154,7 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     With `binding`, every site must have received the same settings and wire table. Raises Refusal.
     """
     columns = (ask.identities, ask.box_keys, ask.sign_keys, ask.signatures, ask.bindings)
-    if any(len(column) != len(ask.names) for column in columns):
+    if any(len(column) != len(ask.names) for column in (*columns, ask.cards)):
         raise Refusal("bad-ask")
     if ask.names != sorted(set(ask.names)):
         raise Refusal("bad-ask")

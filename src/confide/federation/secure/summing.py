@@ -139,8 +139,8 @@ class Summing:
         self.sums = sums
         self.examples = 0.0
         self._run = run
-        self._sites = sorted(sites)
-        self.colluding = colluders(len(self._sites)) if colluding is None else colluding
+        self.sites = sorted(sites)
+        self.colluding = colluders(len(self.sites)) if colluding is None else colluding
         self._greetings: dict[str, Greeted] = {}
         self._roster: Roster | None = None
 
@@ -201,36 +201,37 @@ class Summing:
         """
         if self._roster is not None:
             return self._roster
-        self._greetings |= turn.ask(GREET, Greet(self._run), self._sites)
+        self._greetings |= turn.ask(GREET, Greet(self._run), self.sites)
         greetings = self._greetings
-        missing = sorted(set(self._sites) - greetings.keys())
+        missing = sorted(set(self.sites) - greetings.keys())
         if missing:
             raise FederationError(
                 f"sites did not greet, so nothing can be summed under masks: {', '.join(missing)}",
                 fix="start them, or begin the run without them",
             )
-        shown = [greetings[name] for name in self._sites]
+        shown = [greetings[name] for name in self.sites]
         meet = Meet(
             colluding=self.colluding,
-            names=self._sites,
+            names=self.sites,
             identities=[one.identity for one in shown],
             box_keys=[one.box_key for one in shown],
             sign_keys=[one.sign_key for one in shown],
             signatures=[one.signature for one in shown],
             bindings=[one.binding for one in shown],
+            cards=[one.card for one in shown],
         )
         try:
             roster = roster_of(meet, run=self._run, binding=None)
         except Refusal as error:
             raise FederationError(f"the sites' greetings do not fit: {error.what}") from error
-        met = turn.ask(MEET, meet, self._sites)
+        met = turn.ask(MEET, meet, self.sites)
         odd = sorted(name for name, reply in met.items() if reply.roster != roster.id.hex())
         for name in odd:
             turn.blame(name, MEET.name, "it means another roster")
         if len(met) - len(odd) < roster.least:
             raise FederationError(
                 "too few sites agreed to the roster, so nothing can be summed under masks",
-                expected=f"at least {roster.least} of {len(self._sites)}",
+                expected=f"at least {roster.least} of {len(self.sites)}",
                 got=", ".join(sorted(set(met) - set(odd))) or "none",
                 fix="look at the failures of the others in the history; at each site its own log"
                 " says more",
