@@ -93,6 +93,9 @@ CODES = {
     " server means other sites",
     "other-roster": "the run's sites or their identity keys are not those that the site has pinned;"
     " at the site, compare them with `confide peers KIT`, by telephone",
+    "near-roster": "the run's sites differ by few from those of an earlier run, so that two sums"
+    " could tell of these few; if the site wants that, let its agreement name exactly these sites"
+    " (`confide site consent KIT METHOD --bound sites=...`)",
     "bad-greeting": "a site's greeting is not signed by its identity key",
     "other-binding": "the sites did not all receive the same settings and wire table",
     "no-sum": "the site knows nothing of this sum: its process was restarted since its offer",

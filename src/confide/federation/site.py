@@ -105,7 +105,9 @@ Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
 class Sums(Protocol):
     """Answers for sums that the server cannot open, in place of the host."""
 
-    def answer(self, name: str, round: int, data: bytes, work: Work) -> bytes | None:
+    def answer(
+        self, name: str, step: Step | None, round: int, data: bytes, *, work: Work
+    ) -> bytes | None:
         """The encoded reply; None if the step is none of its own. Raises as a step does."""
         ...
 
@@ -148,14 +150,14 @@ class SiteHost:
             raise Refusal("bad-ask")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
+        step = self._steps.get(name)
         if self._sums is not None:
-            said = self._sums.answer(name, round, data, self._worked)
+            said = self._sums.answer(name, step, round, data, work=self._worked)
             if said is not None:
                 return said
-        step = self._steps.get(name)
         if step is None:
             raise Refusal("unknown-step")
-        if step.summed and self.site.guards.masked:
+        if self.site.guards.masked and (step.summed or step.learnt is not None):
             raise Refusal("only-masked")
         ask = self._opened(step, data)
         reply, settle = self._worked(step, ask, round)

@@ -84,6 +84,7 @@ def meeting(members: Sequence[Member], *, colluding: int, run: str = RUN) -> Mee
         sign_keys=[one.sign_key for one in shown],
         signatures=[one.signature for one in shown],
         bindings=[one.binding for one in shown],
+        cards=[one.card for one in shown],
     )
 
 
@@ -207,6 +208,7 @@ def ring(
     opening = Opening(
         ask_B=np.frombuffer(ask, np.uint8),
         roster=roster.id.hex(),
+        group=False,
         attempt=secrets.randbits(62) if attempt is None else attempt,
         sites=len(members),
         examples=0.0,

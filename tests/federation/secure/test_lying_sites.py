@@ -15,7 +15,7 @@ from confide.federation.digests import digest
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.federation.secure import member as members
-from confide.federation.secure import summing, unmasking
+from confide.federation.secure import opening, summing
 from confide.federation.secure.lanes import total_of
 from confide.federation.secure.messages import Greeted, Masked, Offered, Shares, Signed
 from confide.federation.secure.primitives import box_info, derived, sealed, shared
@@ -246,7 +246,7 @@ def test_without_the_check_a_wrong_sum_would_pass(
 
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, other_secrets)
-    monkeypatch.setattr(unmasking, "seed_commitment", lambda context, seed: Anything())
+    monkeypatch.setattr(opening, "seed_commitment", lambda context, seed: Anything())
     monkeypatch.setattr(summing, "total_of", lambda *parts: (total_of(*parts)[0], 0))
     total = federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
     replies = [SENT[1, "count", site] for site in engine.sites]

@@ -226,7 +226,7 @@ def test_without_the_refusal_of_second_sets_both_secrets_would_come(
     heard = honest_play(made, FIVE, FIVE)
     again = made.again()
     masked(again)
-    monkeypatch.setattr(members, "_again", lambda now, exchange, ask: None)
+    monkeypatch.setattr(members, "again", lambda now, exchange, ask: None)
     second = FIVE[:4]
     signed = {name: again.members[name].agree(again.agree_on(second)).signature for name in second}
     more = Heard(dict.fromkeys(FIVE, (FIVE, second)), masked=heard.masked)

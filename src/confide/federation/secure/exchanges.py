@@ -84,6 +84,13 @@ def unmask(site: Site, memory: object, ask: Unmask, turn: Turn) -> tuple[Shares,
     return _member(site).unmask(ask), memory
 
 
+def offer(site: Site, memory: object, ask: Opening, turn: Turn) -> tuple[Offered, object]:
+    """What every summed step lets leave first; `SumHost` answers under the step's own name."""
+    raise Refusal("unknown-step")
+
+
+OFFER = Step.of(offer, check=check_offered)
+"""Stands for all summed steps as they are asked under masks, in wire tables."""
 GREET = Step.of(greet, check=check_greeted)
 MEET = Step.of(meet, check=check_met)
 MASK = replace(Step.of(mask), seen="masked")
@@ -114,6 +121,14 @@ def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
     """The step with its reply as it is summed, and that reply's layout."""
     own = summed(step, opening.labels)
     return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples)
+
+
+def as_asked(step: Step, sums: Sums) -> Step:
+    """The step with the messages with which it really travels, whatever the ask."""
+    if sums == "plain" or not is_summed(step):
+        return step
+    reply = Masked if sums == "integers" else Offered
+    return replace(_asked(step, reply, {}), seen="sum" if sums == "integers" else "")
 
 
 def offered(step: Step, *, sites: int) -> Step:

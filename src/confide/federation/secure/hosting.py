@@ -7,7 +7,7 @@ weights that the server chose would be bits of a single site's text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ OPEN = ("memory-missing", "no-bound", "private-part", "unknown-step", "bad-ask")
 class SumHost:
     """Answers for a site whose replies are summed unseen. `site.member` is its part in that."""
 
-    def __init__(self, site: Site, steps: Mapping[str, Step], *, log: Path | None = None) -> None:
+    def __init__(self, site: Site, *, log: Path | None = None) -> None:
         self._site = site
-        self._steps = steps
         self._log = log
 
     @property
@@ -38,13 +37,16 @@ class SumHost:
         found: Member = self._site.member
         return found
 
-    def answer(self, name: str, round: int, data: bytes, work: Work) -> bytes | None:
+    def answer(
+        self, name: str, step: Step | None, round: int, data: bytes, *, work: Work
+    ) -> bytes | None:
         """The encoded reply; None if the step is neither an exchange nor summed."""
         if name in EXCHANGES:
             return self._exchanged(EXCHANGES[name], round, data)
-        step = self._steps.get(name)
         if step is None or not is_summed(step):
             return None
+        if self._site.guards.masked and not self._member.masked:
+            raise Refusal("only-masked")
         opening, ask = self._opened(step, data)
         own, layout = opened(step, opening, ask)
         if self._member.masked:

@@ -44,6 +44,7 @@ class Greeted:
     sign_key: str = carries("public key for signatures, made by this process")
     signature: str = carries("of the identity key, over the run, the settings and both keys")
     binding: str = carries("digest of the settings and the wire table that the site received")
+    card: str = carries("what certifies the identity key; empty on one machine", most=2**16)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Meet:
     sign_keys: list[str] = carries("public keys for signatures")
     signatures: list[str] = carries("of the identity keys")
     bindings: list[str] = carries("digests of the settings and wire tables that the sites received")
+    cards: list[str] = carries("what certifies the identity keys", most=2**27)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Opening:
     ask_B: NDArray[np.uint8] = carries("the encoded ask of the step")
     roster: str = carries("digest of the roster")
     attempt: int = carries("a number of its own for every sum")
+    group: bool = carries("whether only the site's own group is summed")
     sites: int = carries("how many sites are asked")
     examples: float = carries("training examples of all sites together; 0 before they are known")
     labels: list[str] = carries("the rows of tables of counts: names of types or relations")
@@ -149,8 +152,8 @@ class Shares:
 
 def check_greeted(ask: object, reply: Greeted) -> None:
     """Raise GuardError unless these are keys and a signature."""
-    for name, value in vars(reply).items():
-        check_hex(name, value, 64 if name == "signature" else 32)
+    for name in ("identity", "box_key", "sign_key", "signature", "binding"):
+        check_hex(name, getattr(reply, name), 64 if name == "signature" else 32)
     if is_low_order(bytes.fromhex(reply.box_key)):
         raise GuardError("box_key is of low order")
 

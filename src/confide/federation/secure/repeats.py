@@ -29,6 +29,7 @@ class Turns(NamedTuple):
     step: str
     ask: bytes
     attempt: int = 0
+    group: bool = False
 
 
 class Sets:
@@ -42,7 +43,10 @@ class Sets:
         self._folder = folder
 
     def claim(self, turn: Turns, names: list[str]) -> None:
-        """Write down a set before its sum is opened. Raises Refusal if another was claimed."""
+        """Write down a set before its sum is opened. Raises Refusal if another was claimed.
+
+        Sums of all sites and of a fixed group (`turn.group`) are different sums.
+        """
         said = "\n".join(names) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         run, step = turn.run.encode(), turn.step.encode()
@@ -54,14 +58,14 @@ class Sets:
             path = self._folder / mark
             if path.exists() and path.read_text() != said:
                 raise Refusal("other-set")
-        self._shrink(turn.run, said)
+        self._shrink(turn, said)
         for mark in marks:
             if self._put(mark, said) != said:
                 raise Refusal("other-set")
 
-    def _shrink(self, run: str, said: str) -> None:
+    def _shrink(self, turn: Turns, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
-        mark = digest(b"run", run.encode()).hex()
+        mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
         before, place = "", 0
         while True:
             path = self._folder / f"{mark}-{place:04d}"

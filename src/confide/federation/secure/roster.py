@@ -9,8 +9,9 @@ sites, so t - c must be at least 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -49,9 +50,17 @@ def threshold(sites: int, colluding: int) -> int:
     return least
 
 
+class Vetting(Protocol):
+    """What a site knows of the others before a run."""
+
+    def check(self, ask: Meet) -> None:
+        """Raise Refusal unless the site sums with these sites, and these identity keys."""
+        ...
+
+
 @dataclass(frozen=True)
 class Pinned:
-    """What a site knows of the others before a run: identity keys that people have compared.
+    """A fixed list of sites and identity keys.
 
     `peers` holds each name's key (64 hexadecimal digits), this site among them; None: every key
     that is shown is believed, as on one machine.
@@ -73,6 +82,16 @@ class Pinned:
             raise Refusal("other-roster", odd[0])
 
 
+def groups_of(names: Sequence[str], size: int) -> list[list[str]]:
+    """Fixed groups of at least `size` of these sites, dealt in the order of their names.
+
+    >>> groups_of(["a", "b", "c", "d", "e", "f", "g"], 3)
+    [['a', 'c', 'e', 'g'], ['b', 'd', 'f']]
+    """
+    count = max(1, len(names) // size)
+    return [sorted(names)[first::count] for first in range(count)]
+
+
 @dataclass(frozen=True)
 class Session:
     """A site's keys for one process. They are never stored.
@@ -84,6 +103,7 @@ class Session:
     identity: Ed25519PrivateKey
     run: str
     binding: bytes
+    card: str = ""
     box_secret: bytes = field(default_factory=fresh_secret, repr=False)
     signer: Ed25519PrivateKey = field(default_factory=fresh_signer, repr=False)
 
@@ -97,6 +117,7 @@ class Session:
             sign_key=sign_key.hex(),
             signature=self.identity.sign(said).hex(),
             binding=self.binding.hex(),
+            card=self.card,
         )
 
 
@@ -127,6 +148,16 @@ class Roster:
     def names(self) -> tuple[str, ...]:
         """The sites' names."""
         return tuple(peer.name for peer in self.peers)
+
+    def part(self, names: Sequence[str]) -> Roster:
+        """A fixed group of these sites, with a threshold of its own.
+
+        Raises SettingsError if it cannot hide one site.
+        """
+        threshold(len(names), self.colluding)
+        peers = tuple(peer for peer in self.peers if peer.name in names)
+        named = digest(self.id, b"group", *(peer.name.encode() for peer in peers))
+        return Roster(self.run, self.colluding, peers, named)
 
     def place(self, name: str) -> int:
         """A site's place among the shares: 1, 2, … Raises ValueError for a stranger."""

@@ -16,7 +16,6 @@ import numpy as np
 
 from confide.errors import FederationError, SiteFault
 from confide.federation.adding import Total
-from confide.federation.digests import digest
 from confide.federation.failures import Refusal, refused
 from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
@@ -33,20 +32,20 @@ from confide.federation.secure.exchanges import (
 )
 from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes, total_of
 from confide.federation.secure.messages import (
-    BOX,
     Agree,
     Greet,
     Greeted,
-    Mask,
     Masked,
     Meet,
-    Offered,
     Opening,
     Unmask,
 )
-from confide.federation.secure.roster import Roster, colluders, roster_of
-from confide.federation.secure.statements import agreement, context_of, offer_statement
-from confide.federation.secure.unmasking import Open, by_owner, take_off
+from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
+from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
+from confide.federation.secure.statements import (
+    agreement,
+    context_of,
+)
 from confide.federation.steps import Step
 
 Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
@@ -102,6 +101,7 @@ class Summing:
         run: the run's name; part of every key's context.
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
+        group: the size of fixed groups, whose sums the server compares; 0: none.
     """
 
     def __init__(
@@ -111,12 +111,14 @@ class Summing:
         run: str,
         sites: Sequence[str],
         colluding: int | None = None,
+        group: int = 0,
     ) -> None:
+        self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
         self._run = run
-        self._sites = sorted(sites)
-        self.colluding = colluders(len(self._sites)) if colluding is None else colluding
+        self.sites = sorted(sites)
+        self.colluding = colluders(len(self.sites)) if colluding is None else colluding
         self._greetings: dict[str, Greeted] = {}
         self._roster: Roster | None = None
 
@@ -128,8 +130,12 @@ class Summing:
         *,
         asking: Asking,
         labels: Sequence[str] = (),
+        group: bool = False,
     ) -> Found | None:
-        """The sum over the sites that answered to the end; None if they were too few."""
+        """The sum over the sites that answered to the end; None if they were too few.
+
+        With `group` the sites are one of the run's fixed groups, and no others are in the sum.
+        """
         asked = encode(ask)
         own = summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
@@ -137,10 +143,12 @@ class Summing:
         while again:
             again -= 1
             asking.unmet = False
-            roster = self._greeted(asking) if self.sums == "masked" else None
+            whole = self._greeted(asking) if self.sums == "masked" else None
+            roster = whole.part(self._group_of(names[0])) if whole and group else whole
             opening = Opening(
                 ask_B=np.frombuffer(asked, np.uint8),
-                roster=roster.id.hex() if roster else "",
+                roster=whole.id.hex() if whole else "",
+                group=group,
                 attempt=secrets.randbits(62),
                 sites=len(names),
                 examples=self.examples,
@@ -175,6 +183,9 @@ class Summing:
             )
         return Found(total, sites, odd)
 
+    def _group_of(self, name: str) -> list[str]:
+        return next(members for members in self.dealt if name in members)
+
     def _greeted(self, turn: Asking) -> Roster:
         """The roster of the run; sites greet before the first sum and after a restart.
 
@@ -183,36 +194,37 @@ class Summing:
         """
         if self._roster is not None:
             return self._roster
-        self._greetings |= turn.ask(GREET, Greet(self._run), self._sites)
+        self._greetings |= turn.ask(GREET, Greet(self._run), self.sites)
         greetings = self._greetings
-        missing = sorted(set(self._sites) - greetings.keys())
+        missing = sorted(set(self.sites) - greetings.keys())
         if missing:
             raise FederationError(
                 f"sites did not greet, so nothing can be summed under masks: {', '.join(missing)}",
                 fix="start them, or begin the run without them",
             )
-        shown = [greetings[name] for name in self._sites]
+        shown = [greetings[name] for name in self.sites]
         meet = Meet(
             colluding=self.colluding,
-            names=self._sites,
+            names=self.sites,
             identities=[one.identity for one in shown],
             box_keys=[one.box_key for one in shown],
             sign_keys=[one.sign_key for one in shown],
             signatures=[one.signature for one in shown],
             bindings=[one.binding for one in shown],
+            cards=[one.card for one in shown],
         )
         try:
             roster = roster_of(meet, run=self._run, binding=None)
         except Refusal as error:
             raise FederationError(f"the sites' greetings do not fit: {error.what}") from error
-        met = turn.ask(MEET, meet, self._sites)
+        met = turn.ask(MEET, meet, self.sites)
         odd = sorted(name for name, reply in met.items() if reply.roster != roster.id.hex())
         for name in odd:
             turn.blame(name, MEET.name, "it means another roster")
         if len(met) - len(odd) < roster.least:
             raise FederationError(
                 "too few sites agreed to the roster, so nothing can be summed under masks",
-                expected=f"at least {roster.least} of {len(self._sites)}",
+                expected=f"at least {roster.least} of {len(self.sites)}",
                 got=", ".join(sorted(set(met) - set(odd))) or "none",
                 fix="look at the failures of the others in the history; at each site its own log"
                 " says more",
@@ -234,6 +246,13 @@ def _integers(
     return (lanes, sorted(sites)) if sites else None
 
 
+def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
+    fits = len(reply.lanes_B) == layout.length
+    if not fits:
+        turn.blame(site, step, "its numbers are not laid out as the ask says")
+    return fits
+
+
 def _masked(
     turn: Asking,
     step: Step,
@@ -246,13 +265,13 @@ def _masked(
 ) -> tuple[Lanes, list[str]] | None:
     """The sum of lanes under masks, in four exchanges; None if too few sites take part in one."""
     offers = turn.ask(offered(step, sites=len(roster.names)), opening, names)
-    for name in [n for n in offers if not _is_sound(context, roster, n, offers[n])]:
+    for name in [n for n in offers if not is_sound(context, roster, n, offers[n])]:
         turn.blame(name, step.name, "its offer is not signed by it")
         del offers[name]
     now = Open(context, layout, offers, no_lanes(layout, odd=False))
     if turn.unmet or len(offers) < roster.least:
         return None
-    for name, reply in turn.each(masking(layout), _asks_to_mask(now, roster), list(offers)):
+    for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(offers)):
         if _is_laid_out(turn, layout, name, reply, step="mask"):
             _add(layout, now.lanes, reply.lanes_B)
             now.masked.append(name)
@@ -268,46 +287,6 @@ def _masked(
         return None
     take_off(turn.blame, now, roster, by_owner(turn.blame, now, roster, given))
     return now.lanes, now.masked
-
-
-def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
-    fits = len(reply.lanes_B) == layout.length
-    if not fits:
-        turn.blame(site, step, "its numbers are not laid out as the ask says")
-    return fits
-
-
-def _is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
-    boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
-    said = offer_statement(context, offer.key, offer.commitment, boxes, marks)
-    fits = len(offer.boxes_O148) == len(roster.names) - 1 and len(offer.marks_N64) == len(
-        roster.names
-    )
-    return fits and is_signed_by(roster.peer(name).sign_key, offer.signature, said)
-
-
-def _asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
-    """What each site hears of the offers: all keys, and the boxes for itself."""
-    names, offers = sorted(now.offers), now.offers
-    common = {
-        "context": now.context.hex(),
-        "names": names,
-        "keys": [offers[name].key for name in names],
-        "commitments": [offers[name].commitment for name in names],
-        "boxes": [digest(offers[name].boxes_O148.tobytes()).hex() for name in names],
-        "marks": [digest(offers[name].marks_N64.tobytes()).hex() for name in names],
-        "signatures": [offers[name].signature for name in names],
-    }
-    asks = {}
-    for name in names:
-        own = np.zeros((len(names) - 1, BOX), np.uint8)
-        marks = np.zeros((len(names) - 1, 64), np.uint8)
-        for row, sender in enumerate(one for one in names if one != name):
-            others = [one for one in roster.names if one != sender]
-            own[row] = offers[sender].boxes_O148[others.index(name)]
-            marks[row] = offers[sender].marks_N64[roster.place(name) - 1]
-        asks[name] = Mask(**common, own_M148=own, own_marks_M64=marks)  # type: ignore[arg-type]
-    return asks
 
 
 def _agreed(turn: Asking, now: Open, roster: Roster) -> dict[str, str]:

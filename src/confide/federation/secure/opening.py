@@ -1,4 +1,4 @@
-"""How the server takes the masks off a sum, once the sites that are left have given their shares.
+"""What the server does with offers and shares: it hands them on, and takes all masks off a sum.
 
 A share that does not fit its digest is the fault of who gave it: whoever held it has compared it
 when it came. A box that gave its holder no such share is the fault of who made it. What shares
@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from confide.errors import FederationError
+from confide.federation.digests import digest
+from confide.federation.seals import is_signed_by
 from confide.federation.secure.lanes import Lanes, Layout
-from confide.federation.secure.messages import Offered, Shares
+from confide.federation.secure.messages import BOX, Mask, Offered
 from confide.federation.secure.primitives import (
     SECRET,
     add_streams,
@@ -24,15 +29,15 @@ from confide.federation.secure.primitives import (
 )
 from confide.federation.secure.roster import Roster
 from confide.federation.secure.shamir import Joiner
-from confide.federation.secure.statements import seed_commitment, share_mark
+from confide.federation.secure.statements import offer_statement, seed_commitment, share_mark
 
 Blame = Callable[[str, str, str], None]
-"""Notes that a site's reply to a step was of no use, and why."""
+"""Notes that a site's reply to a step was of no use: the site, the step and why."""
 
 
 @dataclass
 class Open:
-    """One sum under way at the server: `lanes` is what the masked numbers come to so far."""
+    """One sum under way at the server."""
 
     context: bytes
     layout: Layout
@@ -41,8 +46,42 @@ class Open:
     masked: list[str] = field(default_factory=list)
 
 
+def is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
+    """Whether an offer is whole, and signed by its site for this sum."""
+    boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
+    said = offer_statement(context, offer.key, offer.commitment, boxes, marks)
+    fits = len(offer.boxes_O148) == len(roster.names) - 1 and len(offer.marks_N64) == len(
+        roster.names
+    )
+    return fits and is_signed_by(roster.peer(name).sign_key, offer.signature, said)
+
+
+def asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
+    """What each site hears of the offers: all keys, and the boxes for itself."""
+    names, offers = sorted(now.offers), now.offers
+    common = {
+        "context": now.context.hex(),
+        "names": names,
+        "keys": [offers[name].key for name in names],
+        "commitments": [offers[name].commitment for name in names],
+        "boxes": [digest(offers[name].boxes_O148.tobytes()).hex() for name in names],
+        "marks": [digest(offers[name].marks_N64.tobytes()).hex() for name in names],
+        "signatures": [offers[name].signature for name in names],
+    }
+    asks = {}
+    for name in names:
+        own = np.zeros((len(names) - 1, BOX), np.uint8)
+        marks = np.zeros((len(names) - 1, 64), np.uint8)
+        for row, sender in enumerate(one for one in names if one != name):
+            others = [one for one in roster.names if one != sender]
+            own[row] = offers[sender].boxes_O148[others.index(name)]
+            marks[row] = offers[sender].marks_N64[roster.place(name) - 1]
+        asks[name] = Mask(**common, own_M148=own, own_marks_M64=marks)  # type: ignore[arg-type]
+    return asks
+
+
 def by_owner(
-    blame: Blame, now: Open, roster: Roster, given: Mapping[str, Shares]
+    blame: Blame, now: Open, roster: Roster, given: Mapping[str, Any]
 ) -> dict[str, dict[int, bytes]]:
     """The good shares of each site's secret, by the place of who gave them."""
     names = sorted(now.offers)
@@ -94,4 +133,4 @@ def take_off(
 
 def _closed(blame: Blame, owner: str, why: str) -> FederationError:
     blame(owner, "unmask", why)
-    return FederationError(f"a sum stays closed: {owner}: {why}", fix="resume the run")
+    return FederationError(f"the sum stays closed: {owner}: {why}", fix="resume the run")
