@@ -41,7 +41,11 @@ from confide.federation.secure.statements import agreement, context_of, seed_com
 
 RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
 LAYOUT = Layout(
-    (Part(ODD, "", (), 8, 1.0), Part("weights", "a", (5,), 4, 2.0**27), Part("x", "", (3,), 2, 1.0)),
+    (
+        Part(ODD, "", (), 8, 1.0),
+        Part("weights", "a", (5,), 4, 2.0**27),
+        Part("x", "", (3,), 2, 1.0),
+    ),
     8.0,
 )
 
@@ -367,5 +371,3 @@ class Curious:
             pair = derived(key, pair_info(made.context, name, other))
             add_streams(parts, pair, sign=-1 if name < other else 1)
         return lanes
-
-

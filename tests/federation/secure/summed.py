@@ -155,7 +155,9 @@ def slope(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Sloped
     """A gradient with numbers from tiny to thousands."""
     _mood(site, ask)
     draw = np.random.default_rng(turn.seed)
-    return _said(site, turn, Sloped(draw.normal(size=ask.many) * 10.0 ** draw.integers(-6, 4))), memory
+    return _said(
+        site, turn, Sloped(draw.normal(size=ask.many) * 10.0 ** draw.integers(-6, 4))
+    ), memory
 
 
 def score(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Scored, Kept | None]:

@@ -1,4 +1,4 @@
-"""Replies as whole numbers: known answers, bounds that hold for every number of sites, no clipping."""
+"""Replies as whole numbers: known answers, bounds for any number of sites, and no clipping."""
 
 from __future__ import annotations
 

@@ -240,6 +240,7 @@ def test_without_the_check_a_wrong_sum_would_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same with a server that takes whatever shares join to."""
+
     class Anything(bytes):
         def hex(self, *parts: Any) -> Any:
             return Same()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,8 @@ def test_a_second_set_is_never_signed() -> None:
     made = masked(ring(5))
     signatures(made, FIVE)
     for second in (FIVE[:4], FIVE[1:], FIVE[:3], []):
-        assert code_of(lambda: made.members[OWN].agree(made.agree_on(second))) == "second-ask"
+        other = made.agree_on(second)
+        assert code_of(partial(made.members[OWN].agree, other)) == "second-ask"
 
 
 def test_a_second_unmasking_of_other_content_is_refused() -> None:

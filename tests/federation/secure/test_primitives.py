@@ -237,7 +237,7 @@ def test_adding_and_subtracting_a_keystream_wraps_around(width: int) -> None:
 @pytest.mark.parametrize("point", LOW_ORDER)
 def test_keys_of_low_order_are_seen(point: str) -> None:
     assert is_low_order(bytes.fromhex(point))
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError)  # noqa: PT011:
         shared(ONE, bytes.fromhex(point))
 
 
@@ -258,7 +258,9 @@ def test_a_box_opens_only_with_its_own_key_and_unchanged() -> None:
         changed = bytearray(box)
         changed[place] ^= 1
         assert unsealed(ONE, bytes(changed)) is None
-    infos = {box_info(CONTEXT, *names) for names in (("a", "b"), ("b", "a"), ("ab", ""), ("", "ab"))}
+    infos = {
+        box_info(CONTEXT, *names) for names in (("a", "b"), ("b", "a"), ("ab", ""), ("", "ab"))
+    }
     assert len(infos) == 4
 
 

@@ -85,7 +85,9 @@ def test_three_sites_cannot_lose_one_and_five_can() -> None:
     assert [n - threshold(n, colluders(n)) for n in (3, 4, 5)] == [0, 1, 1]
 
 
-@pytest.mark.parametrize(("sites", "colluding"), [(0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (5, 0), (5, -1)])
+@pytest.mark.parametrize(
+    ("sites", "colluding"), [(0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (5, 0), (5, -1)]
+)
 def test_too_few_sites_to_hide_one(sites: int, colluding: int) -> None:
     with pytest.raises(SettingsError):
         threshold(sites, colluding)

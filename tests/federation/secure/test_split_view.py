@@ -50,7 +50,9 @@ def play(start: Ring, size: Size, views: list[View]) -> tuple[Heard, Curious]:
         heard.signed[name] = made.members[name].agree(made.agree_on(second)).signature
     for name, (first, second) in told.items():
         signatures = {one: heard.signed[one] for one in second if told.get(one) == told[name]}
-        signatures |= {one: made.signed_by(one, first, second) for one in second if one in colluders}
+        signatures |= {
+            one: made.signed_by(one, first, second) for one in second if one in colluders
+        }
         if not size.agree:
             signatures |= dict.fromkeys(set(second) - set(signatures), "00" * 64)
         try:

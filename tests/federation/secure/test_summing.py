@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.errors import FederationError, QuorumError
-from confide.federation.messages import decode, encode
-from confide.federation.secure.messages import Masked, Offered, Shares, Signed
+from confide.errors import QuorumError
 from confide.federation.secure.roster import threshold
 from confide.federation.steps import Step
 from federation.secure.plays import named
