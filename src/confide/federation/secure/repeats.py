@@ -52,12 +52,17 @@ class Sets:
         """
         said = "\n".join(names) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._shrink(turn, said)
         run, step = turn.run.encode(), turn.step.encode()
-        for mark in (
+        marks = [
             TURN + digest(b"turn", run, number(turn.round), step).hex(),
             "ask-" + digest(b"ask", step, turn.ask).hex(),
-        ):
+        ]
+        for mark in marks:  # a claim that is refused leaves nothing behind
+            path = self._folder / mark
+            if path.exists() and path.read_text() != said:
+                raise Refusal("other-set")
+        self._shrink(turn, said)
+        for mark in marks:
             if self._put(mark, said) != said:
                 raise Refusal("other-set")
 
@@ -68,17 +73,15 @@ class Sets:
     def _shrink(self, turn: Turns, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
         mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
-        place = 0
+        before, place = "", 0
         while True:
             path = self._folder / f"run-{mark}-{place:04d}"
             if path.exists():
                 before = path.read_text()
                 if not set(said.split("\n")) <= set(before.split("\n")):
                     raise Refusal("other-set")
-                if before == said:
-                    return
                 place += 1
-            elif self._put(path.name, said) == said:
+            elif before == said or self._put(path.name, said) == said:
                 return
 
     def _put(self, name: str, said: str) -> str:
