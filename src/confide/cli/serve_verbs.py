@@ -37,8 +37,13 @@ def serve(
     ] = "127.0.0.1:8765",
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask for the token in this file; made if there is none."),
+        typer.Option(
+            metavar="FILE", help="Ask for the token in this file, not a new one; made if missing."
+        ),
     ] = None,
+    free: Annotated[
+        bool, typer.Option("--no-token", help="Let every account of this machine in.")
+    ] = False,
 ) -> None:
     """Read, correct and watch in a browser, and predict by REST. Stop it with Ctrl-C."""
     try:
@@ -48,5 +53,5 @@ def serve(
             "the server is not installed", got=str(error.name), fix="pip install 'confide[serve]'"
         ) from error
     pages = app.Shown({}, corrections=corrections, kit=kit, asked=asked)
-    where = running.Address.of(at, token_file)
+    where = running.Address.of(at, token_file, free=free)
     running.serve(runs or (), where, pages=pages, key=key, texts=texts or (), say=screen.say)

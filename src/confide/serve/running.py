@@ -24,7 +24,6 @@ from confide.serve.models import serve_models
 from confide.text.formats import read
 from confide.userfiles import text_of
 
-HERE = ("127.0.0.1", "localhost", "::1")
 SHORTEST = 32
 """Characters of a token; one that we make has 43."""
 
@@ -64,7 +63,9 @@ class Patient(H11Protocol):
 class Address:
     """Where to listen, and who may enter.
 
-    `names` are further names under which browsers reach us; `secure`: over https, by a proxy.
+    `names` are further names under which browsers reach us; `secure`: over https, by a proxy. Who
+    may enter has the token in `token_file`, or one that is made at every start; if `free`, it is
+    everyone on this machine.
     """
 
     host: str = "127.0.0.1"
@@ -72,9 +73,10 @@ class Address:
     token_file: Path | None = None
     names: tuple[str, ...] = ()
     secure: bool = False
+    free: bool = False
 
     @staticmethod
-    def of(at: str, token_file: Path | None = None) -> Address:
+    def of(at: str, token_file: Path | None = None, *, free: bool = False) -> Address:
         """The address in "host:port" or "https://name=host:port". Raises SettingsError.
 
         The second form is for a proxy that speaks https to browsers, under that name.
@@ -85,21 +87,38 @@ class Address:
         if not host or not port.isdecimal() or int(port) > 65535:
             raise SettingsError("this is no address", expected="HOST:PORT", got=printable(at))
         if not name:
-            return Address(host, int(port), token_file)
+            return Address(host, int(port), token_file, free=free)
         if not name.startswith("https://"):
             raise SettingsError(
                 "a proxy must speak https", expected="https://NAME=HOST:PORT", got=printable(at)
             )
-        return Address(host, int(port), token_file, (name.removeprefix("https://"),), True)
+        return Address(host, int(port), token_file, (name.removeprefix("https://"),), True, free)
 
 
-def token_of(file: Path | None) -> str | None:
-    """The token in a file, made with it if there is none yet. None: no token is asked for.
+def token_for(at: Address) -> str | None:
+    """The token that an address asks for; None if everyone on this machine may enter.
+
+    It comes from the address's file, or is a new one. Raises SettingsError: no token is asked for,
+    but there is a file with one, or others reach the address; and as `token_of` does.
+    """
+    if at.free and at.token_file is not None:
+        raise SettingsError("--no-token and --token-file exclude each other", fix="choose one")
+    if at.token_file is not None:
+        return token_of(at.token_file)
+    if not is_here(at.host) or at.names:
+        raise SettingsError(
+            "this address can be reached from other machines",
+            where=at.host,
+            fix="give --token-file FILE, and only those who have the token may enter",
+        )
+    return None if at.free else secrets.token_urlsafe(32)
+
+
+def token_of(file: Path) -> str:
+    """The token in a file, made with it if there is none yet.
 
     Raises SettingsError if the file cannot be read or written, or the token is short.
     """
-    if file is None:
-        return None
     with os_errors_as(SettingsError, "the token's file cannot be used", where=file):
         if not file.exists():
             with for_the_owner():
@@ -164,13 +183,7 @@ def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
 
     Raises SettingsError: an address beyond this machine without a token, or one that is taken.
     """
-    host, token = at.host, token_of(at.token_file)
-    if token is None and (not is_here(host) or at.names):
-        raise SettingsError(
-            "this address can be reached from other machines",
-            where=host,
-            fix="give --token-file FILE, and only those who have the token may enter",
-        )
+    host, token = at.host, token_for(at)
     taken = listening(host, at.port)
     port = taken.getsockname()[1]
     app = application(
@@ -178,6 +191,8 @@ def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
     )
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     say(f"serving at {where}" + (f"enter#{token}" if token else ""))
+    if token and at.token_file is None:
+        say("programs send what follows the # as a bearer token; the next start makes another")
     _server(app, shown.limits).run(sockets=[taken])
 
 
@@ -225,10 +240,10 @@ def serve(
             "there is nothing to serve",
             expected="a run, a folder of runs to watch, --kit DIR or --text FILE",
         )
-    if pages.kit is not None and at.token_file is None:
+    if pages.kit is not None and at.free:
         raise SettingsError(
             "whoever reaches this address could agree for the site",
-            fix="give --token-file FILE, and only those who have the token may enter",
+            fix="leave out --no-token: only those who have the printed address may enter",
         )
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
