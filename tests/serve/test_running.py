@@ -239,11 +239,11 @@ def _wrong(port: int, chance: random.Random) -> bytes:
         case 0:
             host = chance.choice(["evil.example", "", f"{host}.evil", "localhost:1"])
         case 1:
-            path = chance.choice(["/../../etc/passwd", "/static/../app.py", "/%00", "/v2", "//", "*"])
+            path = chance.choice(["/../../etc/passwd", "/static/../app.py", "/%00", "/v2", "//"])
         case 2:
             method = chance.choice(["PUT", "DELETE", "TRACE", "OPTIONS", "GET" * 200, "post"])
         case 3:
-            kind = chance.choice(["text/plain", "", "application/json;" * 50, "multipart/form-data"])
+            kind = chance.choice(["text/plain", "", "application/json;" * 50, "image/png"])
         case 4:
             length = chance.choice(["-1", "9" * 400, "x", "1e3", str(5 << 20), f"{len(body)}, 1"])
         case 5:
