@@ -46,7 +46,8 @@ def main() -> None:
         given.run,
         "--at",
         "127.0.0.1:0",
-        "--no-token",
+        "--token-file",
+        "none",
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(

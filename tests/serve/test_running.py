@@ -20,7 +20,7 @@ from confide.errors import SettingsError
 from confide.serve import running
 from confide.serve.app import Shown, application
 from confide.serve.limits import Limits
-from confide.serve.running import Address, hosts_of, is_here, listen, listening, token_of
+from confide.serve.running import FREE, Address, hosts_of, is_here, listen, listening, token_of
 from serve.served import models
 
 
@@ -82,7 +82,7 @@ def test_nothing_to_serve_and_other_mistakes(tmp_path) -> None:
     ):
         with pytest.raises(SettingsError):
             running.serve(words, at, pages=pages, texts=texts, say=print)
-    free = Address("127.0.0.1", 0, free=True)
+    free = Address("127.0.0.1", 0, FREE)
     with pytest.raises(SettingsError, match="could agree for the site"):
         running.serve((), free, pages=Shown({}, kit=tmp_path), say=print)
 
@@ -119,21 +119,14 @@ def test_a_token_of_a_file_stays(monkeypatch, tmp_path) -> None:
 
 
 def test_who_wishes_lets_everyone_on_this_machine_in(monkeypatch) -> None:
-    there, told = _started(monkeypatch, Address.of("127.0.0.1:0", free=True))
+    there, told = _started(monkeypatch, Address.of("127.0.0.1:0", FREE))
     assert "#" not in told[0] and there.get("/v1/models").status_code == 200
 
 
 @pytest.mark.parametrize("at", ["0.0.0.0:0", "https://notes.example=127.0.0.1:0"])
 def test_others_never_enter_freely(at: str) -> None:
     with pytest.raises(SettingsError, match="--token-file"):
-        listen(Shown(models()), Address.of(at, free=True), say=print)
-
-
-def test_a_token_and_none_exclude_each_other(tmp_path) -> None:
-    at = Address.of("127.0.0.1:0", tmp_path / "token", free=True)
-    with pytest.raises(SettingsError, match="exclude each other"):
-        listen(Shown(models()), at, say=print)
-    assert not (tmp_path / "token").exists()
+        listen(Shown(models()), Address.of(at, FREE), say=print)
 
 
 @pytest.fixture

@@ -38,12 +38,11 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Ask for the token in this file, not a new one; made if missing."
+            metavar="FILE",
+            help="Keep the token here, for the next start too; `none`: every account of this"
+            " machine may enter.",
         ),
     ] = None,
-    free: Annotated[
-        bool, typer.Option("--no-token", help="Let every account of this machine in.")
-    ] = False,
 ) -> None:
     """Read, correct and watch in a browser, and predict by REST. Stop it with Ctrl-C."""
     try:
@@ -53,5 +52,5 @@ def serve(
             "the server is not installed", got=str(error.name), fix="pip install 'confide[serve]'"
         ) from error
     pages = app.Shown({}, corrections=corrections, kit=kit, asked=asked)
-    where = running.Address.of(at, token_file, free=free)
+    where = running.Address.of(at, token_file)
     running.serve(runs or (), where, pages=pages, key=key, texts=texts or (), say=screen.say)

@@ -24,6 +24,8 @@ from confide.serve.models import serve_models
 from confide.text.formats import read
 from confide.userfiles import text_of
 
+FREE = Path("none")
+"""Instead of a token's file: everyone on this machine may enter."""
 SHORTEST = 32
 """Characters of a token; one that we make has 43."""
 
@@ -64,8 +66,8 @@ class Address:
     """Where to listen, and who may enter.
 
     `names` are further names under which browsers reach us; `secure`: over https, by a proxy. Who
-    may enter has the token in `token_file`, or one that is made at every start; if `free`, it is
-    everyone on this machine.
+    may enter has the token in `token_file`, or one that is made at every start; if the file is
+    `FREE`, it is everyone on this machine.
     """
 
     host: str = "127.0.0.1"
@@ -73,10 +75,9 @@ class Address:
     token_file: Path | None = None
     names: tuple[str, ...] = ()
     secure: bool = False
-    free: bool = False
 
     @staticmethod
-    def of(at: str, token_file: Path | None = None, *, free: bool = False) -> Address:
+    def of(at: str, token_file: Path | None = None) -> Address:
         """The address in "host:port" or "https://name=host:port". Raises SettingsError.
 
         The second form is for a proxy that speaks https to browsers, under that name.
@@ -87,23 +88,21 @@ class Address:
         if not host or not port.isdecimal() or int(port) > 65535:
             raise SettingsError("this is no address", expected="HOST:PORT", got=printable(at))
         if not name:
-            return Address(host, int(port), token_file, free=free)
+            return Address(host, int(port), token_file)
         if not name.startswith("https://"):
             raise SettingsError(
                 "a proxy must speak https", expected="https://NAME=HOST:PORT", got=printable(at)
             )
-        return Address(host, int(port), token_file, (name.removeprefix("https://"),), True, free)
+        return Address(host, int(port), token_file, (name.removeprefix("https://"),), True)
 
 
 def token_for(at: Address) -> str | None:
     """The token that an address asks for; None if everyone on this machine may enter.
 
-    It comes from the address's file, or is a new one. Raises SettingsError: no token is asked for,
-    but there is a file with one, or others reach the address; and as `token_of` does.
+    It comes from the address's file, or is a new one. Raises SettingsError: others reach the
+    address and there is no file; and as `token_of` does.
     """
-    if at.free and at.token_file is not None:
-        raise SettingsError("--no-token and --token-file exclude each other", fix="choose one")
-    if at.token_file is not None:
+    if at.token_file not in (None, FREE):
         return token_of(at.token_file)
     if not is_here(at.host) or at.names:
         raise SettingsError(
@@ -111,7 +110,7 @@ def token_for(at: Address) -> str | None:
             where=at.host,
             fix="give --token-file FILE, and only those who have the token may enter",
         )
-    return None if at.free else secrets.token_urlsafe(32)
+    return secrets.token_urlsafe(32) if at.token_file is None else None
 
 
 def token_of(file: Path) -> str:
@@ -240,10 +239,10 @@ def serve(
             "there is nothing to serve",
             expected="a run, a folder of runs to watch, --kit DIR or --text FILE",
         )
-    if pages.kit is not None and at.free:
+    if pages.kit is not None and at.token_file == FREE:
         raise SettingsError(
             "whoever reaches this address could agree for the site",
-            fix="leave out --no-token: only those who have the printed address may enter",
+            fix="leave out --token-file none: only who has the printed address may enter",
         )
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")

@@ -25,6 +25,7 @@ from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
+from confide.runs.telling import ended, started
 from confide.settings import Settings, dump
 from confide.userfiles import Tree, opened
 
@@ -216,13 +217,16 @@ class _Following:
 
     def to_its_end(self) -> Result:
         """Follow the last submission, or a new one, until the run finishes or fails."""
+        self._watch(started(self._settings, self._notes.run, self._folder.path))
         vain = 0
         submission = self._to_follow()
         while True:
             before = self._round
             outcome = self._follow(submission)
             if outcome.get("state") == "finished":
-                return self._folder.result()
+                result = self._folder.result()
+                self._watch(ended(result, self._folder.path))
+                return result
             if outcome.get("state") == "failed":
                 raise EngineError(
                     f"the run cannot continue: {outcome.get('why')}",
@@ -309,8 +313,8 @@ class _Following:
 
     def _pass_on(self, told: object) -> None:
         event = heard_event(told)
-        if event is None:
-            return
+        if event is None or event.kind in ("start", "end"):
+            return  # a run starts and ends once, however many submissions it takes: we tell it
         if event.kind == "round":
             self._round = max(self._round, event.round or 0)
         self._watch(event)
