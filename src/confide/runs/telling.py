@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from confide.federation.events import Event
@@ -14,6 +15,29 @@ def started(settings: Settings, name: str, folder: Path) -> Event:
     """The first event: how many rounds are planned, and the run's folder."""
     said = f"{name}: {settings.method}"
     return Event("start", rounds=settings.rounds, message=said, folder=str(folder))
+
+
+def rounds_after(result: Result, round: int) -> Iterator[Event]:
+    """The rounds of a finished run that come after `round`, for who did not hear of them."""
+    task = TASKS[result.task]
+    up, down = 0, 0
+    for turn in result.history:
+        up += turn.bytes.up if turn.bytes else 0
+        down += turn.bytes.down if turn.bytes else 0
+        if turn.round > round:
+            yield Event(
+                "round",
+                turn.round,
+                rounds=result.rounds,
+                loss=turn.loss,
+                dev_f1=next(iter((turn.dev or {}).values()), None),
+                bytes_up=up,
+                bytes_down=down,
+                seconds=turn.seconds,
+                score=task.words.score or task.words.kind(task.kinds[0]),
+                dev=turn.dev,
+                dev_sites=turn.dev_sites or None,
+            )
 
 
 def ended(result: Result, folder: Path) -> Event:

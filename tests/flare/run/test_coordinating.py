@@ -141,13 +141,21 @@ def test_a_run_over_real_sites_is_logged(tmp_path: Path, quick: None) -> None:
     assert any((tmp_path / "lead/tensorboard").iterdir()) and said == []
 
 
-def test_a_finished_run_that_is_watched_again_has_an_end(tmp_path: Path, quick: None) -> None:
+def test_rounds_that_nobody_heard_of_are_told_at_the_end(tmp_path: Path, quick: None) -> None:
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files))
     lead(server, settings, tmp_path / "lead")
     told: list[Event] = []
-    lead(server, settings, tmp_path / "lead", resume=True, on_event=told.append)
-    assert (told[0].kind, told[-1].kind) == ("start", "end") and told[-1].test
+    server.told = lambda submission, since: None  # type: ignore[method-assign]
+    result = lead(server, settings, tmp_path / "lead", resume=True, on_event=told.append)
+    assert [event.kind for event in told] == ["start", "round", "round", "end"]
+    history = [(turn.round, turn.dev, turn.loss) for turn in result.history]
+    assert [(event.round, event.dev, event.loss) for event in told[1:-1]] == history
+    moved = (told[-2].bytes_up, told[-2].bytes_down)
+    assert result.bytes is not None and told[-1].test
+    assert moved == tuple(
+        sum(getattr(turn.bytes, way) for turn in result.history) for way in ("up", "down")
+    )
 
 
 def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: None) -> None:

@@ -25,7 +25,7 @@ from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.runs.telling import ended, started
+from confide.runs.telling import ended, rounds_after, started
 from confide.settings import Settings, dump
 from confide.userfiles import Tree, opened
 
@@ -225,7 +225,8 @@ class _Following:
             outcome = self._follow(submission)
             if outcome.get("state") == "finished":
                 result = self._folder.result()
-                self._watch(ended(result, self._folder.path))
+                for event in (*rounds_after(result, self._round), ended(result, self._folder.path)):
+                    self._watch(event)  # the server forgets a run that has ended, so ask the result
                 return result
             if outcome.get("state") == "failed":
                 raise EngineError(
