@@ -21,7 +21,7 @@ MOST_DRAWN = 20_000_000
 
 
 def auc_interval(
-    ranked: Sequence[Sequence[int]], *, level: float = 0.95, samples: int = 500, seed: int = 0
+    ranked: Sequence[Sequence[int]], *, level: float = 0.95, samples: int = 1000, seed: int = 0
 ) -> Interval:
     """The area, and the percentile interval over resampled bags (Efron 1979), as fractions.
 
