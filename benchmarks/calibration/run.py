@@ -33,10 +33,10 @@ CELLS: dict[str, tuple[str, ...]] = {
         "tags-medical", "model.kind=encoder", "data.train_share=0.1", "rounds=8", "select.every=8",
         "training.optimiser=adam", "training.learning_rate=0.0002",
     ),
-    "LightNER, medical": (
-        "tags-medical", "model.kind=lightner", "lightner.bart={bart}", "lightner.hidden=50",
-        "data.train_share=0.1", "rounds=8", "select.every=8",
-        "training.optimiser=adam", "training.learning_rate=0.001",
+    "LightNER, NCBI-disease": (
+        "ncbi-iid10", "model.kind=lightner", "lightner.bart={bart}", "lightner.hidden=50",
+        "data.train_share=0.2", "split.sites=3", "rounds=10", "select.every=10",
+        "training.batch_size=8", "training.learning_rate=0.001",
     ),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from contextlib import closing
 import pytest
 from starlette.testclient import TestClient
 
-from confide.errors import SettingsError
+from confide.errors import KitError, SettingsError
 from confide.serve import running
 from confide.serve.app import Shown, application
 from confide.serve.limits import Limits
@@ -85,6 +85,15 @@ def test_nothing_to_serve_and_other_mistakes(tmp_path) -> None:
     free = Address("127.0.0.1", 0, FREE)
     with pytest.raises(SettingsError, match="could agree for the site"):
         running.serve((), free, pages=Shown({}, kit=tmp_path), say=print)
+
+
+def test_a_kit_that_is_none_is_said_at_the_start(tmp_path) -> None:
+    at = Address("127.0.0.1", 0)
+    with pytest.raises(KitError):
+        running.serve((), at, pages=Shown({}, kit=tmp_path / "none"), say=print)
+    asked = Shown({}, corrections=tmp_path, asked="study.toml")
+    with pytest.raises(SettingsError, match="--kit"):
+        running.serve((str(tmp_path),), at, pages=asked, say=print)
 
 
 def _started(monkeypatch, at: Address) -> tuple[TestClient, list[str]]:

@@ -228,8 +228,8 @@ def serve(
     """Load the models, add them and the documents in `texts` to `pages`, and serve until stopped.
 
     A folder among the runs that is none, but may hold some, is watched. Raises as `confide.load`,
-    `api.read` and `listen` do; SettingsError if there is nothing to serve, or if whoever reaches
-    the address could agree for a site.
+    `api.read` and `listen` do; SettingsError or KitError if there is nothing to serve, or if
+    whoever reaches the address could agree for a site.
     """
     folders = [run for run in runs if _holds_runs(Path(run).expanduser())]
     if len(folders) > 1:
@@ -244,6 +244,7 @@ def serve(
             "whoever reaches this address could agree for the site",
             fix="leave out --token-file none: only who has the printed address may enter",
         )
+    _check_kit(pages)
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
     named = [run for run in runs if run not in folders]
@@ -251,6 +252,17 @@ def serve(
     documents = [one for path in texts for one in read(path).documents]
     watched = Path(folders[0]).expanduser() if folders else None
     listen(replace(pages, models=models, texts=documents, watched=watched), at, say=say)
+
+
+def _check_kit(pages: Shown) -> None:
+    """Raise SettingsError or KitError if the page Agree could show nothing."""
+    if pages.kit is None:
+        if pages.asked is not None:
+            raise SettingsError("--for is for the page of a site", fix="add --kit DIR")
+        return
+    from confide.serve import consenting  # real sites, which nobody else waits for
+
+    consenting.Table(pages.kit, pages.asked).methods()
 
 
 def _holds_runs(path: Path) -> bool:
