@@ -42,7 +42,11 @@ from confide.kinds.vocabulary import (
     number,
 )
 from confide.learning.bags import BagForm as Made
-from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
+from confide.learning.bags import (
+    BagModeller,
+    EncoderForm,
+    PcnnForm,
+)
 from confide.learning.weights import arrays
 from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
