@@ -25,6 +25,7 @@ GUARDS = {
     "max_rounds": "answers no more rounds of a run",
     "max_norm": "scales its uploads down to a change of this norm",
     "private": "keeps these parts of the tagger to itself",
+    "masked": "sends what is summed only under masks",
 }
 """What a site does because of each guard."""
 
