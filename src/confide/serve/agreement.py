@@ -35,8 +35,8 @@ def agreement(
     A text that one of them corrected as a whole is cut into the sentences of the other.
     """
     first, second = settled(first), settled(second)
-    cut, others = dict(_cut(first, second)), dict(_cut(second, first))
-    first, second = {**first, **cut}, {**second, **others}
+    mine, its = dict(_cut(first, second)), dict(_cut(second, first))
+    first, second = {**first, **mine}, {**second, **its}
     common = sorted(first.keys() & second.keys())
     both = [
         (first[id], second[id]) for id in common if first[id].text == second[id].text
