@@ -23,7 +23,7 @@ from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
-from confide.cli.site_verbs import coordinate
+from confide.cli.site_verbs import ResumesOrEnds, coordinate
 from confide.cli.words import (
     As,
     Both,
@@ -77,7 +77,7 @@ app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
 app.command(rich_help_panel=_USE)(serve)
 app.command(rich_help_panel=_LOOK)(budget)
-app.command(rich_help_panel=_REAL)(coordinate)
+app.command(rich_help_panel=_REAL, cls=ResumesOrEnds)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)
 app.add_typer(server, name="server", rich_help_panel=_REAL)
