@@ -36,12 +36,13 @@ from confide.data.batches.tagger import shuffled
 from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
+from confide.learning.devices import at_home, beside, home, placed, predicting
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser, Steps, build, row_steps
 from confide.learning.relations import RelationForm, RelationModeller
 from confide.learning.rows import only_rows, table_of
-from confide.learning.weights import set_rows, still
+from confide.learning.weights import set_rows
 from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
@@ -102,7 +103,8 @@ class BagModeller:
     def initial(self, seed: int) -> BagModel:
         """A new model; the seed draws its weights except those that an encoder brings."""
         with seeded(seed):
-            return self._new().requires_grad_(True).eval()
+            model = self._new().requires_grad_(True).eval()
+        return placed(model)
 
     def _new(self) -> BagModel:
         form = self.form
@@ -187,6 +189,12 @@ class BagBatch:
     def __len__(self) -> int:
         return len(self.relations_G)
 
+    def part(self, start: int, end: int) -> BagBatch:
+        """Some of its bags, whole."""
+        begin, stop = torch.searchsorted(self.bags_S, torch.tensor([start, end])).tolist()
+        bags_S, sentences = self.bags_S[begin:stop] - start, self.sentences.part(begin, stop)
+        return BagBatch(sentences, bags_S, self.relations_G[start:end])
+
 
 def fit_bags(
     model: BagModel,
@@ -211,7 +219,8 @@ def fit_bags(
     on, its loss is a mean over bags. Raises DataError if there is nothing to train on, or if a bag
     is empty.
     """
-    _must_have_sentences(groups)
+    if any(not len(group) for group in groups):
+        raise DataError("a bag has no sentence")
     if denoise == "none":
         groups = [row[None] for group in groups for row in group]
     trained = 0
@@ -261,11 +270,6 @@ def fit_sentences(
     )
 
 
-def _must_have_sentences(groups: Sequence[Rows]) -> None:
-    if any(not len(group) for group in groups):
-        raise DataError("a bag has no sentence")
-
-
 def _dealt(
     encoded: EncodedBags, groups: Sequence[Rows], batch_size: int, random: np.random.Generator
 ) -> Iterator[list[Rows]]:
@@ -308,7 +312,7 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
     rows_S = np.concatenate(many)
     bags_S = torch.from_numpy(np.repeat(np.arange(len(many)), [len(group) for group in many]))
     relations_G = torch.from_numpy(encoded.relations_S[[group[0] for group in many]]).long()
-    logits_SR = torch.from_numpy(_said(model, encoded.only(rows_S))) + model.relation.bias.detach()
+    logits_SR = torch.from_numpy(_said(model, encoded.only(rows_S))) + home(model.relation.bias)
     best_G = clearest(logits_SR, bags_S, relations_G).numpy()
     for number, place in zip(several, best_G, strict=True):
         found[number] = rows_S[place : place + 1]
@@ -348,7 +352,7 @@ def _table_of(
 
 def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
     """p_SR: for each sentence, the probability of every relation."""
-    said_SR = torch.from_numpy(_said(model, encoded)) + model.relation.bias.detach()
+    said_SR = torch.from_numpy(_said(model, encoded)) + home(model.relation.bias)
     found: NDArray[np.float32] = said_SR.softmax(1).numpy()
     return found
 
@@ -361,12 +365,13 @@ def bag_scores(
     For "none" and "one", each relation's maximum probability over the bag's sentences; for the
     others, see `models.bags`. Raises DataError if a bag is empty.
     """
-    _must_have_sentences(groups)
+    if any(not len(group) for group in groups):
+        raise DataError("a bag has no sentence")
     scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
     if not len(groups):
         return scores_GR
     said_SR = _said(model, encoded)
-    score, bias_R = scores_of(denoise), model.relation.bias.detach()
+    score, bias_R = scores_of(denoise), home(model.relation.bias)
     sizes_G = np.array([len(group) for group in groups])
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes_G) // _AT_ONCE)) + 1
     for numbers in np.split(np.arange(len(groups)), cuts):
@@ -385,8 +390,8 @@ def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
         batches = predict_sentence_batches(encoded)
     else:
         batches = predict_relation_batches(encoded)
-    with still(model), torch.inference_mode():
+    with predicting(model):
         weight_FR = model.relation.weight.t()
         for batch in batches:
-            said_SR[batch.rows_B] = (model.reader(batch) @ weight_FR).numpy()
+            said_SR[batch.rows_B] = at_home(model.reader(beside(batch, model)) @ weight_FR)
     return said_SR

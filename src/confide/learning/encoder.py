@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from confide.errors import DataError, SettingsError
+from confide.learning.devices import at_home, beside, predicting
 from confide.learning.encoder_files import (
     ONE_AT_A_TIME,
     check_files,
@@ -316,9 +317,10 @@ def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.f
     for place, row in enumerate(rows):
         ids_BP[place, : len(row)] = torch.tensor(row)
         mask_BP[place, : len(row)] = 1
-    with torch.inference_mode():
+    with predicting(loaded.model):
+        ids_BP, mask_BP = beside(ids_BP, loaded.model), beside(mask_BP, loaded.model)
         answer = loaded.model(input_ids=ids_BP, attention_mask=mask_BP)
-        states_BPX: NDArray[np.float32] = answer.last_hidden_state.numpy()
+        states_BPX: NDArray[np.float32] = at_home(answer.last_hidden_state)
     return states_BPX
 
 

@@ -27,12 +27,12 @@ from confide.data.batches.relation_pieces import (
     train_relation_batches,
 )
 from confide.data.batches.relations import RelationExample
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.encoder import SURROGATES, FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
-from confide.learning.weights import still
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
@@ -96,7 +96,7 @@ class RelationModeller:
         with seeded(seed):
             model = RelationClassifier(self.body(), sizes)
         widen(model)
-        return model.requires_grad_(True).eval()
+        return placed(model.requires_grad_(True).eval())
 
     def body(self) -> nn.Module:
         """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
@@ -178,9 +178,9 @@ def relation_logits(
 ) -> NDArray[np.float32]:
     """logits_SR of every example, in order."""
     logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
-    with still(model), torch.inference_mode():
+    with predicting(model):
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            logits_SR[batch.rows_B] = model(batch).numpy()
+            logits_SR[batch.rows_B] = at_home(model(beside(batch, model)))
     return logits_SR
 
 
@@ -206,8 +206,8 @@ class Choices:
 
         An example chooses among the former, and its label is any of the latter.
         """
-        some_B1 = torch.from_numpy(self.some_S[batch.rows_B])[:, None]
-        unknown_R = torch.from_numpy(~self.known_R)
+        some_B1 = on(self.some_S[batch.rows_B], batch.relations_B)[:, None]
+        unknown_R = on(~self.known_R, batch.relations_B)
         own_BR = functional.one_hot(batch.relations_B, len(unknown_R)).float()
         if not self.outside:
             return (~(some_B1 & unknown_R)).float().log(), own_BR.log()
@@ -223,11 +223,11 @@ class Choices:
             losses_B = (logits_BR + chosen_BR).logsumexp(1) - (logits_BR + allowed_BR).logsumexp(1)
         else:
             shut_BR = self.some_S[batch.rows_B][:, None] & ~self.known_R
-            logits_BR = logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
+            logits_BR = logits_BR.masked_fill(on(shut_BR, logits_BR), -math.inf)
             losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
         if self.weights_S is None:
             return losses_B
-        return losses_B * torch.from_numpy(self.weights_S[batch.rows_B])
+        return losses_B * on(self.weights_S[batch.rows_B], losses_B)
 
 
 def relation_slopes(
@@ -249,10 +249,10 @@ def relation_slopes(
     errors_SR = np.zeros((len(encoded), relations), np.float32)
     inputs_SF = np.zeros((len(encoded), dim), np.float32)
     target_RF = np.zeros((relations, dim), np.float64)
-    with still(model), torch.inference_mode():
+    with predicting(model):
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            features_BF = model.features(batch)
-            logits_BR = model.relation(features_BF)
+            features_BF = model.features(beside(batch, model))
+            logits_BR, features_BF = home(model.relation(features_BF)), home(features_BF)
             chosen_BR, allowed_BR = choices.possible(batch)
             right_BR = (logits_BR + allowed_BR).softmax(1)
             errors_BR = ((logits_BR + chosen_BR).softmax(1) - right_BR).numpy()

@@ -35,6 +35,7 @@ from confide.data.batches.token_pieces import (
     token_text,
     train_token_batches,
 )
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder, pieces_of_words
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients
@@ -122,7 +123,7 @@ class TokenModeller:
         with seeded(seed):
             model = TokenClassifier(body, sizes)
         widen(model)
-        return model.requires_grad_(True).eval()
+        return placed(model.requires_grad_(True).eval())
 
     def prepared(self, examples: Sequence[Example]) -> TokenText:
         """Sentences as word pieces, without their spans."""
@@ -141,9 +142,10 @@ class TokenModeller:
         scheme does not mark an entity's end (IOB2), of the next word not continuing it.
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with still(model), torch.inference_mode():
+        with predicting(model):
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                found = _batch_spans(model(batch), batch, tags=self.tags, scores=self._scores)
+                logits_BLY = home(model(beside(batch, model)))
+                found = _batch_spans(logits_BLY, batch, tags=self.tags, scores=self._scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)
@@ -170,7 +172,7 @@ class TokenModeller:
         def loss(batch: TokenBatch) -> Tensor:
             source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
             if weights_S is not None:
-                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
+                source_B = source_B * on(weights_S[batch.rows_B], source_B)
             return source_B + target_B
 
         how = _Epochs(epochs, batch_size, optimiser, seed)
@@ -181,9 +183,9 @@ class TokenModeller:
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                yield batch.rows_B, model(batch)
+                yield batch.rows_B, home(model(beside(batch, model)))
 
-        with still(model), torch.inference_mode():
+        with predicting(model):
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
         return found
 
@@ -207,10 +209,11 @@ class TokenModeller:
 
         def loss(batch: TokenBatch) -> Tensor:
             logits_BLY = model(batch)
-            loss_B = soft(logits_BLY, batch.rows_B, batch.lengths_B)
+            loss_B = soft(logits_BLY, batch.rows_B)
             if not lesson.labelled:
                 return loss_B
-            return loss_B + weights(batch.rows_B) * word_losses(logits_BLY, batch).sum(1)
+            own_B = on(weights(batch.rows_B), loss_B)
+            return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
 
         how = _Epochs(epochs, batch_size, optimiser, seed)
         return _train(model, encoded, loss, how)
@@ -221,7 +224,7 @@ class TokenModeller:
         """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
-        batch = token_batch(encoded.text, rows_B, annotated=encoded)
+        batch = beside(token_batch(encoded.text, rows_B, annotated=encoded), model)
         outside_Y = self._outside(encoded)
 
         def loss() -> Tensor:
@@ -242,9 +245,8 @@ class TokenModeller:
                 encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
             )
             for batch in batches:
-                source_BG, target_BG = _batch_slopes(model, linear, batch, outside_Y)
-                source_SG[batch.rows_B] = source_BG.numpy()
-                target_SG[batch.rows_B] = target_BG.numpy()
+                found = _batch_slopes(model, linear, beside(batch, model), outside_Y)
+                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
         return Slopes(source_SG, target_SG)
 
     @cached_property
@@ -296,6 +298,7 @@ def split_loss(
     """
     if outside_Y is None:
         return parted(word_losses(logits_BLY, batch), batch.source_BL)
+    outside_Y = outside_Y.to(logits_BLY.device)
     both_BLY = allowed_tags(batch.tags_BL, outside_Y)
     own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
     all_BLY = torch.zeros_like(own_BLY)

@@ -72,7 +72,7 @@ class TokenClassifier(nn.Module):
         """logits_BLY; those in the padding are meaningless."""
         found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
-        rows_B1 = torch.arange(len(states_BPD))[:, None]
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         logits_BLY: Tensor = self.tag(self.dropout(states_BPD[rows_B1, batch.firsts_BL]))
         return logits_BLY
 
@@ -82,7 +82,9 @@ def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
     losses_BL = functional.cross_entropy(
         logits_BLY.transpose(1, 2), batch.tags_BL, reduction="none"
     )
-    inside_BL = torch.arange(logits_BLY.shape[1]) < batch.lengths_B[:, None]
+    inside_BL = (
+        torch.arange(logits_BLY.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
+    )
     return losses_BL.masked_fill(~inside_BL, 0.0)
 
 
@@ -113,7 +115,7 @@ def path_probabilities(
     `at_2N` holds the row and first word of each span, `tags_NK` its tags (padded), `lengths_N`
     their number.
     """
-    steps_K = torch.arange(tags_NK.shape[1])
+    steps_K = torch.arange(tags_NK.shape[1], device=tags_NK.device)
     inside_NK = steps_K < lengths_N[:, None]
     rows_N1, first_N1 = at_2N[:, :, None].unbind()
     places_NK = torch.where(inside_NK, first_N1 + steps_K, 0)

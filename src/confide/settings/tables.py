@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
+    Device,
     Encoding,
     Limit,
     Most,
@@ -16,6 +17,7 @@ from confide.settings.base import (
     NotNegative,
     Paths,
     Positive,
+    Precision,
     Share,
     Table,
     TagScheme,
@@ -246,7 +248,9 @@ class Settings(Table):
     """The settings of one run.
 
     `key` names the key file of sites that share one machine; "simulated" makes the key from the
-    seed, which repeats the same numbers and protects nothing.
+    seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
+    and in what numbers simulated sites compute, at most `at_once` examples of a batch at a time (0:
+    all); a real site has its own.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -258,6 +262,9 @@ class Settings(Table):
     rounds: Positive = 20
     workers: Positive = 1
     threads: Positive = 1
+    device: Device = "cpu"
+    precision: Precision = "auto"
+    at_once: NotNegative = 0
     key: str | None = None
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()

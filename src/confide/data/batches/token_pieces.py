@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import Bools, Ints, TagSet, Window
 from confide.data.batches.examples import Example, Span
-from confide.data.batches.flat import Rows, offsets, padded
+from confide.data.batches.flat import Rows, offsets, padded, rows_of
 from confide.data.batches.tagger import longest_first, shuffled
 from confide.errors import DataError
 
@@ -121,6 +122,10 @@ class PieceBatch:
 
     def __len__(self) -> int:
         return len(self.rows_B)
+
+    def part(self, start: int, end: int) -> Self:
+        """Some of its rows."""
+        return rows_of(self, start, end)
 
 
 @dataclass(frozen=True, eq=False)

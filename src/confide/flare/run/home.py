@@ -48,6 +48,7 @@ from confide.flare.run.joining import (
     Left,
     check_suited,
 )
+from confide.learning.devices import Place, compute_at, place_of
 from confide.methods import method_named
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -177,7 +178,7 @@ class SiteHome:
         self._agreements.hold(agreed, asked)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
-            update={"site": (_table(file),), "split": None, "public": public}
+            update={"site": (_table(file),), "split": None, "public": public, **_computing(file)}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
@@ -283,6 +284,7 @@ class _Run:
         import torch
 
         torch.set_num_threads(settings.threads)
+        compute_at(_place_in(settings))
         method = method_named(settings.trained_by)
         self.settings = settings
         self.asked = asked
@@ -348,6 +350,19 @@ def _folder_of(file: SiteFile, run: str) -> RunFolder:
 def _table(file: SiteFile) -> SiteTable:
     """The part of a site's own file that a run's settings hold."""
     return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
+
+
+def _computing(file: SiteFile) -> Tree:
+    """How the site's own file says to compute: the run's settings have no say."""
+    return {name: getattr(file, name) for name in ("device", "precision", "at_once")}
+
+
+def _place_in(settings: Settings) -> Place:
+    """Where this process computes. Raises Refusal if this machine has no such device."""
+    try:
+        return place_of(settings.device, settings.precision, at_once=settings.at_once)
+    except SettingsError as error:
+        raise Refusal("device-missing") from error
 
 
 def check_home(file: SiteFile) -> Gathered:
