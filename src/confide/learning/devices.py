@@ -209,18 +209,17 @@ def _widely(body: nn.Module, _: object, found: Any) -> Any:
 def beside(batch: T, model: nn.Module) -> T:
     """The batch, with its tensors on the model's device."""
     device = where_is(model).device
-    return batch if device.type == "cpu" else _moved(batch, device)
+    found: T = batch if device.type == "cpu" else _moved(batch, device)
+    return found
 
 
-def _moved(batch: T, device: torch.device) -> T:
+def _moved(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
-        found: T = batch.to(device, non_blocking=True)
-        return found
+        return batch.to(device, non_blocking=True)
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
     own = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    changed = {name: _moved(value, device) for name, value in own.items()}
-    return replace(batch, **changed)
+    return replace(batch, **{name: _moved(value, device) for name, value in own.items()})
 
 
 def home(values: Tensor) -> Tensor:

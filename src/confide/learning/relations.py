@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,23 +29,20 @@ from confide.data.batches.relation_pieces import (
 )
 from confide.data.batches.relations import RelationExample
 from confide.learning.devices import at_home, beside, home, on, placed, predicting
-from confide.learning.encoder import SURROGATES, FrozenEncoder
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
+from confide.learning.frozen import with_pair_features
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
+from confide.learning.tuning import MARKS, WHOLE, MarkedEmbedding, Tuning, tune
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
 from confide.seeds import seeded
 
-if TYPE_CHECKING:
-    pass
-
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
 """Gives loss_B of a batch."""
-
-_CHUNK = 4096  # texts that are tokenised at once
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class RelationForm:
     pool: Pool = "sum"
     dropout: float = 0.1
     longest: int = 128
+    tuning: Tuning = WHOLE
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,35 @@ class RelationModeller:
             dropout=self.form.dropout,
         )
         with seeded(seed):
-            model = RelationClassifier(self.body(), sizes)
-        widen(model)
-        return placed(model.requires_grad_(True).eval())
+            body = self.body()
+            model = RelationClassifier(body, sizes)
+            widen(model)
+            tune(model, body, self.form.tuning)
+        return placed(model.eval())
 
     def body(self) -> nn.Module:
-        """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
+        """A copy of the encoder with rows for the marks, drawn by torch's global generator.
+
+        Those of an encoder that is not trained as a whole are parameters of their own.
+        """
         body: nn.Module = self.encoder.loaded.body()
-        _add_rows(body, self.marking.count)
+        tuning = self.form.tuning
+        with seeded(MARKS) if tuning.frozen else nullcontext():
+            _add_rows(body, self.marking.count, apart=not tuning.whole)
         return body
+
+    def featured(
+        self, encoded: EncodedRelations, model: nn.Module, *, folder: Path | None
+    ) -> EncodedRelations:
+        """The examples with what a frozen encoder gives of them, kept in `folder` if named.
+
+        The same examples if the encoder is trained. Raises DataError.
+        """
+        if not self.form.tuning.frozen:
+            return encoded
+        pieces = self.marking.count, type(model).__name__
+        reads = f"{self.encoder.digest} {self.form.pool} {pieces} {MARKS}"
+        return with_pair_features(encoded, model, reads=reads, folder=folder)
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded. Raises DataError if one has a relation that is not a class."""
@@ -114,17 +133,20 @@ class RelationModeller:
         )
 
     def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        backend = self.encoder.loaded.tokenizer
-        found: list[list[int]] = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = [SURROGATES.sub("�", text) for text in texts[start : start + _CHUNK]]
-            found += [one.ids for one in backend.encode_batch(chunk, add_special_tokens=False)]
-        return found
+        return list(self.encoder.loaded.cutter.texts(texts))
 
 
-def _add_rows(body: Any, count: int) -> None:
-    """Append rows for new pieces to the table, drawn as the encoder's own were."""
+def _add_rows(body: Any, count: int, *, apart: bool) -> None:
+    """Append rows for new pieces to the table, drawn as the encoder's own were.
+
+    With `apart` they are a parameter of their own, so that they can be trained without the rest.
+    """
     old = body.get_input_embeddings()
+    if apart:
+        spread = getattr(body.config, "initializer_range", None) or 0.02
+        marks_KD = nn.init.normal_(torch.empty(count, old.embedding_dim), std=spread)
+        body.set_input_embeddings(MarkedEmbedding(old, marks_KD))
+        return
     new = nn.Embedding(old.num_embeddings + count, old.embedding_dim, padding_idx=old.padding_idx)
     with torch.no_grad():
         new.weight[: old.num_embeddings] = old.weight

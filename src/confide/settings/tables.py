@@ -26,6 +26,7 @@ from confide.settings.models import (
     BagsTable,
     ClassifierTable,
     DenoisingTable,
+    EncoderTable,
     LightnerTable,
     ModelTable,
     PcnnTable,
@@ -272,6 +273,7 @@ class Settings(Table):
     pairs: PairsTable = PairsTable()
     public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
+    encoder: EncoderTable = EncoderTable()
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
     denoising: DenoisingTable = DenoisingTable()
@@ -338,6 +340,7 @@ TABLES: dict[str, type[Table]] = {
     "pairs": PairsTable,
     "public": PublicTable,
     "model": ModelTable,
+    "encoder": EncoderTable,
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
     "denoising": DenoisingTable,

@@ -68,6 +68,7 @@ class TokenText:
 
     `firsts_W[words_from_S1[s]:words_from_S1[s + 1]]` are the places in it of its words' first
     pieces. `cut` lists the examples of more than one window, with their number of tokens.
+    `features_WD` are what a frozen encoder gives of each word, if that is known.
     """
 
     examples: int
@@ -78,6 +79,7 @@ class TokenText:
     words_from_S1: NDArray[np.int64]
     padding: int
     cut: tuple[tuple[int, int], ...] = ()
+    features_WD: NDArray[np.float32] | None = None
 
     @property
     def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
@@ -136,6 +138,7 @@ class TokenBatch(PieceBatch):
     lengths_B: Tensor
     tags_BL: Tensor
     source_BL: Tensor
+    features_BLD: Tensor | None = None
 
 
 def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> TokenText:
@@ -220,7 +223,17 @@ def token_batch(
         lengths_B=torch.from_numpy(inside_BL.sum(1)),
         tags_BL=torch.from_numpy(tags_BL),
         source_BL=torch.from_numpy(source_BL),
+        features_BLD=_features(text, words_BL, inside_BL),
     )
+
+
+def _features(text: TokenText, words_BL: Rows, inside_BL: Bools) -> Tensor | None:
+    """The features of the batch's words, 0 in the padding."""
+    if text.features_WD is None:
+        return None
+    values_BLD = np.zeros((*inside_BL.shape, text.features_WD.shape[1]), np.float32)
+    values_BLD[inside_BL] = text.features_WD[words_BL[inside_BL]]
+    return torch.from_numpy(values_BLD)
 
 
 def pieces_of(
