@@ -57,7 +57,11 @@ def cased(folder: Path) -> dict[str, int]:
     names = ("pad", "unk", "cls", "sep", "mask")
     stated = {f"{name}_token": text for name, text in zip(names, specials, strict=True)}
     _settings(
-        folder, tokenizer_class="BertTokenizer", do_lower_case=False, model_max_length=MOST, **stated
+        folder,
+        tokenizer_class="BertTokenizer",
+        do_lower_case=False,
+        model_max_length=MOST,
+        **stated,
     )
     return {"vocab_size": len(known), "pad_token_id": 0}
 
@@ -100,8 +104,12 @@ def _unigram(folder: Path, kind: str, specials: list[str], ends: tuple[str, str]
 
     letters = [chr(code) for code in range(33, 127)]
     pieces = [*specials, *(SPACE + word for word in WORDS), SPACE, *letters]
-    scored = [(piece, -float(place > 12) - 1.0) for place, piece in enumerate(dict.fromkeys(pieces))]
-    tokenizer = Tokenizer(models.Unigram(scored, unk_id=specials.index("<unk>" if "<unk>" in specials else "[UNK]")))
+    scored = [
+        (piece, -float(place > 12) - 1.0) for place, piece in enumerate(dict.fromkeys(pieces))
+    ]
+    tokenizer = Tokenizer(
+        models.Unigram(scored, unk_id=specials.index("<unk>" if "<unk>" in specials else "[UNK]"))
+    )
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -146,9 +154,7 @@ DISTIL |= {"max_position_embeddings": MOST, "initializer_range": 0.2}
 FAMILIES: dict[str, Family] = {
     "bert": Family("Bert", uncased, SIZES),
     "bert-cased": Family("Bert", cased, SIZES),
-    "roberta": Family(
-        "Roberta", bytes_of_roberta, SIZES | {"max_position_embeddings": MOST + 2}
-    ),
+    "roberta": Family("Roberta", bytes_of_roberta, SIZES | {"max_position_embeddings": MOST + 2}),
     "deberta-v3": Family(
         "DebertaV2",
         sentencepiece_of_deberta,
@@ -171,7 +177,8 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         "ModernBert",
         bytes_of_modern,
-        SIZES | {"local_attention": 8, "global_attn_every_n_layers": 2, "initializer_cutoff_factor": 2.0},
+        SIZES
+        | {"local_attention": 8, "global_attn_every_n_layers": 2, "initializer_cutoff_factor": 2.0},
         lacks=frozenset({"bias"}),
     ),
     "longformer": Family(

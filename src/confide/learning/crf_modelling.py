@@ -231,10 +231,10 @@ class CrfModeller:
 
         Where outside is open, target is what another model found given the site's own annotation.
         """
-        source_BL = on(
-            of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B),
-            emissions_BLY,
-        )
+        own_BL = of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
+        # a part of a batch is padded as the whole
+        missing = emissions_BLY.shape[1] - own_BL.shape[1]
+        source_BL = on(np.pad(own_BL, ((0, 0), (0, missing))), emissions_BLY)
         if not self._opened(encoded):
             losses_BL = token_losses(
                 emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B

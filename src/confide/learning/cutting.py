@@ -73,9 +73,15 @@ def by_word(cutter: Cutter, sentences: Sequence[Sequence[str]]) -> list[list[lis
 
 @dataclass(frozen=True)
 class FastCutter:
-    """Cuts with a tokenizer of the library tokenizers."""
+    """Cuts with a tokenizer of the library tokenizers.
+
+    `special` are pieces that no text has: where its letters are those of one, as in a vocabulary of
+    sentencepiece they may be, the piece is unknown.
+    """
 
     backend: Tokenizer
+    special: frozenset[int] = frozenset()
+    unknown_piece: int | None = None
 
     @property
     def size(self) -> int:
@@ -86,7 +92,8 @@ class FastCutter:
     def unknown(self) -> int | None:
         """The unknown piece, if there is one."""
         name = getattr(self.backend.model, "unk_token", None)
-        return self.backend.token_to_id(name) if isinstance(name, str) else None
+        own = self.backend.token_to_id(name) if isinstance(name, str) else None
+        return self.unknown_piece if own is None else own
 
     def sentences(self, sentences: Sequence[Sequence[str]]) -> Iterator[CutSentence]:
         """The pieces of each sentence."""
@@ -94,13 +101,20 @@ class FastCutter:
             for cut in self.backend.encode_batch(
                 chunk, is_pretokenized=True, add_special_tokens=False
             ):
-                yield CutSentence(np.array(cut.ids, np.int32), np.array(cut.word_ids, np.int32))
+                ids = np.array(self._without_special(cut.ids), np.int32)
+                yield CutSentence(ids, np.array(cut.word_ids, np.int32))
 
     def texts(self, texts: Sequence[str]) -> Iterator[list[int]]:
         """The ids of each text's pieces."""
         for chunk in _chunks([_clean(text) for text in texts]):
             for cut in self.backend.encode_batch(chunk, add_special_tokens=False):
-                yield cut.ids
+                yield self._without_special(cut.ids)
+
+    def _without_special(self, ids: list[int]) -> list[int]:
+        unknown = self.unknown
+        if unknown is None or self.special.isdisjoint(ids):
+            return ids
+        return [unknown if number in self.special else number for number in ids]
 
 
 @dataclass(frozen=True)
@@ -185,7 +199,14 @@ def tokenizer_of(folder: Path, *, fast: bool = True) -> Any:
 
 def cutter_of(tokenizer: Any) -> Cutter:
     """How this tokenizer of transformers cuts text."""
-    return FastCutter(plain(tokenizer)) if tokenizer.is_fast else SlowCutter(tokenizer)
+    if not tokenizer.is_fast:
+        return SlowCutter(tokenizer)
+    unknown = tokenizer.unk_token_id
+    special = frozenset(tokenizer.all_special_ids) - {unknown}
+    backend = plain(tokenizer)
+    # pairs of bytes know every text
+    knows_all = type(backend.model).__name__ == "BPE"
+    return FastCutter(backend, special, None if knows_all else unknown)
 
 
 def around(tokenizer: Any, rows: int) -> tuple[list[int], list[int]] | None:
