@@ -39,6 +39,10 @@ class _Mirror(torch.autograd.Function):
 def mirror(values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
     """Each sentence from its last token to its first; padding stays in place."""
     places_BL = mirrored(lengths_B, values_BLD.shape[1])
+    if (
+        torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    ):  # no function of our own in a graph
+        return values_BLD.gather(1, places_BL[:, :, None].expand_as(values_BLD))
     turned: Tensor = _Mirror.apply(values_BLD, places_BL)  # type: ignore[no-untyped-call]
     return turned
 
@@ -142,7 +146,7 @@ class CharacterBiLSTM(nn.Module):
         values_UCD = self.dropout(self.embedding(characters_UC))
         states_UCH: Tensor = self.bilstm(values_UCD, lengths_U)
         half = states_UCH.shape[2] // 2
-        ahead_UH = states_UCH[_steps(len(lengths_U), lengths_U), lengths_U - 1, :half]
+        ahead_UH = states_UCH[_steps(lengths_U.shape[0], lengths_U), lengths_U - 1, :half]
         return torch.cat([ahead_UH, states_UCH[:, 0, half:]], 1)
 
 

@@ -109,7 +109,7 @@ class MentionReader(nn.Module):
 def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
     """entities_B2D; zeros for an entity without pieces, unless its opening mark stands for it."""
     if pool == "start":
-        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
+        rows_B1 = torch.arange(states_BPD.shape[0], device=states_BPD.device)[:, None]
         return states_BPD[rows_B1, batch.openings_B2]
     entities_B2P = torch.stack((batch.head_BP, batch.tail_BP), 1)
     if pool == "sum":
