@@ -7,6 +7,7 @@ the marks, for which no class of transformers has a place, lie beside it in `hea
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from confide.errors import SettingsError
 from confide.jobs.export import Copy
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.hugging import CLOSE, distance, last_layer, their_model
-from confide.learning.encoder_files import is_encoder_name
 from confide.learning.relations import RelationModeller
 from confide.learning.tokens import TokenModeller
 from confide.learning.tuning import peft_library, updated
@@ -50,7 +50,7 @@ def write_peft(copy: Copy) -> dict[str, Any]:
 
 def _config(copy: Copy, peft: Any, **own: Any) -> Any:
     modeller = copy.model.modeller
-    tuning, name = modeller.form.tuning, modeller.encoder.name
+    tuning = modeller.form.tuning
     return peft.LoraConfig(
         r=tuning.rank,
         lora_alpha=tuning.alpha,
@@ -58,7 +58,6 @@ def _config(copy: Copy, peft: Any, **own: Any) -> Any:
         target_modules=updated(modeller.encoder.loaded.model),
         bias="none",
         inference_mode=True,
-        base_model_name_or_path=name if is_encoder_name(name) else None,
         **own,
     )
 
@@ -70,7 +69,7 @@ def _over_words(copy: Copy, peft: Any) -> float:
     last = last_layer(theirs, len(modeller.tags))
     name = next(name for name, one in theirs.named_modules() if one is last)
     config = _config(copy, peft, task_type="TOKEN_CLS", modules_to_save=[name])
-    made = peft.get_peft_model(theirs, config)
+    made = _laid_over(theirs, config, peft)
     copied = _copy_updates(model.encoder, theirs.base_model)
     own = last_of(made, name)
     with torch.no_grad():
@@ -84,8 +83,15 @@ def _over_words(copy: Copy, peft: Any) -> float:
             rows_B1 = torch.arange(len(said))[:, None]
             ours = graph.module(*probe.values())
             away = max(away, distance(said[rows_B1, probe["firsts"]], ours))
-    _save(made, copy, config, copied)
+    _save(made, copy, copied)
     return away
+
+
+def _laid_over(theirs: Any, config: Any, peft: Any) -> Any:
+    theirs.config._name_or_path = theirs.name_or_path = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of what transformers renamed
+        return peft.get_peft_model(theirs, config)
 
 
 def last_of(made: Any, name: str) -> Any:
@@ -98,7 +104,7 @@ def _over_encoder(copy: Copy, peft: Any) -> float:
     modeller, model = copy.model.modeller, copy.model.model
     theirs = modeller.encoder.loaded.body()
     config = _config(copy, peft, task_type="FEATURE_EXTRACTION")
-    made = peft.get_peft_model(theirs, config)
+    made = _laid_over(theirs, config, peft)
     copied = _copy_updates(model.encoder, theirs)
     made.eval()
     ids = torch.arange(3, 9)[None]
@@ -112,7 +118,7 @@ def _over_encoder(copy: Copy, peft: Any) -> float:
         "marks": model.encoder.get_input_embeddings().marks_KD,
     }
     save_file({name: p.detach().contiguous() for name, p in head.items()}, copy.out / HEAD)
-    _save(made, copy, config, copied)
+    _save(made, copy, copied)
     return distance(said, ours)
 
 
@@ -128,8 +134,9 @@ def _copy_updates(ours: Any, theirs: Any) -> int:
     return len(own)
 
 
-def _save(made: Any, copy: Copy, config: Any, copied: int) -> None:
+def _save(made: Any, copy: Copy, copied: int) -> None:
     assert copied, "an adapter has updates"
-    made.peft_config["default"].base_model_name_or_path = config.base_model_name_or_path
-    made.save_pretrained(copy.out)
+    # nobody learns where the encoder lies here, and nothing is looked up elsewhere
+    made.peft_config["default"].base_model_name_or_path = None
+    made.save_pretrained(copy.out, save_embedding_layers=False)
     (copy.out / "README.md").unlink(missing_ok=True)  # peft's; the release's card takes its place

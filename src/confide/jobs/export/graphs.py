@@ -55,7 +55,9 @@ def graph_of(extractor: Any) -> Graph:
             expected="a tagger, an encoder that tags words, or a relation classifier",
             got=type(modeller).__name__.removesuffix("Modeller"),
         )
-    return make(modeller, extractor.model)
+    graph = make(modeller, extractor.model)
+    graph.module.eval()
+    return graph
 
 
 class _Words(nn.Module):
@@ -242,9 +244,9 @@ def _axes(shapes: dict[str, str]) -> dict[str, dict[int, str]]:
 
 def _rules(rules: Any) -> dict[str, Any]:
     return {
-        "between": rules.moves.tolist(),
-        "start": rules.starts.tolist(),
-        "end": rules.ends.tolist(),
+        "between": rules.moves_YY.tolist(),
+        "start": rules.starts_Y.tolist(),
+        "end": rules.ends_Y.tolist(),
     }
 
 

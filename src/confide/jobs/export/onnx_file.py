@@ -29,7 +29,6 @@ def write_onnx(copy: Copy) -> dict[str, Any]:
     """
     _libraries()
     graph = graph_of(copy.model)
-    graph.module.eval()
     file = copy.out / MODEL
     failures = []
     for modern in (False, True):  # the modern exporter takes ten times as long
