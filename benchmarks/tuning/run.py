@@ -26,10 +26,9 @@ TAGGER = "tagger"
 
 def overrides(args: argparse.Namespace, data: str, way: str, method: str) -> list[str]:
     """What a run's settings are besides its file."""
-    rounds, epochs = (args.rounds, 1) if method == "fedavg" else (args.rounds, 1)
     own = [
-        f"method={method}", f"seed={args.seed}", f"split.seed={args.seed}", f"rounds={rounds}",
-        f"select.every={rounds}", "select.by=last", f"training.local_epochs={epochs}",
+        f"method={method}", f"seed={args.seed}", f"split.seed={args.seed}", f"rounds={args.rounds}",
+        f"select.every={args.rounds}", "select.by=last", "training.local_epochs=1",
         f"data.train_share={args.share}",
     ]  # fmt: skip
     if way == TAGGER:

@@ -24,8 +24,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 
 from confide.errors import FederationError
+from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
-from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.messages import encode
 from confide.federation.site import Scratch

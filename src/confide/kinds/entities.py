@@ -23,6 +23,7 @@ from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
+from confide.federation.steps import Tables
 from confide.kinds import evaluation
 from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
@@ -31,6 +32,7 @@ from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.releases import Holders, shape_of, write_release
+from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types, types_in_text
@@ -345,8 +347,14 @@ class EntityKind:
     drawn: ClassVar[Mapping[str, str]] = {}
     tunes: ClassVar[bool] = False
 
+    tables: ClassVar[Tables] = EntityTables()
+
     check_scored = staticmethod(evaluation.check_scored)
     counts = staticmethod(evaluation.counts_of)
+
+    def labels(self, form: Any) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.types)
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None without one."""

@@ -32,7 +32,8 @@ class Progress:
     """How far a run has come; saved in every checkpoint, so nothing counts twice.
 
     `left_out` holds the sites that failed at the start, with the code of their failure;
-    `calibrator` is that of the best round's confidences.
+    `calibrator` is that of the best round's confidences. Where sums show no single reply,
+    `examples` is what all sites' weights are measured by, and `gone` are sites that a sum lost.
     """
 
     history: list[Tree] = field(default_factory=list)
@@ -43,6 +44,8 @@ class Progress:
     compute_seconds: float = 0.0
     left_out: dict[str, str] = field(default_factory=dict)
     calibrator: list[float] = field(default_factory=lambda: [*AS_IS])
+    examples: float = 0.0
+    gone: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,9 @@ class Rounds:
             self._spent = self._no_more(last)
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
-            self._federation.go_on_without(differ)
+            self._federation.go_on_without([*differ, *progress.gone])
+            if self._federation.summing is not None:
+                self._federation.summing.examples = progress.examples
             self._tell(progress, progress.history[-1])  # listeners may have missed its end
         else:
             state, last = self._method.start(self._federation), 0
@@ -277,6 +282,10 @@ class Rounds:
     def _save(self, state: Any, progress: Progress, number: int) -> None:
         progress.seconds = self._before.seconds + time.perf_counter() - self._clock
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
+        summing = self._federation.summing
+        if summing is not None:
+            progress.examples = summing.examples
+            progress.gone = sorted(set(summing.sites) - set(self._federation.sites))
         kept = self._mean.of(state)
         checkpoint = Checkpoint(
             round=number,

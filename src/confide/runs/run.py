@@ -15,7 +15,7 @@ from pathlib import Path
 
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, SumsWith
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
 from confide.learning.devices import computing_at, place_of
@@ -23,7 +23,7 @@ from confide.methods import Method, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
+from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of, sums_of
 from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
@@ -150,15 +150,16 @@ def _train(
 ) -> list[Outcome]:
     """Train all federations of the run; those of `alone` run side by side if there are workers."""
     specs = [spec for part in parts for spec in part.specs]
+    binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
         {step.name: step for step in method.steps},
         method.Memory,
         settings.seed,
         every=settings.select.every,
         last=settings.rounds,
+        sums=SumsWith(sums_of(settings), bytes.fromhex(binding)),
     )
     workers = min(settings.workers, len(specs))
-    binding = binding_of(settings, gathered.fingerprint)
 
     def one(part: Part) -> Outcome:
         plan = Plan(settings, method, engine, folder, binding, watch)

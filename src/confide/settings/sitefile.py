@@ -43,6 +43,7 @@ class SiteGuards(GuardsTable):
     min_batch: Positive = 8
     min_sites: Positive = 3
     max_norm: Norm | None = 1000.0
+    masked: bool = True
 
 
 class ConsentTable(Table):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -197,6 +197,12 @@ class FederationTable(Table):
     one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
     `most_norm` times the round's median (inf: never). The run ends before a round that would take
     what a site has uploaded beyond `megabytes` (0: no bound).
+
+    `sums`: whether the server promises not to look at what it sums ("plain"), gets whole numbers
+    ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
+    real sites mask if there are three of them. `colluding` is how many sites may be in league with
+    the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
+    single replies: then there is no `most_norm`, no `combine` but the mean, and no `fraction`.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -205,7 +211,31 @@ class FederationTable(Table):
     timeout: Limit = 7200.0
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
-    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    sums: Literal["plain", "integers", "masked"] | None = None
+    colluding: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def limit(self) -> float:
+        """`most_norm`, or what it is where the settings leave it open."""
+        unseen = self.sums in ("integers", "masked")
+        return (math.inf if unseen else 5.0) if self.most_norm is None else self.most_norm
+
+    @model_validator(mode="after")
+    def _looks_at_no_single_reply(self) -> Self:
+        if self.sums in ("integers", "masked"):
+            for name, fits in {
+                "combine": self.combine == "mean",
+                "most_norm": self.limit == math.inf,
+                "fraction": self.fraction == 1.0,
+            }.items():
+                if not fits:
+                    raise ValueError(
+                        f"federation.{name} = {getattr(self, name)!r} must look at single replies,"
+                        f' or at changing sets of sites, and federation.sums = "{self.sums}" shows'
+                        ' none: leave it out, or set federation.sums = "plain"'
+                    )
+        return self
 
 
 class SelectTable(Table):
@@ -233,7 +263,7 @@ class GuardsTable(Table):
     It refuses to train on fewer than `min_sentences`, to send a gradient of fewer than `min_batch`,
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
-    `max_norm`, if given (inf: no limit).
+    `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
     """
 
     min_sentences: Positive = 1
@@ -243,6 +273,7 @@ class GuardsTable(Table):
     max_rounds: Positive = 100_000
     max_norm: Norm | None = None
     private: tuple[str, ...] = ()
+    masked: bool = False
 
 
 class Settings(Table):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from confide.errors import EngineError, RunError, printable
+from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner, is_regular
 from confide.flare.kits.peers import Place
@@ -25,7 +26,7 @@ from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.settings import Settings, dump
+from confide.settings import REFERENCES, Settings, dump
 from confide.userfiles import Tree, opened
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
@@ -108,10 +109,13 @@ def follow(
     """
     method_of(settings)(settings)
     folder = RunFolder(out)
-    folder.check(settings, resume=resume)
+    if settings.federation.sums is not None:
+        folder.check(settings, resume=resume)
     watch = on_event or unwatched
     session = connect()
     try:
+        settings = with_sums(settings, len(sites or session.connected()))
+        folder.check(settings, resume=resume)
         if resume:
             folder.close()
             notes = read(folder)
@@ -121,6 +125,20 @@ def follow(
         return _Following(settings, folder, notes, session, watch, place).to_its_end()
     finally:
         session.close()
+
+
+def with_sums(settings: Settings, sites: int) -> Settings:
+    """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
+
+    Fewer than three sites cannot mask, and neither can rules that look at single replies or draw
+    the sites of a round.
+    """
+    own = settings.federation
+    looks = own.combine != "mean" or own.most_norm is not None or own.fraction < 1
+    if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
+        return settings
+    masked = own.model_copy(update={"sums": "masked"})
+    return settings.model_copy(update={"federation": masked})
 
 
 def _begin(

@@ -139,7 +139,7 @@ def _hf() -> Write:
 
 
 def _peft() -> Write:
-    from confide.jobs.export.adapter import write_peft
+    from confide.jobs.export.adapters import write_peft
 
     return write_peft
 

@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
-from confide.federation.steps import Step
+from confide.federation.steps import Step, Tables
 from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.bags.form import COUNT_BAGS, BagForm, agree_on_bags
 from confide.kinds.bags.release import in_clear, released
 from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_scored
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
+from confide.kinds.tallies import BagTables
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.vocabulary import CHECK_KEY
 from confide.settings import Settings as RunSettings
@@ -36,8 +37,14 @@ class BagKind:
     steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
 
+    tables: ClassVar[Tables] = BagTables()
+
     check_scored = staticmethod(check_bags_scored)
     counts = staticmethod(bag_counts_of)
+
+    def labels(self, form: BagForm) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.relations)
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None if an encoder reads."""

@@ -1,0 +1,400 @@
+"""The server's side of secure sums: it collects what sites send, and can open only their sum.
+
+`Summing` asks through the federation, so that every exchange is checked, noted and timed as any
+other step. It never sees a site's numbers: masked lanes come, and the masks go once the sites that
+are left have given their shares (PROTECTION of this project: docs/secure-sums.md).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from confide.errors import FederationError, SiteFault
+from confide.federation.adding import Total
+from confide.federation.digests import digest
+from confide.federation.failures import Refusal, refused
+from confide.federation.messages import encode
+from confide.federation.seals import is_signed_by
+from confide.federation.secure.exchanges import (
+    AGREE,
+    GREET,
+    MEET,
+    Sums,
+    in_lanes,
+    masking,
+    offered,
+    summed,
+    unmasking,
+)
+from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes, total_of
+from confide.federation.secure.messages import (
+    BOX,
+    Agree,
+    Greet,
+    Greeted,
+    Mask,
+    Meet,
+    Offered,
+    Opening,
+    Unmask,
+)
+from confide.federation.secure.primitives import (
+    SECRET,
+    add_streams,
+    derived,
+    own_info,
+    pair_info,
+    public_of,
+    shared,
+)
+from confide.federation.secure.roster import Roster, colluders, roster_of
+from confide.federation.secure.shamir import Joiner
+from confide.federation.secure.statements import (
+    agreement,
+    context_of,
+    offer_statement,
+    seed_commitment,
+)
+from confide.federation.steps import Step
+
+Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
+"""`exchange(step, asks, round=n)` gives the good replies by site; failures are noted."""
+NOT_MET = "not-met"
+
+
+@dataclass
+class Found:
+    """A sum: by field, over these sites, of which so many had nothing to add."""
+
+    total: Total
+    sites: list[str]
+    odd: int
+
+
+@dataclass
+class _Open:
+    """One sum under way at the server."""
+
+    context: bytes
+    layout: Layout
+    offers: dict[str, Offered]
+    lanes: Lanes
+    masked: list[str] = field(default_factory=list)
+
+
+class Asking:
+    """Asks in one round, and remembers whether a site must be met again.
+
+    `exchange` asks; `refuse` is told of sites that fail in a way which only sums can see.
+    """
+
+    def __init__(self, round: int, exchange: Exchange, refuse: Callable[[SiteFault], None]) -> None:
+        self.round = round
+        self.unmet = False
+        self._exchange = exchange
+        self._refuse = refuse
+
+    def ask(self, step: Step, ask: object, names: Sequence[str]) -> dict[str, Any]:
+        """The good replies to one ask or, from a mapping, to each site's own, by site."""
+        return dict(sorted(self.each(step, ask, names)))
+
+    def each(
+        self, step: Step, ask: object, names: Sequence[str]
+    ) -> Generator[tuple[str, Any], None, None]:
+        """The good replies, as they come."""
+        asks = ask if isinstance(ask, Mapping) else dict.fromkeys(names, ask)
+        yield from self._exchange(step, asks, round=self.round, failed=self._saw)
+
+    def blame(self, site: str, step: str, why: str) -> None:
+        """Note that a site's reply was of no use."""
+        self._refuse(refused(why, site=site, step=step, round=self.round))
+
+    def _saw(self, code: str) -> None:
+        self.unmet |= code == NOT_MET
+
+
+class Summing:
+    """Sums replies as whole numbers, under masks or not.
+
+    Args:
+        sums: "integers" or "masked".
+        run: the run's name; part of every key's context.
+        sites: all sites of the run.
+        colluding: how many of them may be in league with the server; None: `colluders`.
+    """
+
+    def __init__(
+        self,
+        sums: Sums,
+        *,
+        run: str,
+        sites: Sequence[str],
+        colluding: int | None = None,
+    ) -> None:
+        self.sums = sums
+        self.examples = 0.0
+        self._run = run
+        self.sites = sorted(sites)
+        self.colluding = colluders(len(self.sites)) if colluding is None else colluding
+        self._greetings: dict[str, Greeted] = {}
+        self._roster: Roster | None = None
+
+    def sum(
+        self,
+        step: Step,
+        ask: object,
+        names: Sequence[str],
+        *,
+        asking: Asking,
+        labels: Sequence[str] = (),
+    ) -> Found | None:
+        """The sum over the sites that answered to the end; None if they were too few."""
+        asked = encode(ask)
+        own = summed(step, list(labels))
+        layout = layout_of(own, ask, sites=len(names), examples=self.examples)
+        again = 2
+        while again:
+            again -= 1
+            asking.unmet = False
+            roster = self._greeted(asking) if self.sums == "masked" else None
+            opening = Opening(
+                ask_B=np.frombuffer(asked, np.uint8),
+                roster=roster.id.hex() if roster else "",
+                attempt=secrets.randbits(62),
+                sites=len(names),
+                examples=self.examples,
+                labels=list(labels),
+            )
+            if roster is None:
+                found = _integers(asking, step, opening, names, layout)
+            else:
+                context = context_of(
+                    roster.id,
+                    round=asking.round,
+                    step=step.name,
+                    attempt=opening.attempt,
+                    ask=asked,
+                    layout=layout.digest,
+                )
+                found = _masked(
+                    asking, step, opening, names, roster=roster, layout=layout, context=context
+                )
+            if found is not None or not asking.unmet:
+                break
+            self._roster = None  # a process was restarted: greet again
+        if found is None:
+            return None
+        lanes, sites = found
+        total, odd = total_of(layout, own, ask, lanes)
+        return Found(total, sites, odd)
+
+    def _greeted(self, turn: Asking) -> Roster:
+        """The roster of the run; sites greet before the first sum and after a restart.
+
+        A site that has ended keeps its place on the roster, and so the threshold stays. Raises
+        FederationError if a site never greeted.
+        """
+        if self._roster is not None:
+            return self._roster
+        self._greetings |= turn.ask(GREET, Greet(self._run), self.sites)
+        greetings = self._greetings
+        missing = sorted(set(self.sites) - greetings.keys())
+        if missing:
+            raise FederationError(
+                f"sites did not greet, so nothing can be summed under masks: {', '.join(missing)}",
+                fix="start them, or begin the run without them",
+            )
+        shown = [greetings[name] for name in self.sites]
+        meet = Meet(
+            colluding=self.colluding,
+            names=self.sites,
+            identities=[one.identity for one in shown],
+            box_keys=[one.box_key for one in shown],
+            sign_keys=[one.sign_key for one in shown],
+            signatures=[one.signature for one in shown],
+            bindings=[one.binding for one in shown],
+            cards=[one.card for one in shown],
+        )
+        try:
+            roster = roster_of(meet, run=self._run, binding=None)
+        except Refusal as error:
+            raise FederationError(f"the sites' greetings do not fit: {error.what}") from error
+        met = turn.ask(MEET, meet, self.sites)
+        odd = sorted(name for name, reply in met.items() if reply.roster != roster.id.hex())
+        for name in odd:
+            turn.blame(name, MEET.name, "it means another roster")
+        if len(met) - len(odd) < roster.least:
+            raise FederationError(
+                "too few sites agreed to the roster, so nothing can be summed under masks",
+                expected=f"at least {roster.least} of {len(self.sites)}",
+                got=", ".join(sorted(set(met) - set(odd))) or "none",
+                fix="look at the failures of the others in the history; at each site its own log"
+                " says more",
+            )
+        self._roster = roster
+        return roster
+
+
+def _integers(
+    turn: Asking, step: Step, opening: Opening, names: Sequence[str], layout: Layout
+) -> tuple[Lanes, list[str]] | None:
+    """The sum of lanes that come in the clear."""
+    lanes = no_lanes(layout, odd=False)
+    sites = []
+    for site, reply in turn.each(in_lanes(step, layout), opening, names):
+        _add(layout, lanes, reply.lanes_B)
+        sites.append(site)
+    return (lanes, sorted(sites)) if sites else None
+
+
+def _masked(
+    turn: Asking,
+    step: Step,
+    opening: Opening,
+    names: Sequence[str],
+    *,
+    roster: Roster,
+    layout: Layout,
+    context: bytes,
+) -> tuple[Lanes, list[str]] | None:
+    """The sum of lanes under masks, in four exchanges; None if too few sites take part in one."""
+    offers = turn.ask(offered(step, sites=len(roster.names)), opening, names)
+    for name in [n for n in offers if not _is_sound(context, roster, n, offers[n])]:
+        turn.blame(name, step.name, "its offer is not signed by it")
+        del offers[name]
+    now = _Open(context, layout, offers, no_lanes(layout, odd=False))
+    if turn.unmet or len(offers) < roster.least:
+        return None
+    for name, reply in turn.each(masking(layout), _asks_to_mask(now, roster), list(offers)):
+        if len(reply.lanes_B) != layout.length:
+            turn.blame(name, "mask", "its numbers are not laid out as the ask says")
+            continue
+        _add(layout, now.lanes, reply.lanes_B)
+        now.masked.append(name)
+    now.masked.sort()
+    if len(now.masked) < roster.least:
+        return None
+    signatures = _agreed(turn, now, roster)
+    if len(signatures) < roster.least:
+        return None
+    unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
+    given = turn.ask(unmasking(len(offers)), unmask, now.masked)
+    _take_off(turn, now, roster, _by_owner(turn, now, roster, given))
+    return now.lanes, now.masked
+
+
+def _is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
+    boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
+    said = offer_statement(context, offer.key, offer.commitment, boxes, marks)
+    fits = len(offer.boxes_O148) == len(roster.names) - 1 and len(offer.marks_N64) == len(
+        roster.names
+    )
+    return fits and is_signed_by(roster.peer(name).sign_key, offer.signature, said)
+
+
+def _asks_to_mask(now: _Open, roster: Roster) -> dict[str, Mask]:
+    """What each site hears of the offers: all keys, and the boxes for itself."""
+    names, offers = sorted(now.offers), now.offers
+    common = {
+        "context": now.context.hex(),
+        "names": names,
+        "keys": [offers[name].key for name in names],
+        "commitments": [offers[name].commitment for name in names],
+        "boxes": [digest(offers[name].boxes_O148.tobytes()).hex() for name in names],
+        "marks": [digest(offers[name].marks_N64.tobytes()).hex() for name in names],
+        "signatures": [offers[name].signature for name in names],
+    }
+    asks = {}
+    for name in names:
+        own = np.zeros((len(names) - 1, BOX), np.uint8)
+        for row, sender in enumerate(one for one in names if one != name):
+            others = [one for one in roster.names if one != sender]
+            own[row] = offers[sender].boxes_O148[others.index(name)]
+        asks[name] = Mask(**common, own_M148=own)  # type: ignore[arg-type]
+    return asks
+
+
+def _agreed(turn: Asking, now: _Open, roster: Roster) -> dict[str, str]:
+    """The good signatures over the set whose masked numbers came, by site."""
+    replies = turn.ask(AGREE, Agree(now.context.hex(), now.masked), now.masked)
+    keys = {name: now.offers[name].key for name in sorted(now.offers)}
+    said = agreement(now.context, keys, now.masked)
+    signatures = {}
+    for name, reply in replies.items():
+        if is_signed_by(roster.peer(name).sign_key, reply.signature, said):
+            signatures[name] = reply.signature
+        else:
+            turn.blame(name, AGREE.name, "it did not sign the set")
+    return signatures
+
+
+def _by_owner(
+    turn: Asking, now: _Open, roster: Roster, given: Mapping[str, Any]
+) -> dict[str, dict[int, bytes]]:
+    """The good shares of each site's secret, by the place of who gave them."""
+    names = sorted(now.offers)
+    found: dict[str, dict[int, bytes]] = {name: {} for name in names}
+    for holder, reply in given.items():
+        if len(reply.given_M) != len(names):
+            turn.blame(holder, "unmask", "it did not give a share for each site")
+            continue
+        place = roster.place(holder)
+        for row, owner in enumerate(names):
+            share = reply.shares_M66[row].tobytes()
+            half = 32 if owner in now.masked else 0
+            mark = now.offers[owner].marks_N64[place - 1][half : half + 32].tobytes()
+            if not reply.given_M[row]:
+                turn.blame(owner, "unmask", f"its box for {holder} could not be opened")
+            elif digest(now.context, b"share", share) != mark:
+                turn.blame(owner, "unmask", f"its share at {holder} is not the one it committed to")
+            else:
+                found[owner][place] = share
+    return found
+
+
+def _take_off(
+    turn: Asking, now: _Open, roster: Roster, shares: Mapping[str, Mapping[int, bytes]]
+) -> None:
+    """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
+    joiners: dict[tuple[int, ...], Joiner] = {}
+    parts = now.layout.by_width(now.lanes)
+    for owner, own in shares.items():
+        if len(own) < roster.least:
+            raise _closed(turn, owner, f"only {len(own)} of {roster.least} shares came")
+        places = tuple(sorted(own)[: roster.least])
+        if places not in joiners:
+            joiners[places] = Joiner(places)
+        secret = joiners[places].join({x: own[x] for x in places})
+        offer = now.offers[owner]
+        if owner in now.masked:
+            if secret is None or seed_commitment(now.context, secret).hex() != offer.commitment:
+                raise _closed(turn, owner, "its shares do not give what it committed to")
+            add_streams(parts, derived(secret, own_info(now.context)), sign=-1)
+            continue
+        if secret is None or len(secret) != SECRET or public_of(secret).hex() != offer.key:
+            raise _closed(turn, owner, "its shares do not give its key")
+        for name in now.masked:
+            public = bytes.fromhex(now.offers[name].key)
+            pair = derived(shared(secret, public), pair_info(now.context, owner, name))
+            add_streams(parts, pair, sign=-1 if name < owner else 1)
+
+
+def _closed(turn: Asking, owner: str, why: str) -> FederationError:
+    turn.blame(owner, "unmask", why)
+    return FederationError(
+        f"the sum of round {turn.round} stays closed: {owner}: {why}", fix="resume the run"
+    )
+
+
+def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:
+    """Add lanes, each modulo its size."""
+    for (own, width), (other, _) in zip(
+        layout.by_width(lanes), layout.by_width(np.ascontiguousarray(more)), strict=True
+    ):
+        kind = f"<u{width}"
+        np.add(own.view(kind), other.view(kind), out=own.view(kind))
