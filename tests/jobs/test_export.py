@@ -154,6 +154,8 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
     copy = release(runs["fedavg-encoder"], out=tmp_path / "copy")
     out = export(copy, to="hf", out=tmp_path / "out")
     model: Any = opened(copy).entities
+    place = str(model.modeller.encoder.folder.parent).encode()
+    assert not [file.name for file in out.iterdir() if place in file.read_bytes()]
     theirs = AutoModelForTokenClassification.from_pretrained(out).eval()
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert [theirs.config.id2label[n] for n in range(9)] == list(model.modeller.tags.tags)

@@ -41,6 +41,8 @@ def test_names() -> None:
     assert place_of("cpu") == PROCESSOR == Place(torch.device("cpu"), narrow=False)
     assert place_of("auto").device.type in ("cpu", "cuda", "mps")
     assert place_of("cpu", "bfloat16", at_once=3) == Place(torch.device("cpu"), True, 3)
+    with pytest.raises(SettingsError, match=r"nobody knows this precision.*bfloat16; got 'half'"):
+        place_of("cpu", "half")
     for odd in ("gpu", "cuda:", "cuda:999", "cpu:1", "meta", ""):
         with pytest.raises(SettingsError, match=r"not the name of a device.*auto, cpu, cuda"):
             place_of(odd)

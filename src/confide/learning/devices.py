@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -70,8 +70,14 @@ def place_of(device: str = "auto", precision: str = "auto", *, at_once: int = 0)
 
     `auto` is the first GPU, or else Apple's, or else the processor; for numbers it is bfloat16 on a
     GPU that has units for it, and float32 anywhere else. Raises SettingsError if this machine has
-    no such device.
+    no such device, or the precision has another name.
     """
+    if precision not in get_args(Precision):
+        raise SettingsError(
+            "nobody knows this precision",
+            expected=", ".join(get_args(Precision)),
+            got=repr(precision[:40]),
+        )
     found = torch.device(_first() if device == "auto" else _known(device))
     _check_there(found)
     narrow = precision == "bfloat16"

@@ -343,8 +343,7 @@ class Bart(nn.Module):
 class WritingBart(nn.Module):
     """A BART that writes pieces, by the products of its states with its own table.
 
-    `model` is the BART, so parameters are named as in Hugging Face's
-    `BartForConditionalGeneration`.
+    `model` is the BART, so parameters have the names of `BartForConditionalGeneration`.
     """
 
     def __init__(self, model: Bart) -> None:

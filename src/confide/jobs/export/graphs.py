@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,7 +135,7 @@ def _words(modeller: TokenModeller, model: nn.Module) -> Graph:
     axes = {"input_ids": "BP", "attention_mask": "BP", "firsts": "BL"}
     about = {
         "kind": "encoder",
-        "encoder": modeller.encoder.name,
+        "encoder": Path(modeller.encoder.name).name,
         "labels": list(modeller.tags.tags),
         "scheme": modeller.form.tag_scheme,
         "before": list(pieces.before),
@@ -167,7 +168,7 @@ def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
     axes = {"input_ids": "BP", "attention_mask": "BP", "head": "BP", "tail": "BP", "openings": "B2"}
     about = {
         "kind": "relations",
-        "encoder": modeller.encoder.name,
+        "encoder": Path(modeller.encoder.name).name,
         "labels": list(modeller.form.relations),
         "pool": modeller.form.pool,
         "blind": modeller.form.blind,

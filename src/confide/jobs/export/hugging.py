@@ -56,8 +56,14 @@ def _words(copy: Copy) -> dict[str, Any]:
     if away > CLOSE:
         raise _other_head(theirs)
     theirs.save_pretrained(copy.out)
-    tokenizer_of(modeller.encoder.folder, fast=False).save_pretrained(copy.out)
+    _save_tokenizer(tokenizer_of(modeller.encoder.folder, fast=False), copy)
     return {**graph.about, "class": type(theirs).__name__, "largest_difference": away}
+
+
+def _save_tokenizer(tokenizer: Any, copy: Copy) -> None:
+    tokenizer.name_or_path = ""
+    tokenizer.init_kwargs.pop("name_or_path", None)
+    tokenizer.save_pretrained(copy.out)
 
 
 def _word_distances(theirs: nn.Module, graph: Graph) -> Iterator[float]:
@@ -114,7 +120,7 @@ def _pairs(copy: Copy) -> dict[str, Any]:
 
     found = _fill(theirs, model.relation, away)
     theirs.save_pretrained(copy.out)
-    tokenizer.save_pretrained(copy.out)
+    _save_tokenizer(tokenizer, copy)
     about = {**graph.about, "marks": names, "class": type(theirs).__name__}
     about["inputs"] = (
         "a text with `marks` around head and tail: [opens head, closes head, opens tail, closes"
@@ -141,6 +147,7 @@ def their_model(encoder: FrozenEncoder, task: str, labels: Any) -> Any:
         local_files_only=True,
         trust_remote_code=False,
     )
+    config._name_or_path = ""  # where the encoder lies here
     kind: Any = getattr(transformers, f"AutoModelFor{task}")
     try:
         with seeded(1):
