@@ -106,7 +106,7 @@ class Optimiser:
         return self.name == "sgd" and self.momentum == 0.0
 
 
-def build(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
+def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
     """The torch optimiser. Raises `SettingsError` for an unknown name."""
     try:
         make = OPTIMISERS[settings.name]
@@ -114,7 +114,7 @@ def build(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Op
         raise SettingsError(
             "unknown optimiser", expected=", ".join(OPTIMISERS), got=settings.name
         ) from None
-    return make(parameters, settings)
+    return make(list(parameters), settings)
 
 
 def _fused(parameters: Sequence[nn.Parameter]) -> bool:
