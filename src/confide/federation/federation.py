@@ -24,7 +24,8 @@ from confide.federation.messages import FieldSize, check_size, decode_one_of, en
 from confide.federation.ordering import as_they_come, in_order
 from confide.federation.quorum import round_half_up, too_few
 from confide.federation.secure.exchanges import is_summed
-from confide.federation.secure.summing import Asking, Found, Summing
+from confide.federation.secure.grouping import summed_unseen
+from confide.federation.secure.summing import Asking, Summing
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
 
@@ -146,8 +147,7 @@ class Federation:
     def tally(self, step: Step, ask: object, *, round: int, labels: Sequence[str]) -> Any:
         """The counts of all sites together, by a step with `tables`; only with `summing`."""
         assert step.tables is not None, "only counts can be tallied"
-        names = list(self.sites)
-        total = self._in_lanes(step, ask, names, round=round, labels=labels)
+        total = self._in_lanes(step, ask, [*self.sites], round=round, labels=labels)
         return step.tables.back(total["tables"], labels)
 
     def _in_lanes(
@@ -161,11 +161,11 @@ class Federation:
         labels: Sequence[str] = (),
     ) -> Total:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
-        summing = self.summing
-        if summing is None or not is_summed(step) or isinstance(ask, Mapping):
+        if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
         asking = Asking(round, self._replies, self._failed)
-        found = summing.sum(step, ask, names, asking=asking, labels=labels) or Found({}, [], 0)
+        how = self._combining
+        found = summed_unseen(summing, step, ask, names, asking=asking, how=how, labels=labels)
         if step.learnt is not None:
             self.took_part.update(found.sites)
         answered = len(found.sites) - found.odd

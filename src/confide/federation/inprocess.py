@@ -57,10 +57,14 @@ def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
 
 @dataclass(frozen=True)
 class SumsWith:
-    """How replies are summed; `binding` is the digest of what all sites received."""
+    """How replies are summed; `binding` is the digest of what all sites received.
+
+    `group`: the size of fixed groups that may be summed by themselves; 0: none.
+    """
 
     sums: Sums = "plain"
     binding: bytes = b""
+    group: int = 0
 
 
 PLAINLY = SumsWith()
@@ -97,6 +101,7 @@ class Hosting:
                 binding=self.sums.binding,
                 record=Sets(spec.folder / "sums"),
                 masked=self.sums.sums == "masked",
+                group=self.sums.group,
             )
         return SiteHost(
             site,

@@ -157,7 +157,7 @@ class SiteHost:
                 return said
         if step is None:
             raise Refusal("unknown-step")
-        if step.summed and self.site.guards.masked:
+        if self.site.guards.masked and (step.summed or step.learnt is not None):
             raise Refusal("only-masked")
         ask = self._opened(step, data)
         reply, settle = self._worked(step, ask, round)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide import __version__
-from confide.federation.combining import Combining
+from confide.errors import SettingsError
+from confide.federation.combining import NEEDED, Combining
 from confide.federation.engine import Engine
 from confide.federation.events import Watcher
 from confide.federation.federation import Federation
@@ -158,9 +159,17 @@ def summing_of(settings: Settings, *, run: str, sites: Sequence[str]) -> Summing
     if sums == "plain":
         return None
     own = settings.federation
-    summing = Summing(sums, run=run, sites=sites, colluding=own.colluding)
+    summing = Summing(sums, run=run, sites=sites, colluding=own.colluding, group=own.groups)
     if sums == "masked":
-        threshold(len(sites), summing.colluding)
+        for members in (sites, *summing.dealt):
+            threshold(len(members), summing.colluding)
+    if own.groups and len(summing.dealt) < NEEDED:
+        raise SettingsError(
+            f"federation.groups = {own.groups} makes too few groups to compare",
+            expected=f"at least {NEEDED} groups",
+            got=f"{len(summing.dealt)} of {len(sites)} sites",
+            fix="make smaller groups, bring more sites together, or leave groups out",
+        )
     return summing
 
 

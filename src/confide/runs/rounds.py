@@ -120,6 +120,7 @@ class Rounds:
         self._before = Progress()
         self._mean = RunningMean(settings.select.average)
         self._spent = False
+        self._good: Any = None
 
     def run(self) -> Trained:
         """Run all remaining rounds; gives the state of the best round by development counts."""
@@ -131,6 +132,7 @@ class Rounds:
             if checkpoint.next.size:
                 state = self._decoded(checkpoint, checkpoint.next)
                 self._mean.go_on(kept.weights, rounds=last)
+            self._good = state
             self._spent = self._no_more(last)
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
@@ -199,8 +201,10 @@ class Rounds:
         settings = self._settings
         self._spent = self._no_more(number)
         scored = number % settings.select.every == 0 or number == settings.rounds
+        if scored and self._develop(self._mean.of(state), progress, record, number):
+            state = self._undone(state, record)
         if scored:
-            self._develop(self._mean.of(state), progress, record, number)
+            self._good = state
         faults = self._federation.take_faults()
         record["failed"] = {fault.site: fault.code for fault in faults}
         record["faults"] = [
@@ -238,8 +242,20 @@ class Rounds:
             " resume: the checkpoint before this round is sound",
         )
 
-    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> None:
-        """Score development text, and note whether this round is the best so far."""
+    def _undone(self, state: Any, record: Tree) -> Any:
+        """The state after the last scoring that was good enough, in place of this one."""
+        if self._good is None:
+            return state
+        record["rolled_back"] = True
+        if self._settings.select.average > 1:
+            self._mean.go_on(self._good.weights, rounds=record["round"])
+        return self._good
+
+    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> bool:
+        """Score development text, and note whether this round is the best so far.
+
+        Gives whether the score has fallen so far that the round is to be undone.
+        """
         counts = self.score(state, "dev", number)
         task, own = TASKS[self._settings.task], self._settings.select
         total = task.sum(counts.values())
@@ -256,6 +272,8 @@ class Rounds:
             progress.best_score, progress.best_round = value, number
             progress.best_dev = overall if has_text else {}
             progress.calibrator = [*(fitted(total.sure) if own.calibrate else AS_IS)]
+        most = self._settings.federation.roll_back
+        return 0 < most < progress.best_score - value
 
     def _tell(self, progress: Progress, record: Tree) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]

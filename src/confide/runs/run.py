@@ -157,7 +157,7 @@ def _train(
         settings.seed,
         every=settings.select.every,
         last=settings.rounds,
-        sums=SumsWith(sums_of(settings), bytes.fromhex(binding)),
+        sums=SumsWith(sums_of(settings), bytes.fromhex(binding), settings.federation.groups),
     )
     workers = min(settings.workers, len(specs))
 

@@ -202,7 +202,9 @@ class FederationTable(Table):
     ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
     real sites mask if there are three of them. `colluding` is how many sites may be in league with
     the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
-    single replies: then there is no `most_norm`, no `combine` but the mean, and no `fraction`.
+    single replies: then there is no `most_norm`, no `fraction`, and no `combine` but the mean or,
+    of the sums of fixed groups of `groups` sites (0: no groups), another way. A round after which
+    the development score falls by more than `roll_back` (0: never) is undone.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -214,6 +216,8 @@ class FederationTable(Table):
     most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
     sums: Literal["plain", "integers", "masked"] | None = None
     colluding: Annotated[int, Field(ge=1)] | None = None
+    groups: Annotated[int, Field(ge=0)] = 0
+    roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @property
     def limit(self) -> float:
@@ -223,9 +227,15 @@ class FederationTable(Table):
 
     @model_validator(mode="after")
     def _looks_at_no_single_reply(self) -> Self:
+        if self.groups and (self.combine == "mean" or self.sums in (None, "plain")):
+            raise ValueError(
+                "federation.groups are for sums that nobody can open, whose groups are combined:"
+                ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
+                ' "clipped"'
+            )
         if self.sums in ("integers", "masked"):
             for name, fits in {
-                "combine": self.combine == "mean",
+                "combine": self.combine == "mean" or self.groups > 0,
                 "most_norm": self.limit == math.inf,
                 "fraction": self.fraction == 1.0,
             }.items():

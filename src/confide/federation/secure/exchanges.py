@@ -84,6 +84,13 @@ def unmask(site: Site, memory: object, ask: Unmask, turn: Turn) -> tuple[Shares,
     return _member(site).unmask(ask), memory
 
 
+def offer(site: Site, memory: object, ask: Opening, turn: Turn) -> tuple[Offered, object]:
+    """What every summed step lets leave first; `SumHost` answers under the step's own name."""
+    raise Refusal("unknown-step")
+
+
+OFFER = Step.of(offer, check=check_offered)
+"""Stands for all summed steps as they are asked under masks, in wire tables."""
 GREET = Step.of(greet, check=check_greeted)
 MEET = Step.of(meet, check=check_met)
 MASK = replace(Step.of(mask), seen="masked")

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from confide.errors import SettingsError
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
-from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.lanes import Lanes, Layout
 from confide.federation.secure.messages import (
@@ -38,6 +37,7 @@ from confide.federation.secure.messages import (
     Signed,
     Unmask,
 )
+from confide.federation.secure.ongoing import Ongoing, again, said
 from confide.federation.secure.primitives import (
     add_streams,
     box_info,
@@ -52,7 +52,7 @@ from confide.federation.secure.primitives import (
     unsealed,
 )
 from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Roster, Session, Vetting, roster_of
+from confide.federation.secure.roster import Roster, Session, Vetting, groups_of, roster_of
 from confide.federation.secure.shamir import SHARE, split
 from confide.federation.secure.statements import (
     agreement,
@@ -73,25 +73,6 @@ class Record(Protocol):
         ...
 
 
-@dataclass
-class _Sum:
-    """One sum at a site: its secrets, and what it has said already."""
-
-    context: bytes
-    turn: Turns
-    asked: bytes
-    layout: Layout
-    lanes: Lanes | None
-    settle: Callable[[], None]
-    secret: bytes = field(repr=False)
-    seed: bytes = field(repr=False)
-    own_shares: bytes = field(repr=False)
-    offered: dict[str, str] = field(default_factory=dict)
-    held: dict[str, bytes | None] = field(default_factory=dict, repr=False)
-    signed: list[str] | None = None
-    said: dict[str, tuple[bytes, Any]] = field(default_factory=dict, repr=False)
-
-
 class Member:
     """A site among those that sum. `masked` off: the same whole numbers, in the clear.
 
@@ -106,6 +87,7 @@ class Member:
         record: where it writes down the sets that it has helped to sum.
         run: the run that it joined; None: as the server says.
         card: what certifies its identity key to the others.
+        group: the size of fixed groups that may be summed by themselves; 0: none.
     """
 
     def __init__(
@@ -121,10 +103,12 @@ class Member:
         masked: bool = True,
         run: str | None = None,
         card: str = "",
+        group: int = 0,
     ) -> None:
         self.name = name
         self._run = run
         self._card = card
+        self._group = group
         self.masked = masked
         self._identity = identity
         self._pinned = pinned
@@ -134,7 +118,7 @@ class Member:
         self._record = record
         self._session: Session | None = None
         self._roster: Roster | None = None
-        self._sum: _Sum | None = None
+        self._sum: Ongoing | None = None
 
     # --- before the first sum -----------------------------------------------------------------
 
@@ -170,7 +154,7 @@ class Member:
 
     def opened(self, opening: Opening, *, round: int, step: str, layout: Layout) -> Offered | None:
         """The reply that this opening got already; None if it is new. Raises Refusal."""
-        roster = self._met(opening.roster)
+        roster = self._summed_with(opening)
         ask = opening.ask_B.tobytes()
         context = context_of(
             roster.id,
@@ -204,7 +188,7 @@ class Member:
 
         `settle` is called once the site has given its shares, so that the sum can be opened.
         """
-        roster = self._met(opening.roster)
+        roster = self._summed_with(opening)
         session = self._session
         assert session is not None, "a site that met others has greeted"
         ask = opening.ask_B.tobytes()
@@ -237,28 +221,28 @@ class Member:
         )
         key, commitment = public_of(secret).hex(), seed_commitment(context, seed).hex()
         packed = b"".join(boxes)
-        said = offer_statement(context, key, commitment, digest(packed).hex(), digest(marks).hex())
+        text = offer_statement(context, key, commitment, digest(packed).hex(), digest(marks).hex())
         reply = Offered(
             key=key,
             commitment=commitment,
             boxes_O148=np.frombuffer(packed, np.uint8).reshape(-1, BOX),
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
-            signature=session.signer.sign(said).hex(),
+            signature=session.signer.sign(text).hex(),
         )
-        turn = Turns(roster.run, round, step, digest(ask), opening.attempt)
+        turn = Turns(roster.run, round, step, digest(ask), opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
-        self._sum = _Sum(context, turn, ask, layout, lanes, settle, secret, seed, own)
+        self._sum = Ongoing(context, roster, turn, ask, layout, lanes, settle, secret, seed, own)
         self._sum.said["offer"] = (b"", reply)
         return reply
 
     def mask(self, ask: Mask) -> Masked:
         """The numbers under the site's own mask and one for every pair. Raises Refusal."""
         now = self._now(ask.context)
-        if (again := _again(now, "mask", ask)) is not None:
-            before: Masked = again
+        if (same := again(now, "mask", ask)) is not None:
+            before: Masked = same
             return before
-        roster = self._met(None)
-        keys = self._checked(now, roster, ask)
+        roster = now.roster
+        keys = self._checked(now, ask)
         lanes = now.lanes
         assert lanes is not None, "a sum that was not masked has its numbers"
         now.offered = dict(zip(ask.names, ask.keys, strict=True))
@@ -276,41 +260,41 @@ class Member:
             pair = derived(shared(now.secret, keys[name]), pair_info(now.context, self.name, name))
             add_streams(parts, pair, sign=1 if self.name < name else -1)
         now.lanes = None  # the numbers themselves are gone
-        return _said(now, "mask", ask, Masked(lanes))
+        return said(now, "mask", ask, Masked(lanes))
 
     def agree(self, ask: Agree) -> Signed:
         """Sign the set of sites whose masked numbers came: one set, once. Raises Refusal."""
         now = self._now(ask.context)
-        if (again := _again(now, "agree", ask)) is not None:
-            before: Signed = again
+        if (same := again(now, "agree", ask)) is not None:
+            before: Signed = same
             return before
         if "mask" not in now.said:
             raise Refusal("early-ask")
         if not set(ask.names) <= now.offered.keys() or ask.names != sorted(set(ask.names)):
             raise Refusal("bad-set")
-        if self.name not in ask.names or len(ask.names) < self._fewest():
+        if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
         session = self._session
         assert session is not None, "a site that masked has greeted"
         now.signed = list(ask.names)
         signature = session.signer.sign(agreement(now.context, now.offered, now.signed)).hex()
-        return _said(now, "agree", ask, Signed(signature))
+        return said(now, "agree", ask, Signed(signature))
 
     def unmask(self, ask: Unmask) -> Shares:
         """Give the shares once enough sites signed the site's own set. Raises Refusal."""
         now = self._now(ask.context)
-        if (again := _again(now, "unmask", ask)) is not None:
-            before: Shares = again
+        if (same := again(now, "unmask", ask)) is not None:
+            before: Shares = same
             return before
         if now.signed is None:
             raise Refusal("early-ask")
         if len(ask.names) != len(ask.signatures) or ask.names != sorted(set(ask.names)):
             raise Refusal("bad-set")
-        if not set(ask.names) <= set(now.signed) or len(ask.names) < self._fewest():
+        if not set(ask.names) <= set(now.signed) or len(ask.names) < self._fewest(now):
             raise Refusal("few-signatures")
-        roster, said = self._met(None), agreement(now.context, now.offered, now.signed)
+        roster, signing = now.roster, agreement(now.context, now.offered, now.signed)
         for name, signature in zip(ask.names, ask.signatures, strict=True):
-            if not is_signed_by(roster.peer(name).sign_key, signature, said):
+            if not is_signed_by(roster.peer(name).sign_key, signature, signing):
                 raise Refusal("few-signatures", name)
         self._record.claim(now.turn, now.signed)
         names = list(now.offered)
@@ -321,7 +305,7 @@ class Member:
             if inside is not None:
                 half = inside[SHARE:] if name in now.signed else inside[:SHARE]
                 shares[row] = np.frombuffer(half, np.uint8)
-        reply = _said(now, "unmask", ask, Shares(given, shares))
+        reply = said(now, "unmask", ask, Shares(given, shares))
         now.settle()
         now.secret = now.seed = now.own_shares = b""
         now.held.clear()
@@ -329,38 +313,53 @@ class Member:
 
     # --- what all of them check ---------------------------------------------------------------
 
-    def _fewest(self) -> int:
-        return max(self._met(None).least, self._least)
+    def _fewest(self, now: Ongoing) -> int:
+        return max(now.roster.least, self._least)
 
-    def _met(self, roster: str | None) -> Roster:
+    def _summed_with(self, opening: Opening) -> Roster:
+        """The sites of a sum: all, or the site's own group, which it works out by itself."""
+        roster = self._met(opening.roster)
+        if not opening.group:
+            return roster
+        groups = groups_of(roster.names, self._group) if self._group else []
+        own = next((one for one in groups if self.name in one), None)
+        if own is None:
+            raise Refusal("bad-set")
+        try:
+            return roster.part(own)
+        except SettingsError as error:
+            raise Refusal("few-sites") from error
+
+    def _met(self, roster: str) -> Roster:
         """The roster, if it is the one that the server means. Raises Refusal."""
         known = self._roster
-        if known is None or (roster is not None and roster != known.id.hex()):
+        if known is None or roster != known.id.hex():
             raise Refusal("not-met")
         return known
 
-    def _now(self, context: str) -> _Sum:
+    def _now(self, context: str) -> Ongoing:
         """The present sum, if it is the one that the server means. Raises Refusal."""
         now = self._sum
         if now is None or not hmac.compare_digest(now.context.hex(), context):
             raise Refusal("no-sum")
         return now
 
-    def _checked(self, now: _Sum, roster: Roster, ask: Mask) -> dict[str, bytes]:
+    def _checked(self, now: Ongoing, ask: Mask) -> dict[str, bytes]:
         """The other sites' keys for this sum, each signed by its site. Raises Refusal."""
+        roster = now.roster
         columns = (ask.keys, ask.commitments, ask.boxes, ask.marks, ask.signatures)
         if any(len(column) != len(ask.names) for column in columns):
             raise Refusal("bad-ask")
         if ask.names != sorted(set(ask.names)) or not set(ask.names) <= set(roster.names):
             raise Refusal("bad-set")
-        if self.name not in ask.names or len(ask.names) < self._fewest():
+        if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
         if len(ask.own_M148) != len(ask.names) - 1:
             raise Refusal("bad-ask")
         keys = {}
         for name, key, commitment, boxes, marks, signature in zip(ask.names, *columns, strict=True):
-            said = offer_statement(now.context, key, commitment, boxes, marks)
-            if not is_signed_by(roster.peer(name).sign_key, signature, said):
+            text = offer_statement(now.context, key, commitment, boxes, marks)
+            if not is_signed_by(roster.peer(name).sign_key, signature, text):
                 raise Refusal("bad-offer", name)
             keys[name] = raw(key)
             if is_low_order(keys[name]):
@@ -373,21 +372,6 @@ class Member:
         session = self._session
         assert session is not None, "a site that met others has greeted"
         return derived(shared(session.box_secret, key), box_info(context, sender, receiver))
-
-
-def _again(now: _Sum, exchange: str, ask: object) -> Any:
-    """The reply to the very same message; None if there was none. Raises Refusal for another."""
-    before = now.said.get(exchange)
-    if before is None:
-        return None
-    if before[0] != digest(encode(ask)):
-        raise Refusal("second-ask")
-    return before[1]
-
-
-def _said(now: _Sum, exchange: str, ask: object, reply: R) -> R:
-    now.said[exchange] = (digest(encode(ask)), reply)
-    return reply
 
 
 def _natural(value: int) -> int:

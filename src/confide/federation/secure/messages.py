@@ -75,6 +75,7 @@ class Opening:
     ask_B: NDArray[np.uint8] = carries("the encoded ask of the step")
     roster: str = carries("digest of the roster")
     attempt: int = carries("a number of its own for every sum")
+    group: bool = carries("whether only the site's own group is summed")
     sites: int = carries("how many sites are asked")
     examples: float = carries("training examples of all sites together; 0 before they are known")
     labels: list[str] = carries("the rows of tables of counts: names of types or relations")

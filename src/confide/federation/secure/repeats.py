@@ -29,6 +29,7 @@ class Turns(NamedTuple):
     step: str
     ask: bytes
     attempt: int = 0
+    group: bool = False
 
 
 class Sets:
@@ -42,10 +43,13 @@ class Sets:
         self._folder = folder
 
     def claim(self, turn: Turns, names: list[str]) -> None:
-        """Write down a set before its sum is opened. Raises Refusal if another was claimed."""
+        """Write down a set before its sum is opened. Raises Refusal if another was claimed.
+
+        Sums of all sites and of a fixed group (`turn.group`) are different sums.
+        """
         said = "\n".join(names) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._shrink(turn.run, said)
+        self._shrink(turn, said)
         run, step = turn.run.encode(), turn.step.encode()
         for mark in (
             digest(b"turn", run, number(turn.round), step),
@@ -54,9 +58,9 @@ class Sets:
             if self._put(mark.hex(), said) != said:
                 raise Refusal("other-set")
 
-    def _shrink(self, run: str, said: str) -> None:
+    def _shrink(self, turn: Turns, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
-        mark = digest(b"run", run.encode()).hex()
+        mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
         place = 0
         while True:
             path = self._folder / f"{mark}-{place:04d}"

@@ -9,7 +9,7 @@ sites, so t - c must be at least 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,6 +82,16 @@ class Pinned:
             raise Refusal("other-roster", odd[0])
 
 
+def groups_of(names: Sequence[str], size: int) -> list[list[str]]:
+    """Fixed groups of at least `size` of these sites, dealt in the order of their names.
+
+    >>> groups_of(["a", "b", "c", "d", "e", "f", "g"], 3)
+    [['a', 'c', 'e', 'g'], ['b', 'd', 'f']]
+    """
+    count = max(1, len(names) // size)
+    return [sorted(names)[first::count] for first in range(count)]
+
+
 @dataclass(frozen=True)
 class Session:
     """A site's keys for one process. They are never stored.
@@ -138,6 +148,16 @@ class Roster:
     def names(self) -> tuple[str, ...]:
         """The sites' names."""
         return tuple(peer.name for peer in self.peers)
+
+    def part(self, names: Sequence[str]) -> Roster:
+        """A fixed group of these sites, with a threshold of its own.
+
+        Raises SettingsError if it cannot hide one site.
+        """
+        threshold(len(names), self.colluding)
+        peers = tuple(peer for peer in self.peers if peer.name in names)
+        named = digest(self.id, b"group", *(peer.name.encode() for peer in peers))
+        return Roster(self.run, self.colluding, peers, named)
 
     def place(self, name: str) -> int:
         """A site's place among the shares: 1, 2, … Raises ValueError for a stranger."""

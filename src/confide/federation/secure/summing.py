@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from confide.errors import FederationError, SiteFault
 from confide.federation.adding import Total
-from confide.federation.digests import digest
 from confide.federation.failures import Refusal, refused
 from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
@@ -33,32 +32,18 @@ from confide.federation.secure.exchanges import (
 )
 from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes, total_of
 from confide.federation.secure.messages import (
-    BOX,
     Agree,
     Greet,
     Greeted,
-    Mask,
     Meet,
-    Offered,
     Opening,
     Unmask,
 )
-from confide.federation.secure.primitives import (
-    SECRET,
-    add_streams,
-    derived,
-    own_info,
-    pair_info,
-    public_of,
-    shared,
-)
-from confide.federation.secure.roster import Roster, colluders, roster_of
-from confide.federation.secure.shamir import Joiner
+from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
+from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
 from confide.federation.secure.statements import (
     agreement,
     context_of,
-    offer_statement,
-    seed_commitment,
 )
 from confide.federation.steps import Step
 
@@ -74,17 +59,6 @@ class Found:
     total: Total
     sites: list[str]
     odd: int
-
-
-@dataclass
-class _Open:
-    """One sum under way at the server."""
-
-    context: bytes
-    layout: Layout
-    offers: dict[str, Offered]
-    lanes: Lanes
-    masked: list[str] = field(default_factory=list)
 
 
 class Asking:
@@ -126,6 +100,7 @@ class Summing:
         run: the run's name; part of every key's context.
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
+        group: the size of fixed groups, whose sums the server compares; 0: none.
     """
 
     def __init__(
@@ -135,7 +110,9 @@ class Summing:
         run: str,
         sites: Sequence[str],
         colluding: int | None = None,
+        group: int = 0,
     ) -> None:
+        self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
         self._run = run
@@ -152,8 +129,12 @@ class Summing:
         *,
         asking: Asking,
         labels: Sequence[str] = (),
+        group: bool = False,
     ) -> Found | None:
-        """The sum over the sites that answered to the end; None if they were too few."""
+        """The sum over the sites that answered to the end; None if they were too few.
+
+        With `group` the sites are one of the run's fixed groups, and no others are in the sum.
+        """
         asked = encode(ask)
         own = summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
@@ -161,10 +142,12 @@ class Summing:
         while again:
             again -= 1
             asking.unmet = False
-            roster = self._greeted(asking) if self.sums == "masked" else None
+            whole = self._greeted(asking) if self.sums == "masked" else None
+            roster = whole.part(self._group_of(names[0])) if whole and group else whole
             opening = Opening(
                 ask_B=np.frombuffer(asked, np.uint8),
-                roster=roster.id.hex() if roster else "",
+                roster=whole.id.hex() if whole else "",
+                group=group,
                 attempt=secrets.randbits(62),
                 sites=len(names),
                 examples=self.examples,
@@ -192,6 +175,9 @@ class Summing:
         lanes, sites = found
         total, odd = total_of(layout, own, ask, lanes)
         return Found(total, sites, odd)
+
+    def _group_of(self, name: str) -> list[str]:
+        return next(members for members in self.dealt if name in members)
 
     def _greeted(self, turn: Asking) -> Roster:
         """The roster of the run; sites greet before the first sum and after a restart.
@@ -264,13 +250,13 @@ def _masked(
 ) -> tuple[Lanes, list[str]] | None:
     """The sum of lanes under masks, in four exchanges; None if too few sites take part in one."""
     offers = turn.ask(offered(step, sites=len(roster.names)), opening, names)
-    for name in [n for n in offers if not _is_sound(context, roster, n, offers[n])]:
+    for name in [n for n in offers if not is_sound(context, roster, n, offers[n])]:
         turn.blame(name, step.name, "its offer is not signed by it")
         del offers[name]
-    now = _Open(context, layout, offers, no_lanes(layout, odd=False))
+    now = Open(context, layout, offers, no_lanes(layout, odd=False))
     if turn.unmet or len(offers) < roster.least:
         return None
-    for name, reply in turn.each(masking(layout), _asks_to_mask(now, roster), list(offers)):
+    for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(offers)):
         if len(reply.lanes_B) != layout.length:
             turn.blame(name, "mask", "its numbers are not laid out as the ask says")
             continue
@@ -284,42 +270,11 @@ def _masked(
         return None
     unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
-    _take_off(turn, now, roster, _by_owner(turn, now, roster, given))
+    take_off(turn.blame, now, roster, by_owner(turn.blame, now, roster, given))
     return now.lanes, now.masked
 
 
-def _is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
-    boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
-    said = offer_statement(context, offer.key, offer.commitment, boxes, marks)
-    fits = len(offer.boxes_O148) == len(roster.names) - 1 and len(offer.marks_N64) == len(
-        roster.names
-    )
-    return fits and is_signed_by(roster.peer(name).sign_key, offer.signature, said)
-
-
-def _asks_to_mask(now: _Open, roster: Roster) -> dict[str, Mask]:
-    """What each site hears of the offers: all keys, and the boxes for itself."""
-    names, offers = sorted(now.offers), now.offers
-    common = {
-        "context": now.context.hex(),
-        "names": names,
-        "keys": [offers[name].key for name in names],
-        "commitments": [offers[name].commitment for name in names],
-        "boxes": [digest(offers[name].boxes_O148.tobytes()).hex() for name in names],
-        "marks": [digest(offers[name].marks_N64.tobytes()).hex() for name in names],
-        "signatures": [offers[name].signature for name in names],
-    }
-    asks = {}
-    for name in names:
-        own = np.zeros((len(names) - 1, BOX), np.uint8)
-        for row, sender in enumerate(one for one in names if one != name):
-            others = [one for one in roster.names if one != sender]
-            own[row] = offers[sender].boxes_O148[others.index(name)]
-        asks[name] = Mask(**common, own_M148=own)  # type: ignore[arg-type]
-    return asks
-
-
-def _agreed(turn: Asking, now: _Open, roster: Roster) -> dict[str, str]:
+def _agreed(turn: Asking, now: Open, roster: Roster) -> dict[str, str]:
     """The good signatures over the set whose masked numbers came, by site."""
     replies = turn.ask(AGREE, Agree(now.context.hex(), now.masked), now.masked)
     keys = {name: now.offers[name].key for name in sorted(now.offers)}
@@ -331,64 +286,6 @@ def _agreed(turn: Asking, now: _Open, roster: Roster) -> dict[str, str]:
         else:
             turn.blame(name, AGREE.name, "it did not sign the set")
     return signatures
-
-
-def _by_owner(
-    turn: Asking, now: _Open, roster: Roster, given: Mapping[str, Any]
-) -> dict[str, dict[int, bytes]]:
-    """The good shares of each site's secret, by the place of who gave them."""
-    names = sorted(now.offers)
-    found: dict[str, dict[int, bytes]] = {name: {} for name in names}
-    for holder, reply in given.items():
-        if len(reply.given_M) != len(names):
-            turn.blame(holder, "unmask", "it did not give a share for each site")
-            continue
-        place = roster.place(holder)
-        for row, owner in enumerate(names):
-            share = reply.shares_M66[row].tobytes()
-            half = 32 if owner in now.masked else 0
-            mark = now.offers[owner].marks_N64[place - 1][half : half + 32].tobytes()
-            if not reply.given_M[row]:
-                turn.blame(owner, "unmask", f"its box for {holder} could not be opened")
-            elif digest(now.context, b"share", share) != mark:
-                turn.blame(owner, "unmask", f"its share at {holder} is not the one it committed to")
-            else:
-                found[owner][place] = share
-    return found
-
-
-def _take_off(
-    turn: Asking, now: _Open, roster: Roster, shares: Mapping[str, Mapping[int, bytes]]
-) -> None:
-    """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
-    joiners: dict[tuple[int, ...], Joiner] = {}
-    parts = now.layout.by_width(now.lanes)
-    for owner, own in shares.items():
-        if len(own) < roster.least:
-            raise _closed(turn, owner, f"only {len(own)} of {roster.least} shares came")
-        places = tuple(sorted(own)[: roster.least])
-        if places not in joiners:
-            joiners[places] = Joiner(places)
-        secret = joiners[places].join({x: own[x] for x in places})
-        offer = now.offers[owner]
-        if owner in now.masked:
-            if secret is None or seed_commitment(now.context, secret).hex() != offer.commitment:
-                raise _closed(turn, owner, "its shares do not give what it committed to")
-            add_streams(parts, derived(secret, own_info(now.context)), sign=-1)
-            continue
-        if secret is None or len(secret) != SECRET or public_of(secret).hex() != offer.key:
-            raise _closed(turn, owner, "its shares do not give its key")
-        for name in now.masked:
-            public = bytes.fromhex(now.offers[name].key)
-            pair = derived(shared(secret, public), pair_info(now.context, owner, name))
-            add_streams(parts, pair, sign=-1 if name < owner else 1)
-
-
-def _closed(turn: Asking, owner: str, why: str) -> FederationError:
-    turn.blame(owner, "unmask", why)
-    return FederationError(
-        f"the sum of round {turn.round} stays closed: {owner}: {why}", fix="resume the run"
-    )
 
 
 def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:

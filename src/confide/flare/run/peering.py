@@ -14,13 +14,13 @@ from pathlib import Path
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
 from confide.federation.files import write_of_run
-from confide.federation.secure.exchanges import Sums
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Meet
 from confide.federation.secure.repeats import Sets
 from confide.flare.kits.peers import Card, Place
 from confide.flare.run.joining import Join
-from confide.settings import SiteFile
+from confide.runs.outcomes import sums_of
+from confide.settings import Settings, SiteFile
 from confide.settings.consentfile import Agreement
 from confide.userfiles import text_of
 
@@ -76,7 +76,7 @@ class Peering:
 
 
 def member_of(
-    place: Place | None, file: SiteFile, ask: Join, agreement: Agreement, *, sums: Sums
+    place: Place | None, file: SiteFile, ask: Join, agreement: Agreement, *, settings: Settings
 ) -> Member:
     """A site's part in the secure sums of a run. Raises Refusal if it has no identity."""
     if place is None:
@@ -97,7 +97,8 @@ def member_of(
         least=file.guards.min_sites,
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),
-        masked=sums == "masked",
+        masked=sums_of(settings) == "masked",
         run=ask.run,
         card=place.card.encode(),
+        group=settings.federation.groups,
     )
