@@ -125,7 +125,7 @@ def test_parts_of_a_batch_add_up_to_it(kind: str, folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "relations", "bags", "lightner"])
 def test_narrow_numbers_stay_in_the_encoder(kind: str, folder: Path) -> None:
     """bfloat16 has eight bits: the same finds nearly, and every weight is float32 still."""
-    seen: set[torch.dtype] = set()
+    seen, came = set[torch.dtype](), set[torch.dtype]()
     found = {}
     for narrow in (False, True):
         with computing_at(Place(narrow=narrow)):
@@ -133,14 +133,22 @@ def test_narrow_numbers_stay_in_the_encoder(kind: str, folder: Path) -> None:
             for module in own.model.modules():
                 if narrow and isinstance(module, torch.nn.Linear):
                     module.register_forward_hook(lambda _, __, out: seen.add(out.dtype))
+            for body in devices._bodies(own.model) if narrow else ():
+                body.register_forward_hook(lambda _, __, out: came.add(_dtype(out)))
             report = own.fit()
             found[narrow] = arrays(own.model), report.loss
             own.find()
     (wide, loss), (after, other) = found.values()
-    assert torch.bfloat16 in seen
+    assert torch.bfloat16 in seen and came == {torch.float32}
     assert all(value.dtype == np.float32 for value in after.values())
     assert loss != other and loss == pytest.approx(other, rel=0.05)
     assert any(not np.array_equal(value, after[name]) for name, value in wide.items())
+
+
+def _dtype(out: Any) -> torch.dtype:
+    states = out if isinstance(out, torch.Tensor) else out.last_hidden_state
+    found: torch.dtype = states.dtype
+    return found
 
 
 def test_weights_come_home_and_go_back(folder: Path) -> None:

@@ -228,7 +228,8 @@ def _fill(theirs: Any, ours: nn.Linear, away: Callable[[], float]) -> float:
         with torch.no_grad():
             for layer in between:
                 layer.weight.copy_(scale * torch.eye(dim))
-                layer.bias.fill_(shift)
+                if layer.bias is not None:
+                    layer.bias.fill_(shift)
             last.weight.copy_(weight / scale)
             last.bias.copy_(bias - shift * weight.sum(1))
         if (found := away()) <= CLOSE:
