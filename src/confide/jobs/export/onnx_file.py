@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from confide.errors import SettingsError
+from confide.errors import SettingsError, printable
 from confide.jobs.export import Copy
 from confide.jobs.export.graphs import Graph, graph_of
 from confide.learning.encoder_files import first_line
@@ -37,7 +37,7 @@ def write_onnx(copy: Copy) -> dict[str, Any]:
                 _write(graph, file, modern=modern)
             away = distance(graph, file)
         except Exception as error:  # whatever an exporter or a runtime raises
-            failures.append(first_line(error))
+            failures.append(printable(first_line(error)))
             continue
         if away <= CLOSE:
             break
