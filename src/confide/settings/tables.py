@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
+    Device,
     Encoding,
     Limit,
     Most,
@@ -16,6 +17,7 @@ from confide.settings.base import (
     NotNegative,
     Paths,
     Positive,
+    Precision,
     Share,
     Table,
     TagScheme,
@@ -24,6 +26,7 @@ from confide.settings.models import (
     BagsTable,
     ClassifierTable,
     DenoisingTable,
+    EncoderTable,
     LightnerTable,
     ModelTable,
     PcnnTable,
@@ -287,7 +290,9 @@ class Settings(Table):
     """The settings of one run.
 
     `key` names the key file of sites that share one machine; "simulated" makes the key from the
-    seed, which repeats the same numbers and protects nothing.
+    seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
+    and in what numbers simulated sites compute, at most `at_once` examples of a batch at a time (0:
+    all); a real site has its own.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -299,6 +304,9 @@ class Settings(Table):
     rounds: Positive = 20
     workers: Positive = 1
     threads: Positive = 1
+    device: Device = "cpu"
+    precision: Precision = "auto"
+    at_once: NotNegative = 0
     key: str | None = None
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
@@ -306,6 +314,7 @@ class Settings(Table):
     pairs: PairsTable = PairsTable()
     public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
+    encoder: EncoderTable = EncoderTable()
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
     denoising: DenoisingTable = DenoisingTable()
@@ -372,6 +381,7 @@ TABLES: dict[str, type[Table]] = {
     "pairs": PairsTable,
     "public": PublicTable,
     "model": ModelTable,
+    "encoder": EncoderTable,
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
     "denoising": DenoisingTable,
