@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confide.errors import DataError
+from confide.errors import DataError, FormatError
+from confide.text.annotators import Version
 from confide.text.document import Document, Problem, Span
 
 NO_DATA = re.compile(
@@ -23,19 +25,29 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
+Columns = tuple[int | str, int | str | None]
+"""The columns of the token and the tag, or of the id and the text of notes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to read; None or the default means that the reader finds out by itself.
 
-    `types` are the entity types that may occur (None: any); `columns` are those of the token and
-    the tag, counted from 0 or, if negative, from the end (tag None: the file has no tags).
+    `types` are the entity types that may occur (None: any). `columns` are those of the token and
+    the tag (None: the file has no tags): numbers counted from 0 or, if negative, from the end, or
+    the names of columns and keys. In a table of notes they are those of the id and the text.
+    `annotators` says whose annotation of a document that several annotated is read: "first",
+    "majority" or a name; None reads the first, and counts the others as lost. `skip_broken`: a
+    document that cannot be read is left out and named, instead of being an error.
     """
 
     scheme: str | None = None
     encoding: str | None = None
-    columns: tuple[int, int | None] | None = None
+    columns: Columns | None = None
     bare_type: str = "entity"
     types: frozenset[str] | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
 
     def require(self, kind: str, where: str) -> None:
         """Check a type against the declared ones.
@@ -52,15 +64,32 @@ class Options:
                 fix="declare it, or map it in the site's tags",
             )
 
+    @contextmanager
+    def document(self, problems: list[Problem], where: object) -> Iterator[None]:
+        """A block that reads one document, which is left out if it is broken and that is wished.
+
+        Raises DataError and FormatError as the block does, unless `skip_broken` is set.
+        """
+        try:
+            yield
+        except (DataError, FormatError) as error:
+            if not self.skip_broken:
+                raise
+            problems.append(Problem("broken-document", str(where), f"left out: {error}", lost=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file gave: documents, what was lost or doubtful, the format, and how it was read."""
+    """What a file gave: documents, what was lost or doubtful, the format, and how it was read.
+
+    `versions` are what each annotator made of the documents that several annotated.
+    """
 
     documents: list[Document]
     problems: list[Problem] = field(default_factory=list)
     format: str = ""
     details: dict[str, str] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

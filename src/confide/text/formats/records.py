@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal, TypeGuard
 
 from confide.errors import FormatError
@@ -17,7 +17,6 @@ _TYPE = ("type", "label", "tag", "entity")
 _HEAD = ("head", "from_id", "from")
 _TAIL = ("tail", "to_id", "to")
 _KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
-_MOST_LABELS = 100  # of one region of Label Studio
 
 
 def first_of(row: Tree, keys: Iterable[str]) -> Any:
@@ -74,6 +73,7 @@ class RecordReader:
     def _entities(self, row: Tree, text: str) -> dict[str, Entity]:
         """The entities by the id that the file gives them (or that they get), in order."""
         items = [item for key in _ENTITIES for item in self._list(row, key)]
+        items = self._counted_in_characters(items, text)
         taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
         found: dict[str, Entity] = {}
         for number, item in enumerate(items, 1):
@@ -92,6 +92,22 @@ class RecordReader:
             if entity is not None:
                 found[name] = entity
         return found
+
+    def _counted_in_characters(self, items: list[Any], text: str) -> list[Any]:
+        """The items with offsets in characters, where a browser's tool counted UTF-16 units.
+
+        That is so if their own texts say it: they fit better with a character beyond U+FFFF as two.
+        """
+        if text.isascii() or max(text) <= "\uffff":
+            return items
+        places = [0]
+        for number, character in enumerate(text):
+            places += [number + 1] * (1 + (character > "\uffff"))
+        moved = [_moved(item, places) for item in items]
+        if _misses(moved, text) >= _misses(items, text):
+            return items
+        self._note("offsets-counted", "offsets counted in UTF-16 units", lost=False)
+        return moved
 
     def _list(self, row: Tree, key: str) -> list[Any]:
         value = row.get(key)
@@ -248,6 +264,28 @@ class RecordReader:
         return tuple(pairs)
 
 
+def _moved(item: object, places: list[int]) -> object:
+    """An object with a start and an end, in other units; anything else as it is."""
+    if not isinstance(item, dict):
+        return item
+    moved = dict(item)
+    for key in (*_START, *_END):
+        if _is_count(item.get(key)) and 0 <= item[key] < len(places):
+            moved[key] = places[item[key]]
+    return moved
+
+
+def _misses(items: list[Any], text: str) -> int:
+    """How many objects with a text of their own are not what the text has at their place."""
+    count = 0
+    for item in items:
+        surface = item.get("text") if isinstance(item, dict) else None
+        if isinstance(surface, str):
+            span = first_of(item, _START), first_of(item, _END)
+            count += not all(map(_is_count, span)) or not reads(text, [span], surface)
+    return count
+
+
 def clean(text: str) -> str:
     """Text without lone surrogates, which no file can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
@@ -264,44 +302,3 @@ def _free(name: str, taken: set[str]) -> str:
         wanted = f"{name}-{number}"
         number += 1
     return wanted
-
-
-def label_studio(row: Tree, where: str, problems: list[Problem]) -> Tree:
-    """A Label Studio task as one of our records, with the first of several annotators' results."""
-    data = row["data"]
-    strings = [value for value in data.values() if isinstance(value, str)]
-    text = data.get("text", strings[0] if len(strings) == 1 else None)
-    done = row.get("annotations") or row.get("completions") or []
-    if not isinstance(done, list) or not all(isinstance(one, dict) for one in done):
-        raise FormatError('"annotations"', expected="a list of objects", where=where)
-    if len(done) > 1:
-        what = f"{len(done) - 1} more annotations of the same text; the first is read"
-        problems.append(Problem("annotators-ignored", where, what, lost=True))
-    result = done[0].get("result") if done else []
-    entities: list[Tree] = []
-    relations: list[Tree] = []
-    for item in result if isinstance(result, list) else []:
-        value = item.get("value") if isinstance(item, dict) else None
-        if isinstance(item, dict) and item.get("type") == "relation":
-            ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
-            labels: Sequence[object] = item.get("labels") or ["relation"]
-            relations += [{**ends, "type": label} for label in labels]
-        elif isinstance(value, dict) and isinstance(value.get("labels"), list):
-            if len(value["labels"]) > _MOST_LABELS:
-                raise FormatError(
-                    "a region has far too many labels",
-                    expected=f"at most {_MOST_LABELS}",
-                    got=f"{len(value['labels']):,}",
-                    where=where,
-                )
-            part = {key: value.get(key) for key in ("start", "end", "text")}
-            named = [{"id": item.get("id")}, *[{} for _ in value["labels"][1:]]]
-            for label, name in zip(value["labels"], named, strict=False):
-                entities.append({**part, **name, "type": label})
-        else:
-            kind = item.get("type") if isinstance(item, dict) else item
-            what = f"a result of type {kind!r} is not understood"
-            problems.append(Problem("key-ignored", where, what, lost=True))
-    rest = {key: value for key, value in data.items() if key != "text" and value != text}
-    record: Tree = {"text": text, "entities": entities, "relations": relations, "meta": rest}
-    return record if row.get("id") is None else {**record, "id": row["id"]}
