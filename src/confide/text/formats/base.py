@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
@@ -14,10 +15,12 @@ from confide.text.document import Document, Problem, Span
 
 NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
-    r"|\.(md|html?|pdf|png)$"
+    r"|^(dataset_dict|dataset_infos?|state|label2id|id2label|labels?|rel_info|pid2name)\.json$"
+    r"|^typesystem\.xml$|\.(md|html?|pdf|png|dtd|xsd|conf)$"
 )
 """Names of files that lie beside data but are not data."""
 _SLACK = 200
+_UNSAFE = re.compile(r"[^\w.\-/]+")
 
 
 def is_number(text: str) -> bool:
@@ -98,7 +101,8 @@ class Format:
 
     `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` gives the problems and
     is None if the format is read-only. `suffix` is empty if the format is a folder. `whole`: the
-    reader takes a whole folder, not file by file.
+    reader takes a whole folder, not file by file. `by_annotator`: a file is one annotator's version
+    of a document, and where it lies says whose and of which.
     """
 
     name: str
@@ -107,6 +111,7 @@ class Format:
     read: Callable[[Path, Options], Reading]
     write: Callable[[Sequence[Document], Path, str], list[Problem]] | None
     whole: bool = False
+    by_annotator: bool = False
 
 
 def place(document: Document, start: int, end: int) -> str:
@@ -169,6 +174,21 @@ def whole_text(text: str, where: str, problems: list[Problem]) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def unheld(path: Path, what: str, count: int, *, kind: str) -> list[Problem]:
-    """One problem for `count` things that a format cannot hold; none for zero."""
-    return [Problem(kind, str(path), f"{count} {what}", lost=True)] if count else []
+def unheld(path: Path, what: str, number: int, *, kind: str) -> list[Problem]:
+    """One problem for a number of things that a format cannot hold; none for zero."""
+    return [Problem(kind, str(path), f"{number} {what}", lost=True)] if number else []
+
+
+def file_name(name: str, taken: set[str]) -> str:
+    """A path in a folder, made from a document's id, that no other document has; it is taken then.
+
+    >>> taken = set()
+    >>> file_name("a b/../c", taken), file_name("A_B/c", taken)
+    ('a_b/c', 'A_B/c-2')
+    """
+    parts = [part.strip(".") for part in _UNSAFE.sub("_", name).split("/")]
+    plain = "/".join(part[:100] for part in parts if part) or "document"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    free = next(name for name in names if name.lower() not in taken)
+    taken.add(free.lower())
+    return free

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeGuard
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.formats.base import Options, merged_fragments, reads, shown, shown_at, whole_text
+from confide.text.pairs import PAIR
 from confide.userfiles import Tree
 
 _ENTITIES = ("entities", "spans", "label", "labels")
@@ -256,7 +257,10 @@ class RecordReader:
         if isinstance(row.get("label"), str):
             others["label"] = row["label"]
         for key, value in others.items():
-            if isinstance(value, str | int | float):
+            listed = key == PAIR or (isinstance(meta, dict) and key in meta)
+            if listed and isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+                pairs += [(clean(key), clean(str(one))) for one in value]
+            elif isinstance(value, str | int | float):
                 pairs.append((clean(key), clean(str(value))))
             elif value and key not in self._ignored:
                 self._ignored.add(key)

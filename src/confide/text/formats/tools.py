@@ -18,7 +18,7 @@ from confide.userfiles import Tree
 _MOST_LABELS = 100  # of one region of Label Studio
 _KEPT_BY_PRODIGY = frozenset(("text", "spans", "relations", "tokens", "answer", "is_binary"))
 _MIN_KEYS = frozenset(("annotator", "annotation_id", "created_at", "updated_at", "lead_time"))
-_CHAINED = "_lexicallyChainedTo"
+_CHAINED, _CONCEPT = "_lexicallyChainedTo", "concept"
 _PUB_KEYS = frozenset(
     ("text", "denotations", "relations", "attributes", "modifications", "tracks", "namespaces")
 )
@@ -219,7 +219,8 @@ def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
     at: dict[object, str] = {}
     for number, span in enumerate(spans, 1):
         name = f"T{number}"
-        at.setdefault((_offset(span, "start"), _offset(span, "end")), name)
+        at.setdefault(_place(span), name)
+        at.setdefault(_place(span)[:2], name)
         for token in (span.get("token_start"), span.get("token_end")):
             if isinstance(token, int):
                 at.setdefault(token, name)
@@ -240,6 +241,10 @@ def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
     yield Taken(person if isinstance(person, str) else "", record)
 
 
+def _place(span: Tree) -> tuple[int | None, int | None, str]:
+    return _offset(span, "start"), _offset(span, "end"), str(span.get("label"))
+
+
 def _offset(row: Tree, key: str) -> int | None:
     value = row.get(key)
     return value if isinstance(value, int) else None
@@ -249,7 +254,7 @@ def _end(relation: Tree, side: str, at: dict[object, str]) -> str:
     """The id of the span at an end of a relation; a token without a span has a name of its own."""
     span = relation.get(f"{side}_span")
     if isinstance(span, dict):
-        found = at.get((_offset(span, "start"), _offset(span, "end")))
+        found = at.get(_place(span)) or at.get(_place(span)[:2])
         if found is not None:
             return found
     token = _offset(relation, side)
@@ -267,10 +272,12 @@ def _pubannotation(row: Tree, notes: Notes) -> Iterator[Taken]:
     """Denotations, attributes and relations; each of several tracks is an annotator's version."""
     tracks = notes.rows(row, "tracks")
     meta = {key: value for key, value in row.items() if key not in _PUB_KEYS}
+    for key in ("sourcedb", "sourceid", "divid"):
+        meta.pop(key, None)
     source = [row.get(key) for key in ("sourcedb", "sourceid", "divid")]
     record: Tree = {"text": row["text"], "meta": meta}
     named = [str(one) for one in source if isinstance(one, str | int)]
-    if len(named) > 1:
+    if named:
         record["id"] = ":".join(named)
     if isinstance(row.get("id"), str | int):
         record["id"] = meta.pop("id")
@@ -297,7 +304,7 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
             "fragments": [[part.get("begin"), part.get("end")] for part in parts],
             "attributes": [],
         }
-    relations = []
+    relations: list[Tree] = []
     for one in notes.rows(track, "relations"):
         ends = str(one.get("subj")), str(one.get("obj"))
         if one.get("pred") == _CHAINED and set(ends) <= entities.keys() and ends[0] != ends[1]:
@@ -307,12 +314,16 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
         relations.append({**name, "type": one.get("pred"), "head": ends[0], "tail": ends[1]})
     said = [(one, "subj", "obj") for one in notes.rows(track, "attributes")]
     said += [(one, "obj", "") for one in notes.rows(track, "modifications")]
+    known = {one["id"]: one for one in relations if "id" in one} | entities
     for one, subject, value in said:
-        key, entity = one.get("pred"), entities.get(str(one.get(subject)))
-        if entity is None or not isinstance(key, str):
+        key, about = one.get("pred"), known.get(str(one.get(subject)))
+        if about is None or not isinstance(key, str):
             notes.lost("dangling-attribute", f"{shown(str(key))} is of no denotation")
+        elif key == _CONCEPT and "fragments" in about:
+            about.setdefault("concepts", []).append(str(one.get(value)))
         else:
-            entity["attributes"].append([key, str(one.get(value, "true")) if value else "true"])
+            pair = [key, str(one.get(value, "true")) if value else "true"]
+            about.setdefault("attributes", []).append(pair)
     return {"entities": list(entities.values()), "relations": relations}
 
 
