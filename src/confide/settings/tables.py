@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
+    Columns,
     Encoding,
     Limit,
     Most,
@@ -52,6 +53,9 @@ OLD_NAMES = {
 class DataTable(Table):
     """How files are read, unless a site says otherwise.
 
+    `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
+    whose annotation is read of a document that several annotated: "first", "majority" or a name.
+    With `skip_broken`, a document that cannot be read is left out and named.
     `types` declares the entity types; empty means the union over the sites. A site without `dev` or
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
@@ -61,6 +65,9 @@ class DataTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     types: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
@@ -85,6 +92,9 @@ class SiteTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
@@ -143,6 +153,9 @@ class PublicTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
 

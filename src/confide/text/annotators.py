@@ -100,7 +100,9 @@ def _by_name(
         missing += not own
     if missing:
         known = sorted({one.annotator for group in groups.values() for one in group} - {""})
-        what = f"{missing} documents that {name} did not annotate; those who did: {', '.join(known)}"
+        what = (
+            f"{missing} documents that {name} did not annotate; those who did: {', '.join(known)}"
+        )
         problems.append(Problem("annotator-missing", where, what, lost=True))
     return chosen
 
@@ -116,7 +118,10 @@ def _majority(group: Sequence[Version], problems: list[Problem]) -> Document:
     for one in group:
         mentions = {entity.id: _mention(entity) for entity in one.document.entities}
         linked.append(
-            {(r.type, mentions.get(r.head), mentions.get(r.tail)): r for r in one.document.relations}
+            {
+                (r.type, mentions.get(r.head), mentions.get(r.tail)): r
+                for r in one.document.relations
+            }
         )
     relations = []
     for relation, (_, head, tail) in _keyed(linked):

@@ -7,7 +7,7 @@ import re
 import zipfile
 from typing import NamedTuple
 
-_HEAD = 4096
+_HEAD, _FEW = 4096, 32
 
 
 class Looks(NamedTuple):
@@ -60,8 +60,10 @@ def looks_like(raw: bytes) -> Looks | None:
     if _PICKLE.match(raw):
         return Looks("a Python pickle", "write its documents as JSON Lines; a pickle can run code")
     head = raw[:_HEAD]
+    if max(head[::2].count(0), head[1::2].count(0)) * 3 > len(head):
+        return None  # text in UTF-16 without a mark
     odd = sum(byte < 32 and byte not in b"\t\n\r\f\v\x1b" for byte in head)
-    if odd * 20 > len(head):
+    if len(head) >= _FEW and odd * 10 > len(head):
         return Looks("a binary file", "name the text itself")
     return None
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, MissingDataError, SettingsError
+from confide.text.annotators import Version, settled
 from confide.text.archives import is_folder, must_be_a_path
 from confide.text.document import Document, Problem
 from confide.text.files import must_be_known
-from confide.text.annotators import Version, settled
 from confide.text.formats import (
     ade,
     biobert,

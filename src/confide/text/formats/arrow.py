@@ -1,4 +1,4 @@
-"""Parquet files and Arrow streams, to rows: under a limit, since a small file may hold a huge one."""
+"""Parquet files and Arrow streams to rows, under a limit: a small file may hold a huge one."""
 
 from __future__ import annotations
 

@@ -19,8 +19,13 @@ from confide.text.files import lines_of, read_text, write_text
 from confide.text.formats.base import Options, Reading, shown, unheld
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import PLACEHOLDER
-from confide.text.schemes import detect_scheme, parse_tag, scheme_named, spans_from_tags
-from confide.text.schemes import tags_from_spans
+from confide.text.schemes import (
+    detect_scheme,
+    parse_tag,
+    scheme_named,
+    spans_from_tags,
+    tags_from_spans,
+)
 from confide.text.segment import segmented
 
 COLUMNS = 10
@@ -247,7 +252,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
         kept = ""
         for number, (sentence, own) in enumerate(zip(document.sentences, spans, strict=True), 1):
             lines.append(f"# sent_id = {number}")
-            lines.append(f"# text = {_CELL.sub(' ', document.text[sentence.start:sentence.end])}")
+            lines.append(f"# text = {_CELL.sub(' ', document.text[sentence.start : sentence.end])}")
             tags = tags_from_spans(len(sentence.tokens), own, scheme)
             rows, line = _rows(document, sentence, tags)
             lines += rows
@@ -261,9 +266,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     ]
 
 
-def _rows(
-    document: Document, sentence: Sentence, tags: Sequence[str]
-) -> tuple[list[str], str]:
+def _rows(document: Document, sentence: Sentence, tags: Sequence[str]) -> tuple[list[str], str]:
     """The lines of a sentence, with an empty one after them, and its text as a reader gets it."""
     lines: list[str] = []
     kept = ""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confide.errors import FormatError
+from confide.text.document import Problem
 from confide.text.files import LONGEST_LINE
 from confide.text.formats.base import Options
-from confide.text.document import Problem
 
 _CUTS = ("\t", ";", ",")
 _CELL = re.compile(r"[^\W\d][\w .:/#()-]{0,60}", re.UNICODE)

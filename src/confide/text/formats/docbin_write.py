@@ -55,9 +55,7 @@ def _doc(document: Document, marked: Marked, vocab: Any, library: Any) -> Any:
     spans = []
     for mention in marked.mentions:
         first, last = numbers[mention.start], numbers[mention.end - 1] + 1
-        spans.append(
-            library.Span(doc, first, last, label=mention.type, kb_id=mention.concept)
-        )
+        spans.append(library.Span(doc, first, last, label=mention.type, kb_id=mention.concept))
     flat = [spans[number] for number in _flat(marked.mentions)]
     doc.set_ents(flat, default="outside")
     if len(flat) < len(spans):

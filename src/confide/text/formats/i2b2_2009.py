@@ -109,9 +109,7 @@ def _text_of(file: Path) -> Path:
     )
 
 
-def _document(
-    file: Path, lines: list[str], options: Options, problems: list[Problem]
-) -> Document:
+def _document(file: Path, lines: list[str], options: Options, problems: list[Problem]) -> Document:
     source = _text_of(file)
     rows = lines_of(read_text(source, options.encoding)[0])
     note = _Note("\n".join(rows), tokens_of_lines(rows), problems)

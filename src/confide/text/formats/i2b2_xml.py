@@ -1,4 +1,4 @@
-"""i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN: a TEXT, and TAGS that point to it.
+"""i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN: a TEXT, and TAGS beside it.
 
 A tag with a start and an end is an entity, one with `fromID` and `toID` a relation. The type of an
 entity is its TYPE (2014) or type (2012), or the tag's name; other attributes are kept.
@@ -70,7 +70,7 @@ def read(path: Path, options: Options) -> Reading:
     if bare:
         what = f"{bare} tags about the whole document are not read"
         problems.append(Problem("tags-without-place", str(path), what, lost=True))
-    named = [one for one in entities.values()]
+    named = list(entities.values())
     renamed = {key: f"T{number}" for number, key in enumerate(entities, 1)}
     document = Document(
         path.name.partition(".")[0] or path.name,

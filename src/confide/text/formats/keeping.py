@@ -1,4 +1,4 @@
-"""What a format can hold, stated in one place, and documents cut down to it with every loss named."""
+"""What a format can hold, stated once, and documents cut down to it with every loss named."""
 
 from __future__ import annotations
 

@@ -75,9 +75,9 @@ class Units:
 
 
 def units_of(text: str, offsets: Sequence[int]) -> list[int]:
-    """Ascending offsets in characters as UTF-16 units.
+    r"""Ascending offsets in characters as UTF-16 units.
 
-    >>> units_of("a\\U0001f600b", [0, 1, 2, 3])
+    >>> units_of("a\U0001f600b", [0, 1, 2, 3])
     [0, 1, 3, 4]
     """
     found: list[int] = []

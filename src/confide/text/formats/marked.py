@@ -135,9 +135,7 @@ def _relations(
             what = f"{link.type} from {link.head} to {link.tail}: no such entity"
             problems.append(Problem("dangling-relation", marked.where, what, lost=True))
             continue
-        relations.append(
-            Relation(name, link.type, ends[0], ends[1], attributes=link.attributes)
-        )
+        relations.append(Relation(name, link.type, ends[0], ends[1], attributes=link.attributes))
     return tuple(relations)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.text.archives import zipped_files

@@ -258,7 +258,11 @@ class RecordReader:
             others["label"] = row["label"]
         for key, value in others.items():
             listed = key == PAIR or (isinstance(meta, dict) and key in meta)
-            if listed and isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+            if (
+                listed
+                and isinstance(value, list)
+                and all(isinstance(one, str | int | float) for one in value)
+            ):
                 pairs += [(clean(key), clean(str(one))) for one in value]
             elif isinstance(value, str | int | float):
                 pairs.append((clean(key), clean(str(value))))

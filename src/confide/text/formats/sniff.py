@@ -60,9 +60,7 @@ _BY_LINES: dict[str, Callable[[list[str]], bool]] = {
 }
 
 
-def detect(
-    path: Path | str, encoding: str | None = None, *, skip_broken: bool = False
-) -> str:
+def detect(path: Path | str, encoding: str | None = None, *, skip_broken: bool = False) -> str:
     """The format (a key of `FORMATS`) of a file, or of the files of a folder.
 
     A ``.txt`` file that is nothing else is raw text ("text"). A workbook is taken for PsyTAR's, the

@@ -84,7 +84,7 @@ def shape_of(keys: Sequence[str]) -> str | None:
 
 
 def reader(shape: Shape) -> Callable[[Path, Options], Reading]:
-    """The reader of a form. It raises FormatError and DataError, as `docs/formats/tokens.md` says."""
+    """The reader of a form. It raises FormatError and DataError (docs/formats/tokens.md)."""
 
     def read(path: Path, options: Options) -> Reading:
         text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
@@ -206,7 +206,12 @@ def _record(shape: Shape, marked: Marked) -> Tree:
             numbers = [place for end in ends for place in (end.start, end.end - 1)]
         links[_home(starts, ends[0].start)].append(_item(shape.link, (link.type, *numbers)))
     if shape.sentences:
-        return {**record, shape.tokens: marked.sentences, shape.mentions: mentions, shape.links: links}
+        return {
+            **record,
+            shape.tokens: marked.sentences,
+            shape.mentions: mentions,
+            shape.links: links,
+        }
     (tokens,) = marked.sentences
     return {**record, shape.tokens: tokens, shape.mentions: mentions[0], shape.links: links[0]}
 

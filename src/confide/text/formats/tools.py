@@ -327,9 +327,7 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
     return {"entities": list(entities.values()), "relations": relations}
 
 
-_TOOLS: tuple[
-    tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterator[Taken]]], ...
-] = (
+_TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterator[Taken]]], ...] = (
     ("Label Studio", _is_label_studio, _label_studio),
     ("Label Studio, JSON-MIN", _is_label_studio_min, _label_studio_min),
     ("Prodigy", _is_prodigy, _prodigy),

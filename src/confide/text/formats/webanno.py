@@ -1,7 +1,7 @@
 """WebAnno TSV 3, as WebAnno and INCEpTION write it: a token per line, a column per feature.
 
-Span layers are entities, relation layers and slots are relations; chains are not read. Offsets count
-UTF-16 units. A unit such as ``1-2.1`` is a part of a token.
+Span layers are entities, relation layers and slots are relations; chains are not read. Offsets
+count UTF-16 units. A unit such as ``1-2.1`` is a part of a token.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _spans(page: _Page, layer: _Layer, cells: Sequence[str], unit: tuple[str, in
             continue
         features: dict[str, str] = {}
         for feature, (value, _) in zip(layer.features, values, strict=False):
-            if feature.startswith("ROLE_") or "_" + feature == _NONE:
+            if feature.startswith("ROLE_"):
                 continue
             if value not in (_NONE, _UNSET):
                 features[feature] = _plain(value)
@@ -301,9 +301,7 @@ def _laid_out(page: _Page) -> tuple[str, dict[int, int], tuple[Sentence, ...]]:
 _MOST_BLANKS = 100_000
 
 
-def _relations(
-    page: _Page, entities: dict[tuple[str, str, str], Entity]
-) -> Iterator[Relation]:
+def _relations(page: _Page, entities: dict[tuple[str, str, str], Entity]) -> Iterator[Relation]:
     number = 0
     for layer, source, target, numbers, features in page.links:
         ends = _link_ends(page, layer, source, target, numbers=numbers)
@@ -327,7 +325,11 @@ def _link_ends(
     nowhere = ("", "", "")
     if layer.kind == "T_SL":
         match = _ENDS.fullmatch(target)
-        tail = page.units.get((layer.name, match[1], _or_none(match[2])), nowhere) if match else nowhere
+        tail = (
+            page.units.get((layer.name, match[1], _or_none(match[2])), nowhere)
+            if match
+            else nowhere
+        )
         parts = source.split("\0")
         return (parts[0], parts[1], parts[2]), tail
     first, _, second = numbers.partition(" ")

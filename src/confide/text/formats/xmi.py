@@ -2,8 +2,8 @@
 
 Every annotation with a begin and an end is an entity, unless it belongs to the text's analysis. A
 relation is an item with a Governor and a Dependent, or a link with a role from one annotation to
-another. A TypeSystem.xml beside the file says which features are numbers and not references; without
-one, a number that is the id of an annotation is a reference. Offsets count UTF-16 units.
+another. A TypeSystem.xml beside the file says which features are numbers and not references;
+without one, a number that is the id of an annotation is a reference. Offsets count UTF-16 units.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _opened(root: Element, path: Path, problems: list[Problem]) -> _Cas:
     ]
     held = next((one for one in texts if one[1]), None)
     if held is None:
-        raise FormatError("XMI without a text", expected="a Sofa with a sofaString", where=str(path))
+        raise FormatError(
+            "XMI without a text", expected="a Sofa with a sofaString", where=str(path)
+        )
     sofa, text = held[0], clean(held[1])
     cas = _Cas(str(path), text, {}, problems, _values(path))
     units = Units(text)
