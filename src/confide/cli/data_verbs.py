@@ -16,9 +16,7 @@ from confide.cli.words import Format, Json, ReadsFiles, Scheme
 if TYPE_CHECKING:
     from confide.text.document import Problem
 
-data = typer.Typer(
-    no_args_is_help=True, help="Check, review, convert, split, count and label."
-)
+data = typer.Typer(no_args_is_help=True, help="Check, review, convert, split, count and label.")
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]

@@ -62,7 +62,7 @@ def settled(
     details = {}
     names = Counter(version.annotator for version in versions if version.annotator)
     if several or len(names) > 1:
-        counted = ", ".join(f"{name} {count}" for name, count in names.most_common())
+        counted = ", ".join(f"{name} ({count})" for name, count in names.most_common())
         details["annotators"] = f"{rule or FIRST} of {counted or 'several, without names'}"
     return Settled(chosen, details, several)
 
@@ -78,7 +78,7 @@ def _say_others(
     if not others:
         return
     names = Counter(version.annotator or "without a name" for version in others)
-    said = ", ".join(f"{name} {count}" for name, count in names.most_common())
+    said = ", ".join(f"{name} ({count})" for name, count in names.most_common())
     what = f"{len(others)} annotations of documents that another one annotated first: {said}"
     if not stated:
         what += "; state whose to read: first, majority or a name"

@@ -31,7 +31,7 @@ from confide.text.segment import segmented
 COLUMNS = 10
 _ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)
 _TAGS = ("NER", "NE", "ner", "Entity", "NamedEntity", "ne")
-_OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*?(\))?(?=[()]|\Z)|([^()\-]+)\)")
+_OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*(\))?|([^()\-]+)\)")
 _NEW = re.compile(r"#\s*newdoc(?:\s+id)?\s*(?:=\s*(.*))?$")
 _SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*)$")
 
@@ -48,6 +48,8 @@ class _Sentence:
     new: str | None = None
     last: int = 0
     """The last word that the range before covers."""
+    untagged: bool = False
+    """Whether a word of that range has no tag."""
 
 
 def is_conllu(lines: Sequence[str]) -> bool:
@@ -133,13 +135,19 @@ def _word(now: _Sentence, cells: Sequence[str], where: str, problems: list[Probl
         now.glued.append(misc.get("SpaceAfter") == "No")
         now.tags.append("O")
         now.last = int(number[2]) if number[2] is not None else first
+        now.untagged = False
     place = len(now.tokens) - 1
     if "(" in given or ")" in given:
         now.brackets.append((place, given))
-    elif given not in ("O", "_"):
+    elif given in ("O", "_"):
+        now.untagged = now.untagged or inside
+    else:
         tag = given if parse_tag(given)[0] else f"I-{given}"
         if now.tags[place] == "O":
             now.tags[place] = tag
+            if inside and now.untagged:
+                what = f"{tag} begins inside {shown(now.tokens[place])}, which is one token"
+                problems.append(Problem("range-widened", where, what))
         elif parse_tag(tag)[1] != parse_tag(now.tags[place])[1]:
             what = f"a word of a range is {tag}, the range {now.tags[place]}"
             problems.append(Problem("range-tagged-twice", where, what, lost=True))

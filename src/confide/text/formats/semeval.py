@@ -100,7 +100,7 @@ def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
 def _document(item: _Item, kind: str) -> Document:
     marked = item.marked.strip()
     if len(marked) > 1 and marked[0] == marked[-1] == '"':
-        marked = marked[1:-1]
+        marked = marked[1:-1].strip()
     text, spans = _unmarked(marked, item.where)
     whole = joined([text])
     relations: tuple[Relation, ...] = ()

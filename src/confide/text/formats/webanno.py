@@ -38,6 +38,12 @@ class _Layer:
     first: int
 
     @property
+    def slots(self) -> frozenset[int]:
+        """The places of the features that are links: a role, and beside it a target."""
+        roles = [n for n, feature in enumerate(self.features) if feature.startswith("ROLE_")]
+        return frozenset(place for n in roles for place in (n, n + 1))
+
+    @property
     def base(self) -> str:
         """The layer that a relation's ends are of."""
         return self.features[-1].removeprefix("BT_")
@@ -163,7 +169,11 @@ def _stack(cell: str) -> list[tuple[str, str]]:
 def _spans(page: _Page, layer: _Layer, cells: Sequence[str], unit: tuple[str, int, int]) -> None:
     """The annotations of one layer that touch a token; a number joins those of several tokens."""
     name, start, end = unit
-    columns = [_stack(cell) for cell in cells]
+    slots = layer.slots
+    columns = [
+        [(part, "") for part in re.split(r"(?<!\\)\|", cell)] if place in slots else _stack(cell)
+        for place, cell in enumerate(cells)
+    ]
     most = max((len(column) for column in columns), default=0)
     for place in range(most):
         values = [column[place] if place < len(column) else (_NONE, "") for column in columns]
@@ -176,12 +186,11 @@ def _spans(page: _Page, layer: _Layer, cells: Sequence[str], unit: tuple[str, in
         if known is not None:
             known.start, known.end = min(known.start, start), max(known.end, end)
             continue
-        features: dict[str, str] = {}
-        for feature, (value, _) in zip(layer.features, values, strict=False):
-            if feature.startswith("ROLE_"):
-                continue
-            if value not in (_NONE, _UNSET):
-                features[feature] = _plain(value)
+        features = {
+            feature: _plain(value)
+            for at, (feature, (value, _)) in enumerate(zip(layer.features, values, strict=False))
+            if at not in slots and value not in (_NONE, _UNSET)
+        }
         page.spans[key] = _Span(layer, start, end, features)
         _slots(page, layer, values, key)
 
