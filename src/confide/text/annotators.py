@@ -123,7 +123,7 @@ def _majority(group: Sequence[Version], problems: list[Problem]) -> Document:
                 for r in one.document.relations
             }
         )
-    relations = []
+    relations: list[Relation] = []
     for relation, (_, head, tail) in _keyed(linked):
         if head in ids and tail in ids:
             name = f"R{len(relations) + 1}"

@@ -6,7 +6,9 @@ import base64
 import json
 
 WORDS = ["Rash", "after", "aspirin", "was", "seen", "."]
-HF_JSON = json.dumps({"id": "7", "tokens": WORDS, "ner_tags": ["B-ADE", "O", "B-Drug", "O", "O", "O"]})
+HF_JSON = json.dumps(
+    {"id": "7", "tokens": WORDS, "ner_tags": ["B-ADE", "O", "B-Drug", "O", "O", "O"]}
+)
 HF_CSV = (
     "id,tokens,ner_tags\n"
     '1,"[\'EU\' \'rejects\'\n \'German\' \'call\']",[3 0 7 0]\n'
@@ -248,7 +250,9 @@ XMI = """<?xml version="1.0" encoding="UTF-8"?>
 <cas:View sofa="12" members="1 2 3 4 5 6 7 8 9 20 21 22 23 24"/>
 </xmi:XMI>
 """
-NOTE_2009 = "DISCHARGE MEDICATIONS :\nHe took aspirin 81 mg po daily for chest pain .\nNo other drug .\n"
+NOTE_2009 = (
+    "DISCHARGE MEDICATIONS :\nHe took aspirin 81 mg po daily for chest pain .\nNo other drug .\n"
+)
 ENTRIES_2009 = (
     'm="aspirin" 2:2 2:2||do="81 mg" 2:3 2:4||mo="po" 2:5 2:5||f="daily" 2:6 2:6||du="nm"'
     '||r="chest pain" 2:8 2:9||ln="narrative"\n'
@@ -310,7 +314,9 @@ GUM = """# newdoc id = GUM_1
 4\tLondon\tLondon\tPROPN\t_\t_\t2\tnmod\t_\tEntity=(3-place-new-cf3-1-sgl)2)|SpaceAfter=No
 
 """
-NOTES_CSV = 'ROW_ID,CATEGORY,TEXT\n1,Nursing,"He said ""no"",\nthen slept."\n2,Nursing,\n3,Other,Well.\n'
+NOTES_CSV = (
+    'ROW_ID,CATEGORY,TEXT\n1,Nursing,"He said ""no"",\nthen slept."\n2,Nursing,\n3,Other,Well.\n'
+)
 DOCUMENT_REFERENCE = {
     "resourceType": "DocumentReference",
     "id": "r1",

@@ -34,8 +34,9 @@ def rows_and_names(path: Path) -> tuple[Iterator[tuple[str, str, Tree]], dict[st
     info = _object(path / "dataset_info.json")
     features = info.get("features")
     parts = _object(path / ARROW_FOLDER).get("_data_files")
-    names = [part.get("filename") for part in parts or () if isinstance(part, dict)]
-    if not names or len(names) > _MOST_PARTS or not all(_plain(name) for name in names):
+    held = [part.get("filename") for part in parts or () if isinstance(part, dict)]
+    names = [name for name in held if isinstance(name, str) and _plain(name)]
+    if not names or len(names) > _MOST_PARTS or len(names) != len(held):
         raise FormatError(
             "a saved dataset without files", expected="_data_files", where=str(path / ARROW_FOLDER)
         )
@@ -47,9 +48,9 @@ def rows_and_names(path: Path) -> tuple[Iterator[tuple[str, str, Tree]], dict[st
     return every(), _named(features)
 
 
-def _plain(name: object) -> bool:
+def _plain(name: str) -> bool:
     """Whether this is the name of a file in the folder, not a way out of it."""
-    return isinstance(name, str) and Path(name).name == name and name not in ("", "..")
+    return Path(name).name == name and name not in ("", "..")
 
 
 def _object(file: Path) -> Tree:

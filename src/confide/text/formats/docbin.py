@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confide.errors import DataError, FormatError
+from confide.errors import DataError, FormatError, SettingsError
 from confide.text.document import Document, Entity, Problem, Sentence, Span
 from confide.text.extras import extra
 from confide.text.files import read_bytes
@@ -81,7 +81,7 @@ def read(path: Path, options: Options) -> Reading:
     problems: list[Problem] = []
     try:
         opened = _opened(raw, path)
-    except FormatError:
+    except (FormatError, SettingsError):
         raise
     except Exception as error:  # damaged bytes fail anywhere in msgpack and numpy
         raise _damaged(error, path) from error
@@ -280,7 +280,7 @@ def _sentences(
 ) -> Iterator[Sentence]:
     """The sentences, if any token begins one; none in a text that was not cut."""
     column = opened.columns.get("SENT_START")
-    if column is None or not any(row[column] for row in rows):
+    if column is None or not any(row[column] for row in rows[1:]):
         return
     starts = [row[column] == 1 for row in rows]
     tokens: list[Span] = []

@@ -246,7 +246,17 @@ def _rows_of_text(
             for key, cell in cells.items():
                 if key in lists:
                     tree[key] = list_of(cell, where)
+                elif key == "offsets":
+                    tree[key] = _nested(cell)
             yield where, f"{path.stem}:{where.rpartition(':')[2]}", tree
+
+
+def _nested(cell: str) -> object:
+    """A cell with a list of lists; None if it is none, and then it is not believed."""
+    try:
+        return json_of(cell)
+    except ValueError:
+        return None
 
 
 def _names_beside(path: Path) -> dict[str, list[str]]:

@@ -140,7 +140,7 @@ def _write_arrow(rows: Sequence[Tree], path: Path) -> None:
         stream.write_table(table)
     _put(path / _DATA, held.getvalue())
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
-    state = {
+    state: Tree = {
         "_data_files": [{"filename": _DATA}],
         "_fingerprint": sha256(held.getvalue()).hexdigest()[:16],
         "_format_columns": None,

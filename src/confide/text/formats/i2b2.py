@@ -141,9 +141,10 @@ def _document(
     name: str, files: dict[str, Path], options: Options, problems: list[Problem]
 ) -> Document:
     if ".txt" not in files:
-        where = next(iter(files.values()))
         raise MissingDataError(
-            "the text of the annotations is missing", expected=f"{name}.txt", where=str(where)
+            "the text of the annotations is missing",
+            expected=f"{name}.txt",
+            where=str(next(iter(files.values()))),
         )
     text, _ = read_text(files[".txt"], options.encoding)
     rows = lines_of(text)

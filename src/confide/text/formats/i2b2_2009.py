@@ -162,10 +162,10 @@ def _entry(note: _Note, line: str, where: str, options: Options) -> None:
     if parts and not drug:
         what = f"{len(parts)} fields of a medication without a place"
         note.problems.append(Problem("dangling-relation", where, what, lost=True))
-    for key, entity in note.entities.items():
+    for at, entity in note.entities.items():
         if entity.id == drug and said:
             pairs = tuple(dict.fromkeys((*entity.attributes, *said)))
-            note.entities[key] = Entity(drug, entity.type, entity.fragments, attributes=pairs)
+            note.entities[at] = Entity(drug, entity.type, entity.fragments, attributes=pairs)
 
 
 def _entity(note: _Note, kind: str, surface: str, places: str, *, where: str) -> str:

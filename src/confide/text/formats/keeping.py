@@ -90,11 +90,13 @@ def _counted(documents: Sequence[Document], keeps: Keeps, path: Path) -> list[Pr
     relations = [relation for document in documents for relation in document.relations]
     counts = {}
     if not keeps.confidences:
-        sure = sum(one.confidence is not None for one in (*entities, *relations))
+        sure = sum(one.confidence is not None for one in entities)
+        sure += sum(one.confidence is not None for one in relations)
         counts["confidences-unheld"] = sure, "confidences of entities or relations"
     said = 0
     if not keeps.said:
-        said += sum(bool(one.attributes) for one in (*entities, *relations))
+        said += sum(bool(one.attributes) for one in entities)
+        said += sum(bool(one.attributes) for one in relations)
     if not keeps.concepts:
         said += sum(bool(one.concepts) for one in entities if keeps.said or not one.attributes)
     counts["attributes-unheld"] = said, "entities or relations lose concepts or attributes"

@@ -18,7 +18,7 @@ from confide.text.formats.marked import Marked, by_sentence, laid_out, marked_of
 from confide.text.formats.one_pair import End, Line, document_of
 from confide.text.formats.records import clean
 from confide.text.formats.rows import Row
-from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.pairs import NO_RELATION, PAIR, stated_pairs
 from confide.userfiles import Tree
 
 NOTHING = "no_relation"
@@ -202,10 +202,10 @@ def marked_pairs(
 ) -> Iterator[tuple[Marked, tuple[int, int], str]]:
     """Every sentence with a pair that is asked about, and the pair's label."""
     alone = several = 0
-    cut, losses = cut_down(documents, _KEEPS, path)
+    cut, losses = cut_down([_labelled(document) for document in documents], _KEEPS, path)
     problems += losses
     for document in cut:
-        marked = marked_of(_labelled(document), problems)
+        marked = marked_of(document, problems)
         for part in by_sentence(marked, problems) if marked is not None else ():
             linked = {end for link in part.links for end in (link.head, link.tail)}
             alone += len(part.mentions) - len(linked)
@@ -221,7 +221,10 @@ def marked_pairs(
 
 
 def _labelled(document: Document) -> Document:
-    """The document with a relation "no-relation" for each stated pair that has none."""
+    """The document with a relation "no-relation" for each stated pair that has none.
+
+    The pairs are no attributes any more: each has a line of its own.
+    """
     related = {(relation.head, relation.tail) for relation in document.relations}
     known = {entity.id for entity in document.entities}
     bare = [pair for pair in stated_pairs(document) or () if pair not in related]
@@ -230,7 +233,8 @@ def _labelled(document: Document) -> Document:
         for number, pair in enumerate(bare, 1)
         if set(pair) <= known
     )
-    return replace(document, relations=(*document.relations, *more))
+    attributes = tuple(pair for pair in document.attributes if pair[0] != PAIR)
+    return replace(document, relations=(*document.relations, *more), attributes=attributes)
 
 
 def write_tacred(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:

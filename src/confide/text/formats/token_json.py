@@ -162,9 +162,10 @@ def _link(shape: Shape, row: Row, item: object, mentions: Sequence[Mention]) -> 
     kind = row.type(row.part(item, shape.link[0], what), f"the type of {what}")
     numbers = [row.whole(row.part(item, key, what), what) for key in shape.link[1:]]
     if len(numbers) == 2:
-        return Link(kind, *numbers)
+        return Link(kind, numbers[0], numbers[1])
     at = {(one.start, one.end - 1): place for place, one in reversed([*enumerate(mentions)])}
-    return Link(kind, *(at.get((a, b), -1) for a, b in (numbers[:2], numbers[2:])))
+    head, tail = (at.get((a, b), -1) for a, b in (numbers[:2], numbers[2:]))
+    return Link(kind, head, tail)
 
 
 # --- writing ------------------------------------------------------------------------------

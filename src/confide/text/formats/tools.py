@@ -292,8 +292,9 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
     entities: dict[str, Tree] = {}
     for number, one in enumerate(notes.rows(track, "denotations"), 1):
         spans = one.get("span")
-        parts = spans if isinstance(spans, list) else [spans]
-        if not parts or not all(isinstance(part, dict) for part in parts):
+        given = spans if isinstance(spans, list) else [spans]
+        parts = [part for part in given if isinstance(part, dict)]
+        if not parts or len(parts) != len(given):
             raise notes.odd("a denotation's span", '{"begin": ..., "end": ...}', spans)
         name = str(one.get("id", f"T{number}"))
         while name in entities:
@@ -310,8 +311,8 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
         if one.get("pred") == _CHAINED and set(ends) <= entities.keys() and ends[0] != ends[1]:
             entities[ends[1]]["fragments"] += entities.pop(ends[0])["fragments"]
             continue
-        name = {"id": one["id"]} if isinstance(one.get("id"), str) else {}
-        relations.append({**name, "type": one.get("pred"), "head": ends[0], "tail": ends[1]})
+        own = {"id": one["id"]} if isinstance(one.get("id"), str) else {}
+        relations.append({**own, "type": one.get("pred"), "head": ends[0], "tail": ends[1]})
     said = [(one, "subj", "obj") for one in notes.rows(track, "attributes")]
     said += [(one, "obj", "") for one in notes.rows(track, "modifications")]
     known = {one["id"]: one for one in relations if "id" in one} | entities
