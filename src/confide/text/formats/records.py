@@ -47,8 +47,16 @@ class RecordReader:
         """
         self._where = where
         text = row.get("text")
+        if text is None:
+            raise FormatError(
+                'a document without "text"',
+                expected='a "text", or the keys of another form, such as "tokens" and "ner_tags"',
+                got=f"the keys {', '.join(map(clean, row))[:200]}" if row else "no key",
+                where=where,
+                fix="rename the key of its text, or state the format",
+            )
         if not isinstance(text, str):
-            raise self._odd('a document without "text"', "a string", text)
+            raise self._odd('"text"', "a string", text)
         text = whole_text(text, where, self.problems)
         given = row.get("id")
         entities = self._entities(row, text)
