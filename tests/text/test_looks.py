@@ -47,9 +47,9 @@ FILES = {
     "a.zip": (archive("a/b.parquet", "a/c.parquet"), "a zip archive of parquet", "a.zip! for all"),
     "b.zip": (archive("a/b.ann", "a/b.txt"), "a zip archive of ann and txt", "b.zip! for all"),
     "a.html": (b"<!DOCTYPE html><html><body>x</body></html>", "a web page (HTML)", ".txt"),
-    "a.xml": (b"<?xml version='1.0'?><corpus><x/></corpus>", "the root <corpus>", "XMI, brat or JSON"),
+    "a.xml": (b"<?xml version='1.0'?><corpus><x/></corpus>", "the root <corpus>", "brat or JSON"),
     "f.xml": (b'<Bundle xmlns="http://hl7.org/fhir"><id/></Bundle>', "FHIR as XML", "as JSON"),
-    "a.dat": (b"Name,Age\nAda,5\nBob,6\n", "a table with the columns Name, Age", "state its columns"),
+    "a.dat": (b"Name,Age\nAda,5\nBob,6\n", "the columns Name, Age", "state its columns"),
     "b.dat": (b"The patient was well.\n", "running text", ".txt"),
 }  # fmt: skip
 

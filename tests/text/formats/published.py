@@ -208,18 +208,18 @@ WEBANNO = """#FORMAT=WebAnno TSV 3.3
 
 
 #Text=😀 Ada Lovelace met Bob_1.
-1-1	0-2	😀	NN	_	_	_	_	_	_	_	
-1-2	3-6	Ada	NE	Q7259[1]	PER[1]	_	_	_	_	_	
-1-3	7-15	Lovelace	NE	Q7259[1]	PER[1]	_	_	_	_	_	
-1-4	16-19	met	VB	_	_	meeting	who	1-2[1]	_	_	
-1-5	20-25	Bob_1	NE	*	PER	_	_	_	knows	1-2[1_0]	
-1-6	25-26	.	$.	_	_	_	_	_	_	_	
+1-1	0-2	😀	NN	_	_	_	_	_	_	_
+1-2	3-6	Ada	NE	Q7259[1]	PER[1]	_	_	_	_	_
+1-3	7-15	Lovelace	NE	Q7259[1]	PER[1]	_	_	_	_	_
+1-4	16-19	met	VB	_	_	meeting	who	1-2[1]	_	_
+1-5	20-25	Bob_1	NE	*	PER	_	_	_	knows	1-2[1_0]
+1-6	25-26	.	$.	_	_	_	_	_	_	_
 
 #Text=In Londonderry.
-2-1	27-29	In	IN	_	_	_	_	_	_	_	
-2-2	30-41	Londonderry	NE	*	LOC|ORG\\_X[4]	_	_	_	_	_	
-2-2.1	30-36	London	_	*	LOC	_	_	_	_	_	
-2-3	41-42	.	$.	_	_	_	_	_	_	_	
+2-1	27-29	In	IN	_	_	_	_	_	_	_
+2-2	30-41	Londonderry	NE	*	LOC|ORG\\_X[4]	_	_	_	_	_
+2-2.1	30-36	London	_	*	LOC	_	_	_	_	_
+2-3	41-42	.	$.	_	_	_	_	_	_	_
 """
 XMI = """<?xml version="1.0" encoding="UTF-8"?>
 <xmi:XMI xmlns:pos="http:///de/tudarmstadt/ukp/dkpro/core/api/lexmorph/type/pos.ecore"
@@ -266,8 +266,10 @@ Admission Date :
 He took aspirin & slept .
 ]]></TEXT>
 <TAGS>
-<EVENT id="E0" start="1" end="10" text="Admission" modality="FACTUAL" polarity="POS" type="OCCURRENCE" />
-<EVENT id="E1" start="37" end="44" text="aspirin" modality="FACTUAL" polarity="POS" type="TREATMENT" />
+<EVENT id="E0" start="1" end="10" text="Admission" modality="FACTUAL" polarity="POS"
+ type="OCCURRENCE" />
+<EVENT id="E1" start="37" end="44" text="aspirin" modality="FACTUAL" polarity="POS"
+ type="TREATMENT" />
 <TIMEX3 id="T0" start="18" end="28" text="2026-06-13" type="DATE" val="2026-06-13" mod="NA" />
 <TLINK id="TL0" fromID="E1" fromText="aspirin" toID="T0" toText="2026-06-13" type="OVERLAP" />
 <SECTIME id="S0" start="18" end="28" text="2026-06-13" type="ADMISSION" dvalue="2026-06-13" />

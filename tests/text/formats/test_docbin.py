@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 
-spacy = pytest.importorskip("spacy")
+pytest.importorskip("spacy")
 
+import spacy
 from spacy.tokens import Doc, DocBin, Span
 
 from confide.errors import DataError, FormatError, SettingsError

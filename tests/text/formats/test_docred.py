@@ -40,7 +40,9 @@ def test_round_trip(tmp_path):
 def test_relations_between_mentions_are_raised_and_said_to_be(tmp_path):
     document = segmented(Document("d", "Rash after aspirin", (
         Entity("T1", "ADE", ((0, 4),), concepts=("C1", "C2")), Entity("T2", "Drug", ((11, 18),)),
-    ), (Relation("R", "causes", "T2", "T1"), Relation("Q", "x", "C1", "C9", level="concept"))))  # fmt: skip
+    ), (
+        Relation("R", "causes", "T2", "T1"), Relation("Q", "x", "C1", "C9", level="concept"),
+    )))  # fmt: skip
     problems = write([document], tmp_path / "a.json", "docred")
     assert sorted(kinds(problems)) == ["concepts-unheld", "relation-unheld", "relations-raised"]
     (again,) = read(tmp_path / "a.json").documents

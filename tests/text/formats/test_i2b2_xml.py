@@ -32,7 +32,8 @@ def test_2012(tmp_path):
 
 
 def test_meddocan(tmp_path):
-    tag = '<NOMBRE_PERSONAL_SANITARIO id="T1" start="0" end="3" text="Ada" TYPE="NOMBRE_PERSONAL_SANITARIO" comment=""/>'
+    kind = "NOMBRE_PERSONAL_SANITARIO"
+    tag = f'<{kind} id="T1" start="0" end="3" text="Ada" TYPE="{kind}" comment=""/>'
     page = f"<MEDDOCAN><TEXT><![CDATA[Ada, médica.]]></TEXT><TAGS>{tag}</TAGS></MEDDOCAN>"
     (document,) = read(put(tmp_path, "m.xml", page)).documents
     assert mentions(document) == [("NOMBRE_PERSONAL_SANITARIO", "Ada")]

@@ -24,7 +24,9 @@ def test_a_table_of_notes(tmp_path):
     assert [(p.kind, p.lost) for p in reading.problems] == [("empty-document", False)]
 
 
-@pytest.mark.parametrize(("columns", "ids"), [((0, 2), ["7"]), (("k", "t"), ["7"]), (("t", "k"), ["a, b"]), ((None, -1), ["n:2"])])  # fmt: skip
+@pytest.mark.parametrize(("columns", "ids"), [
+    ((0, 2), ["7"]), (("k", "t"), ["7"]), (("t", "k"), ["a, b"]), ((None, -1), ["n:2"]),
+])  # fmt: skip
 def test_columns_by_number_and_name(tmp_path, columns, ids):
     path = put(tmp_path, "n.tsv", "k\tx\tt\n7\tz\ta, b\n")
     reading = read(path, "notes", options=Options(columns=columns))

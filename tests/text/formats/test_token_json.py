@@ -58,8 +58,11 @@ def test_round_trip(tmp_path_factory, name, document):
         mentions(document)
     )
     assert [link for one in reading.documents for link in links(one)] == links(document)
-    assert [token for one in reading.documents for s in one.sentences for token in
-            one.token_texts(s)] == [t for s in document.sentences for t in document.token_texts(s)]  # fmt: skip
+    assert words(reading.documents) == words([document])
+
+
+def words(documents):
+    return [one.token_texts(sentence) for one in documents for sentence in one.sentences]
 
 
 def test_what_crosses_sentences_is_kept_or_named(tmp_path):
@@ -88,9 +91,9 @@ def _cut(text):
 
 
 def test_mentions_of_tokens_that_are_not_there_are_lost_with_their_links(tmp_path):
-    row = {"tokens": ["a", "b"], "entities": [{"type": "X", "start": 1, "end": 5},
-           {"type": "X", "start": 1, "end": 1}, {"type": "X", "start": 0, "end": 1}],
-           "relations": [{"type": "r", "head": 0, "tail": 2}, {"type": "r", "head": 2, "tail": 9}]}  # fmt: skip
+    entities = [{"type": "X", "start": a, "end": b} for a, b in ((1, 5), (1, 1), (0, 1))]
+    relations = [{"type": "r", "head": a, "tail": b} for a, b in ((0, 2), (2, 9))]
+    row = {"tokens": ["a", "b"], "entities": entities, "relations": relations}
     reading = read(put(tmp_path, "a.json", json.dumps(row)), "spert")
     assert mentions(reading.documents[0]) == [("X", "a")]
     assert kinds(reading.problems) == [

@@ -102,11 +102,11 @@ def read(path: Path, options: Options) -> Reading:
 
 def _opened(root: Element, path: Path, problems: list[Problem]) -> _Cas:
     texts = [
-        (one.get(_ID, ""), one.get("sofaString") or "")
+        (one.get(_ID, ""), one.get("sofaString", ""))
         for one in root
-        if short(one.tag.replace("}", ".")) == "Sofa"
+        if short(one.tag.replace("}", ".")) == "Sofa" and "sofaString" in one.attrib
     ]
-    held = next((one for one in texts if one[1]), None)
+    held = next((one for one in texts if one[1]), texts[0] if texts else None)
     if held is None:
         raise FormatError(
             "XMI without a text", expected="a Sofa with a sofaString", where=str(path)
