@@ -175,11 +175,7 @@ class Summing:
         lanes, sites = found
         total, odd = layout.total_of(own, ask, lanes)
         if odd > len(sites):
-            raise FederationError(
-                f"the sum of step {step.name}, round {asking.round}, is of no use: a site sent"
-                " something other than its masked numbers, and nobody can tell which",
-                fix="look at the sites' own logs, and resume the run",
-            )
+            raise _spoilt(step, asking.round)
         return Found(total, sites, odd)
 
     def _group_of(self, name: str) -> list[str]:
@@ -230,6 +226,14 @@ class Summing:
             )
         self._roster = roster
         return roster
+
+
+def _spoilt(step: Step, round: int) -> FederationError:
+    return FederationError(
+        f"the sum of step {step.name}, round {round}, is of no use: a site sent something other"
+        " than its masked numbers, and nobody can tell which",
+        fix="look at the sites' own logs, and resume the run",
+    )
 
 
 def _integers(
