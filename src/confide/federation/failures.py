@@ -14,6 +14,7 @@ from pathlib import Path
 from confide import errors
 from confide.errors import (
     ConfideError,
+    DeviceError,
     EngineError,
     GuardError,
     MessageError,
@@ -89,6 +90,10 @@ CODES = {
     "not-bid": "the site was told of winning sentences that it did not bid for in this round",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
+    "device-memory": "the site's device ran out of memory; at the site, set `at_once` in its own"
+    " file to fewer examples than training.batch_size, or name another `device`",
+    "device-missing": "the site has no such device as its own file names; at the site, set `device`"
+    " to auto or cpu",
     "not-met": "the site has not met the others of this sum: its process was restarted, or the"
     " server means other sites",
     "other-roster": "the run's sites or their identity keys are not those that the site has pinned;"
@@ -155,6 +160,8 @@ def failure_from(error: BaseException) -> Failure:
     code, detail = "error", ""
     if isinstance(error, Refusal):
         code, detail = error.code, error.detail
+    elif isinstance(error, DeviceError):
+        code = "device-memory"
     elif isinstance(error, GuardError):
         code, detail = "guard", error.what
     else:

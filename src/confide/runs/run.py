@@ -18,6 +18,7 @@ from confide.federation.files import for_the_owner
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, SumsWith
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
+from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
@@ -80,6 +81,7 @@ def run(
     chosen = _chosen(settings, overrides)
     kind = method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
+    place = place_of(chosen.device, chosen.precision, at_once=chosen.at_once)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
@@ -91,12 +93,13 @@ def run(
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
     method = kind(chosen, gathered.public)
     parts = _parts(chosen, gathered, folder)
-    outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
-    watch(Event("scores", message="the sites examine their own errors"))
-    whole = list(zip(parts, outcomes, strict=True))
-    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
-    there = [spec for spec in gathered.specs if spec.name not in left_out]
-    by_site = site_reports(method, (_at_home(spec, whole, method) for spec in there))
+    with computing_at(place, threads=chosen.threads):
+        outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
+        watch(Event("scores", message="the sites examine their own errors"))
+        whole = list(zip(parts, outcomes, strict=True))
+        left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+        there = [spec for spec in gathered.specs if spec.name not in left_out]
+        by_site = site_reports(method, (_at_home(spec, whole, method) for spec in there))
     result = result_of(
         chosen,
         outcomes,
@@ -133,8 +136,6 @@ def _train(
     watch: Watcher,
 ) -> list[Outcome]:
     """Train all federations of the run; those of `alone` run side by side if there are workers."""
-    import torch
-
     specs = [spec for part in parts for spec in part.specs]
     binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
@@ -151,26 +152,21 @@ def _train(
         plan = Plan(settings, method, engine, folder, binding, watch)
         return outcome_of(plan, part.name, [spec.name for spec in part.specs])
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
     engine: SequentialEngine | WorkerEngine
-    try:
-        engine = (
-            WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
-            if workers > 1
-            else SequentialEngine(specs, hosting)
-        )
-        with closing(engine):
-            if len(parts) == 1 or workers == 1:
-                return [one(part) for part in parts]
-            with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
-                try:
-                    return list(pool.map(one, parts))
-                except BaseException:
-                    engine.stop()  # after Ctrl-C or a failure the others need not finish
-                    raise
-    finally:
-        torch.set_num_threads(threads)
+    engine = (
+        WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
+        if workers > 1
+        else SequentialEngine(specs, hosting)
+    )
+    with closing(engine):
+        if len(parts) == 1 or workers == 1:
+            return [one(part) for part in parts]
+        with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
+            try:
+                return list(pool.map(one, parts))
+            except BaseException:
+                engine.stop()  # after Ctrl-C or a failure the others need not finish
+                raise
 
 
 def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:

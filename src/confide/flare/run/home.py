@@ -39,6 +39,7 @@ from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare.kits.peers import Place
 from confide.flare.run.agreements import OUTSIDE, Agreements
+from confide.flare.run.computing import compute_as, own_computing
 from confide.flare.run.consenting import Asked, fewest
 from confide.flare.run.joining import (
     CLOSE,
@@ -185,7 +186,7 @@ class SiteHome:
         self._agreements.hold(agreed, asked)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
-            update={"site": (_table(file),), "split": None, "public": public}
+            update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
@@ -303,9 +304,7 @@ class _Run:
         asked: Asked,
         member: Member | None = None,
     ) -> None:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+        compute_as(settings)
         method = method_named(settings.trained_by)
         self.settings = settings
         self.asked = asked

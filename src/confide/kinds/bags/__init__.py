@@ -16,6 +16,7 @@ from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_score
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
 from confide.kinds.tallies import BagTables
+from confide.kinds.tuned import check_no_encoder
 from confide.kinds.vocabulary import CHECK_KEY
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
@@ -50,7 +51,9 @@ class BagKind:
         return run.pcnn.vectors
 
     def check(self, run: RunSettings) -> None:
-        """Nothing to refuse: every setting works."""
+        """Raise SettingsError if an encoder is to be tuned and none reads."""
+        if run.bags.reader != "encoder":
+            check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

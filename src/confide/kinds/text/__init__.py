@@ -21,6 +21,7 @@ from confide.kinds.text.desk import (
     text_counts_of,
 )
 from confide.kinds.text.form import DESCRIBE_BASE, DescribeBase, TextForm, find_base
+from confide.kinds.tuned import check_no_encoder
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -56,7 +57,8 @@ class TextKind:
         return None
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError unless the optimiser is AdamW."""
+        """Raise SettingsError unless the optimiser is AdamW, and `[encoder]` is left alone."""
+        check_no_encoder(run, "a BART made from an encoder (`denoising.train`)")
         if run.training.optimiser != "adamw":
             raise SettingsError(
                 "a BART is trained with AdamW only",
