@@ -261,10 +261,12 @@ def _calibration(
 def _reliability(parts: Parts, types: Sequence[str]) -> Reliability:
     parts = list(parts)
     bins = reliability(parts)
+    by_type = {name: reliability(parts, type=name) for name in types}
     return Reliability(
         error=calibration_error(bins),
-        types={name: calibration_error(reliability(parts, type=name)) for name in types},
+        types={name: calibration_error(own) for name, own in by_type.items()},
         bins=[SureBin(**vars(one)) for one in bins],
+        type_bins={name: [SureBin(**vars(one)) for one in own] for name, own in by_type.items()},
     )
 
 

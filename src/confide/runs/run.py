@@ -27,8 +27,8 @@ from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_
 from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
+from confide.runs.telling import ended, started
 from confide.settings import Settings, anchored, load
-from confide.tasks import TASKS
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -85,8 +85,7 @@ def run(
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
-    said = f"{name}: {chosen.method}"
-    watch(Event("start", rounds=chosen.rounds, message=said, folder=str(folder.path)))
+    watch(started(chosen, name, folder.path))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
@@ -97,10 +96,10 @@ def run(
     with computing_at(place, threads=chosen.threads):
         outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
         watch(Event("scores", message="the sites examine their own errors"))
-        ended = list(zip(parts, outcomes, strict=True))
+        whole = list(zip(parts, outcomes, strict=True))
         left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
         there = [spec for spec in gathered.specs if spec.name not in left_out]
-        by_site = site_reports(method, (_at_home(spec, ended, method) for spec in there))
+        by_site = site_reports(method, (_at_home(spec, whole, method) for spec in there))
     result = result_of(
         chosen,
         outcomes,
@@ -109,20 +108,8 @@ def run(
         counts=by_site if chosen.method in ONE_SITE else None,
     )
     result.write(folder.path)
-    watch(_end(result, folder))
+    watch(ended(result, folder.path))
     return RunResult(folder.path, result)
-
-
-def _end(result: Result, folder: RunFolder) -> Event:
-    """The last event: the scores on test text, of all sites and of each that has any."""
-    task, scores = TASKS[result.task], result.scores
-    sites = {
-        site: task.value(own, task.kinds[0])
-        for site, own in scores.sites.items()
-        if not task.empty(own)
-    }
-    test = task.values(scores.overall) if sites else None
-    return Event("end", message=str(folder.path), test=test, test_sites=sites or None)
 
 
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:

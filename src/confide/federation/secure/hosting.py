@@ -75,11 +75,19 @@ class SumHost:
         return encode(reply)
 
     def _opened(self, step: Step, data: bytes) -> tuple[Opening, Any]:
-        """The opening and the ask in it; sites of one process decode the same bytes once."""
+        """The opening and the ask in it; sites of one process decode the same bytes once.
+
+        The ask must be spelled as this code spells it: sites know an ask that was summed before by
+        the digest of its bytes. Raises Refusal.
+        """
         heard = self._site.scratch.get("heard")
         if heard is None or heard[0] is not data or heard[1] != step.ask:
             opening = ask_in(Opening, data)
-            heard = (data, step.ask, (opening, ask_in(step.ask, opening.ask_B.tobytes())))
+            inner = opening.ask_B.tobytes()
+            ask = ask_in(step.ask, inner)
+            if encode(ask) != inner:
+                raise Refusal("bad-ask")
+            heard = (data, step.ask, (opening, ask))
             self._site.scratch["heard"] = heard
         found: tuple[Opening, Any] = heard[2]
         return found

@@ -30,6 +30,8 @@ from confide.federation.steps import Learnt, Step
 
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""
+_BLOCK = 2**18
+"""Numbers that are restored at a time."""
 ODD = "odd"
 """The part that counts the sites which had nothing to add that could be summed."""
 Lanes = NDArray[np.uint8]
@@ -54,21 +56,29 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """All parts of a reply, end to end, and `whole`: what all sites' weights sum to at most."""
+    """All parts of a reply, end to end.
+
+    `whole` is what all sites' weights sum to at most; so many `sites` must have room in every lane.
+    """
 
     parts: tuple[Part, ...]
     whole: float
+    sites: int = 1
 
     @property
     def length(self) -> int:
         """The bytes of all lanes."""
         return sum(part.size * part.width for part in self.parts)
 
+    def room(self, width: int) -> float:
+        """The largest number that every site can add to a lane of `width` bytes."""
+        return _room(width, self.sites)
+
     @property
     def digest(self) -> bytes:
         """Equal for equal layouts."""
         parts = [[p.field, p.name, list(p.shape), p.width, p.scale.hex()] for p in self.parts]
-        return digest(json.dumps([parts, self.whole.hex()]).encode())
+        return digest(json.dumps([parts, self.whole.hex(), self.sites]).encode())
 
     def by_width(self, lanes: Lanes) -> list[tuple[Lanes, int]]:
         """The stretches of equal width, from the widest on."""
@@ -101,16 +111,25 @@ def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout
             continue
         given = by_name(like[field]) if field in like else {}
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
-        width, scale = _lane(step, field, ask, form.dtypes)
+        width, scale = _lane(step, field, ask, form.dtypes, sites=sites)
         parts += [Part(field, name, shape, width, scale) for name, shape in sorted(wanted.items())]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
-    return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole)
+    return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
 
 
-def _lane(step: Step, field: str, ask: object, dtypes: frozenset[str]) -> tuple[int, float]:
-    """The width and the scale of an array's lanes."""
+def _room(width: int, sites: int) -> float:
+    largest = math.nextafter(2.0**63, 0) if width == 8 else 2.0 ** (8 * width - 1) - 1
+    return largest / max(1, sites)
+
+
+def _lane(
+    step: Step, field: str, ask: object, dtypes: frozenset[str], *, sites: int
+) -> tuple[int, float]:
+    """The width and the scale of an array's lanes. Codes of very many sites need wider ones."""
     if step.learnt is not None and field == step.learnt.field:
         width, most = step.learnt.lanes(ask)
+        if width == 2 and most > _room(2, sites):
+            width = 8
         return width, {2: 1.0, 4: 2.0**30 / most, 8: NUMBERS}[width]
     wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
     return 8 if wide else 4, 1.0
@@ -131,10 +150,11 @@ def lanes_of(layout: Layout, step: Step, ask: object, reply: Any) -> Lanes:
     for field, form, value in values_of(reply):
         if form.holds_arrays and not (learnt is not None and field == learnt.field):
             for name, array in by_name(value).items():
-                _put_counts(views, field, name, array)
+                _put_counts(layout, views, field, name, array)
         elif not form.holds_arrays:
             scale = 1.0 if form.hint is int else NUMBERS
-            views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, 8, field)
+            most = layout.room(8)
+            views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
     if learnt is not None:
         _put_changes(layout, views, learnt, ask, reply)
     expected = {(part.field, part.name) for part in layout.parts} - {(ODD, "")}
@@ -152,13 +172,18 @@ def _places(reply: object) -> set[tuple[str, str]]:
 
 
 def _put_counts(
-    views: Mapping[tuple[str, str], NDArray[Any]], field: str, name: str, array: np.ndarray
+    layout: Layout,
+    views: Mapping[tuple[str, str], NDArray[Any]],
+    field: str,
+    name: str,
+    array: np.ndarray,
 ) -> None:
     view = views.get((field, name))
     if view is None or view.size != array.size:
         raise GuardError(f"{field} does not have the form of its layout")
     width = view.dtype.itemsize
-    view.view(f"<i{width}")[:] = _whole(array.ravel(), width, field, exact=True)
+    found = _whole(array.ravel(), layout.room(width), field, exact=True)
+    view.view(f"<i{width}")[:] = found
 
 
 def _put_changes(
@@ -168,11 +193,16 @@ def _put_changes(
     ask: object,
     reply: object,
 ) -> None:
-    """Put what a site learnt, times its share, into its lanes."""
+    """Put what a site learnt, times its share, into its lanes.
+
+    A share above 1 counts as 1. If such a site were left out, a server that names too few examples
+    could leave out all sites but the smallest, and read that one's reply.
+    """
     weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
     share = weight / layout.whole if learnt.weight else 1.0
-    if not 0 < share <= 1:
+    if not share > 0:
         raise GuardError(f"{learnt.weight} is not a share of all weights")
+    share = min(share, 1.0)
     _, most = learnt.lanes(ask)
     parts = [part for part in layout.parts if part.field == learnt.field]
     arrays = by_name(getattr(reply, learnt.field))
@@ -181,7 +211,9 @@ def _put_changes(
     blocks = changes(learnt, ask, reply)
     for part in parts:  # both in the order of their names
         view, done = views[part.field, part.name], 0
-        factor = part.scale * (share if part.width == 4 else 1.0)
+        shared = part.width == 4 and learnt.weight
+        factor = part.scale * (share if shared else 1.0)
+        room = 2.0**30 if shared else layout.room(part.width)
         while done < part.size:
             block = np.nan_to_num(
                 next(blocks), copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf
@@ -189,19 +221,18 @@ def _put_changes(
             if block.size and not np.abs(block).max() <= most * (1 + 1e-6):
                 raise GuardError(f"{part.field}/{part.name} is absurdly large")
             own = view[done : done + block.size].view(f"<i{part.width}")
-            own[:] = _whole(block * factor, part.width, part.field)
+            own[:] = _whole(block * factor, room, part.field)
             done += block.size
 
 
-def _whole(values: np.ndarray, width: int, field: str, *, exact: bool = False) -> np.ndarray:
-    """Values as whole numbers, to the nearest. Raises GuardError if they do not fit half a lane."""
-    if values.dtype.kind != "f":
-        found = values.astype(np.int64)
-    else:
-        found = np.rint(values)
-        if not np.isfinite(found).all() or (exact and (found != values).any()):
-            raise GuardError(f"{field} is not a whole number")
-    if found.size and not np.abs(found).max() < 2.0 ** (8 * width - 2):
+def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) -> np.ndarray:
+    """Values as whole numbers, to the nearest. Raises GuardError if one is larger than `most`."""
+    found = np.rint(values) if values.dtype.kind == "f" else values
+    if values.dtype.kind == "f" and (
+        not np.isfinite(found).all() or (exact and (found != values).any())
+    ):
+        raise GuardError(f"{field} is not a whole number")
+    if found.size and max(float(found.max()), -float(found.min())) > most:
         raise GuardError(f"{field} does not fit its lane")
     return found.astype(np.int64)
 
@@ -221,6 +252,7 @@ def total_of(layout: Layout, step: Step, ask: object, lanes: Lanes) -> tuple[Tot
             total[part.field] = whole if form.hint is int else whole / part.scale
             continue
         floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+        floats |= step.learnt is not None and part.field == step.learnt.field
         summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
         if form.kind == "array":
             total[part.field] = summed
@@ -247,7 +279,17 @@ def _restore(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Tot
         array *= (layout.whole if part.width == 4 and learnt.weight else 1.0) / part.scale
         if part.name in start:
             has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
-            array += start[part.name].astype(np.float64) * (weight if has is None else has)
+            _add_times(array, start[part.name], weight if has is None else has)
+
+
+def _add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
+    """Add `start` times weights to float64, in place, a block of rows at a time."""
+    rows, begun = np.atleast_1d(array), np.atleast_1d(start)
+    times = np.broadcast_to(times, rows.shape)
+    count = max(1, _BLOCK // max(1, rows[:1].size))
+    for first in range(0, len(rows), count):
+        part = slice(first, first + count)
+        rows[part] += begun[part].astype(np.float64) * times[part]
 
 
 def with_shapes(step: Step, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Step:

@@ -52,7 +52,14 @@ from confide.federation.secure.primitives import (
     unsealed,
 )
 from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Roster, Session, Vetting, groups_of, roster_of
+from confide.federation.secure.roster import (
+    Roster,
+    Session,
+    Vetting,
+    check_columns,
+    groups_of,
+    roster_of,
+)
 from confide.federation.secure.shamir import SHARE, split
 from confide.federation.secure.statements import (
     agreement,
@@ -60,6 +67,7 @@ from confide.federation.secure.statements import (
     offer_statement,
     raw,
     seed_commitment,
+    share_marks,
 )
 
 R = TypeVar("R")
@@ -138,6 +146,7 @@ class Member:
             raise Refusal("not-met")
         if self._colluding is not None and ask.colluding < self._colluding:
             raise Refusal("other-roster", "colluding")
+        check_columns(ask)
         self._pinned.check(ask)
         roster = roster_of(ask, run=session.run, binding=self._binding)
         if self.name not in roster.names or roster.peer(self.name).box_key != public_of(
@@ -215,10 +224,7 @@ class Member:
             for place, peer in enumerate(roster.peers)
             if peer.name != self.name
         ]
-        marks = b"".join(
-            digest(context, b"share", share[:SHARE]) + digest(context, b"share", share[SHARE:])
-            for share in both
-        )
+        marks = b"".join(share_marks(context, share) for share in both)
         key, commitment = public_of(secret).hex(), seed_commitment(context, seed).hex()
         packed = b"".join(boxes)
         text = offer_statement(context, key, commitment, digest(packed).hex(), digest(marks).hex())
@@ -247,12 +253,12 @@ class Member:
         assert lanes is not None, "a sum that was not masked has its numbers"
         now.offered = dict(zip(ask.names, ask.keys, strict=True))
         others = [name for name in ask.names if name != self.name]
-        for name, box in zip(others, ask.own_M148, strict=True):
-            peer = roster.peer(name)
-            inside = unsealed(
-                self._box_key(now.context, name, self.name, peer.box_key), box.tobytes()
-            )
-            now.held[name] = inside if inside is not None and len(inside) == INSIDE else None
+        for name, box, marks in zip(others, ask.own_M148, ask.own_marks_M64, strict=True):
+            key = self._box_key(now.context, name, self.name, roster.peer(name).box_key)
+            inside = unsealed(key, box.tobytes())
+            fits = inside is not None and len(inside) == INSIDE
+            fits = fits and share_marks(now.context, inside or b"") == marks.tobytes()
+            now.held[name] = inside if fits else None
         now.held[self.name] = now.own_shares
         parts = now.layout.by_width(lanes)
         add_streams(parts, derived(now.seed, own_info(now.context)))
@@ -354,7 +360,7 @@ class Member:
             raise Refusal("bad-set")
         if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
-        if len(ask.own_M148) != len(ask.names) - 1:
+        if not len(ask.own_M148) == len(ask.own_marks_M64) == len(ask.names) - 1:
             raise Refusal("bad-ask")
         keys = {}
         for name, key, commitment, boxes, marks, signature in zip(ask.names, *columns, strict=True):

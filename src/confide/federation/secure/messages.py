@@ -106,6 +106,9 @@ class Mask:
     marks: list[str] = carries("digests of their marks")
     signatures: list[str] = carries("of their offers")
     own_M148: NDArray[np.uint8] = carries("the boxes for this site", most=MOST_SITES)
+    own_marks_M64: NDArray[np.uint8] = carries(
+        "digests of the shares in these boxes", most=MOST_SITES
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""What the server does with offers and shares: it hands them on, and takes all masks off a sum."""
+"""What the server does with offers and shares: it hands them on, and takes all masks off a sum.
+
+A share that does not fit its digest is the fault of who gave it: whoever held it has compared it
+when it came. A box that gave its holder no such share is the fault of who made it. What shares
+join to is compared with the site's key or with its commitment, so no wrong secret is ever used.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from confide.federation.secure.primitives import (
 )
 from confide.federation.secure.roster import Roster
 from confide.federation.secure.shamir import Joiner
-from confide.federation.secure.statements import offer_statement, seed_commitment
+from confide.federation.secure.statements import offer_statement, seed_commitment, share_mark
 
 Blame = Callable[[str, str, str], None]
 """Notes that a site's reply to a step was of no use: the site, the step and why."""
@@ -66,10 +71,12 @@ def asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
     asks = {}
     for name in names:
         own = np.zeros((len(names) - 1, BOX), np.uint8)
+        marks = np.zeros((len(names) - 1, 64), np.uint8)
         for row, sender in enumerate(one for one in names if one != name):
             others = [one for one in roster.names if one != sender]
             own[row] = offers[sender].boxes_O148[others.index(name)]
-        asks[name] = Mask(**common, own_M148=own)  # type: ignore[arg-type]
+            marks[row] = offers[sender].marks_N64[roster.place(name) - 1]
+        asks[name] = Mask(**common, own_M148=own, own_marks_M64=marks)  # type: ignore[arg-type]
     return asks
 
 
@@ -89,9 +96,9 @@ def by_owner(
             half = 32 if owner in now.masked else 0
             mark = now.offers[owner].marks_N64[place - 1][half : half + 32].tobytes()
             if not reply.given_M[row]:
-                blame(owner, "unmask", f"its box for {holder} could not be opened")
-            elif digest(now.context, b"share", share) != mark:
-                blame(owner, "unmask", f"its share at {holder} is not the one it committed to")
+                blame(owner, "unmask", f"its box for {holder} did not hold its share")
+            elif share_mark(now.context, share) != mark:
+                blame(holder, "unmask", f"it gave a share of {owner} that {owner} did not make")
             else:
                 found[owner][place] = share
     return found

@@ -20,6 +20,9 @@ from typing import NamedTuple
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
 
+TURN = "turn-"
+"""How the files begin that hold the set of one turn."""
+
 
 class Turns(NamedTuple):
     """One sum: the run, the round, the step, the digest of the ask; and the attempt."""
@@ -49,29 +52,36 @@ class Sets:
         """
         said = "\n".join(names) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._shrink(turn, said)
         run, step = turn.run.encode(), turn.step.encode()
-        for mark in (
-            digest(b"turn", run, number(turn.round), step),
-            digest(b"ask", step, turn.ask),
-        ):
-            if self._put(mark.hex(), said) != said:
+        marks = [
+            TURN + digest(b"turn", run, number(turn.round), step).hex(),
+            "ask-" + digest(b"ask", step, turn.ask).hex(),
+        ]
+        for mark in marks:  # a claim that is refused leaves nothing behind
+            path = self._folder / mark
+            if path.exists() and path.read_text() != said:
                 raise Refusal("other-set")
+        self._shrink(turn, said)
+        for mark in marks:
+            if self._put(mark, said) != said:
+                raise Refusal("other-set")
+
+    def sizes(self) -> list[int]:
+        """How many sites were in each sum that the site has helped to open."""
+        return [len(path.read_text().split()) for path in sorted(self._folder.glob(f"{TURN}*"))]
 
     def _shrink(self, turn: Turns, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
         mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
-        place = 0
+        before, place = "", 0
         while True:
-            path = self._folder / f"{mark}-{place:04d}"
+            path = self._folder / f"run-{mark}-{place:04d}"
             if path.exists():
                 before = path.read_text()
                 if not set(said.split("\n")) <= set(before.split("\n")):
                     raise Refusal("other-set")
-                if before == said:
-                    return
                 place += 1
-            elif self._put(path.name, said) == said:
+            elif before == said or self._put(path.name, said) == said:
                 return
 
     def _put(self, name: str, said: str) -> str:

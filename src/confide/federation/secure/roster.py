@@ -41,7 +41,7 @@ def threshold(sites: int, colluding: int) -> int:
     [3, 3, 4, 5, 7]
     """
     least = (sites + colluding) // 2 + 1
-    if colluding < 0 or least > sites or least - colluding < 2:
+    if colluding < 1 or least > sites or least - colluding < 2:
         raise SettingsError(
             f"{sites} sites, of which {colluding} may collude, cannot hide what one site sends",
             expected="at least 3 sites, and more honest ones than half of them",
@@ -168,16 +168,20 @@ class Roster:
         return self.peers[self.place(name) - 1]
 
 
+def check_columns(ask: Meet) -> None:
+    """Raise Refusal unless the names are in order, and every list has a value for each."""
+    lists = [value for value in vars(ask).values() if isinstance(value, list)]
+    if any(len(one) != len(ask.names) for one in lists) or ask.names != sorted(set(ask.names)):
+        raise Refusal("bad-ask")
+
+
 def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     """The roster that a server hands out, with every signature checked.
 
     With `binding`, every site must have received the same settings and wire table. Raises Refusal.
     """
+    check_columns(ask)
     columns = (ask.identities, ask.box_keys, ask.sign_keys, ask.signatures, ask.bindings)
-    if any(len(column) != len(ask.names) for column in (*columns, ask.cards)):
-        raise Refusal("bad-ask")
-    if ask.names != sorted(set(ask.names)):
-        raise Refusal("bad-ask")
     try:
         threshold(len(ask.names), ask.colluding)
     except SettingsError as error:
@@ -208,6 +212,6 @@ def _raw(text: str) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError as error:
         raise Refusal("bad-ask") from error
-    if len(raw) != 32:
+    if len(raw) != 32 or raw.hex() != text:  # no key has two spellings
         raise Refusal("bad-ask")
     return raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from confide.federation.digests import digest, number, statement
 from confide.federation.failures import Refusal
+from confide.federation.secure.shamir import SHARE
 
 
 def context_of(
@@ -29,6 +30,16 @@ def offer_statement(context: bytes, key: str, commitment: str, boxes: str, marks
 def seed_commitment(context: bytes, seed: bytes) -> bytes:
     """The digest by which the seed of a site's own mask is known before it is opened."""
     return digest(context, b"seed", seed)
+
+
+def share_mark(context: bytes, share: bytes) -> bytes:
+    """The digest by which a share is known before it is given."""
+    return digest(context, b"share", share)
+
+
+def share_marks(context: bytes, both: bytes) -> bytes:
+    """The digests of the two shares that a box holds."""
+    return share_mark(context, both[:SHARE]) + share_mark(context, both[SHARE:])
 
 
 def raw(text: str) -> bytes:

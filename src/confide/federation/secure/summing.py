@@ -35,6 +35,7 @@ from confide.federation.secure.messages import (
     Agree,
     Greet,
     Greeted,
+    Masked,
     Meet,
     Opening,
     Unmask,
@@ -174,6 +175,12 @@ class Summing:
             return None
         lanes, sites = found
         total, odd = total_of(layout, own, ask, lanes)
+        if odd > len(sites):
+            raise FederationError(
+                f"the sum of step {step.name}, round {asking.round}, is of no use: a site sent"
+                " something other than its masked numbers, and nobody can tell which",
+                fix="look at the sites' own logs, and resume the run",
+            )
         return Found(total, sites, odd)
 
     def _group_of(self, name: str) -> list[str]:
@@ -233,9 +240,17 @@ def _integers(
     lanes = no_lanes(layout, odd=False)
     sites = []
     for site, reply in turn.each(in_lanes(step, layout), opening, names):
-        _add(layout, lanes, reply.lanes_B)
-        sites.append(site)
+        if _is_laid_out(turn, layout, site, reply, step=step.name):
+            _add(layout, lanes, reply.lanes_B)
+            sites.append(site)
     return (lanes, sorted(sites)) if sites else None
+
+
+def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
+    fits = len(reply.lanes_B) == layout.length
+    if not fits:
+        turn.blame(site, step, "its numbers are not laid out as the ask says")
+    return fits
 
 
 def _masked(
@@ -257,11 +272,9 @@ def _masked(
     if turn.unmet or len(offers) < roster.least:
         return None
     for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(offers)):
-        if len(reply.lanes_B) != layout.length:
-            turn.blame(name, "mask", "its numbers are not laid out as the ask says")
-            continue
-        _add(layout, now.lanes, reply.lanes_B)
-        now.masked.append(name)
+        if _is_laid_out(turn, layout, name, reply, step="mask"):
+            _add(layout, now.lanes, reply.lanes_B)
+            now.masked.append(name)
     now.masked.sort()
     if len(now.masked) < roster.least:
         return None
@@ -270,6 +283,8 @@ def _masked(
         return None
     unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
+    if len(given) < roster.least:
+        return None
     take_off(turn.blame, now, roster, by_owner(turn.blame, now, roster, given))
     return now.lanes, now.masked
 

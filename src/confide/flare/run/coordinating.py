@@ -26,6 +26,7 @@ from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
+from confide.runs.telling import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump
 from confide.userfiles import Tree, opened
 
@@ -234,13 +235,17 @@ class _Following:
 
     def to_its_end(self) -> Result:
         """Follow the last submission, or a new one, until the run finishes or fails."""
+        self._watch(started(self._settings, self._notes.run, self._folder.path))
         vain = 0
         submission = self._to_follow()
         while True:
             before = self._round
             outcome = self._follow(submission)
             if outcome.get("state") == "finished":
-                return self._folder.result()
+                result = self._folder.result()
+                for event in (*rounds_after(result, self._round), ended(result, self._folder.path)):
+                    self._watch(event)  # the server forgets a run that has ended, so ask the result
+                return result
             if outcome.get("state") == "failed":
                 raise EngineError(
                     f"the run cannot continue: {outcome.get('why')}",
@@ -327,8 +332,8 @@ class _Following:
 
     def _pass_on(self, told: object) -> None:
         event = heard_event(told)
-        if event is None:
-            return
+        if event is None or event.kind in ("start", "end"):
+            return  # a run starts and ends once, however many submissions it takes: we tell it
         if event.kind == "round":
             self._round = max(self._round, event.round or 0)
         self._watch(event)
