@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from confide.methods import wire
     from confide.recipes import recipes
     from confide.report import report, watch_report
+    from confide.report.review import review
     from confide.runs.release import release
     from confide.runs.run import run
     from confide.text.checking import check, convert
@@ -70,6 +71,7 @@ __all__ = [
     "recipes",
     "release",
     "report",
+    "review",
     "run",
     "split",
     "stats",
@@ -109,6 +111,7 @@ _HOME = {
     "recipes": "confide.recipes",
     "release": "confide.runs.release",
     "report": "confide.report",
+    "review": "confide.report.review",
     "run": "confide.runs.run",
     "split": "confide.data.corpus.dealing",
     "stats": "confide.data.corpus.statistics",

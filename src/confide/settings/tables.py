@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
+    Columns,
     Device,
     Encoding,
     Limit,
@@ -22,6 +23,7 @@ from confide.settings.base import (
     Table,
     TagScheme,
 )
+from confide.settings.federation import FederationTable
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,
@@ -55,6 +57,9 @@ OLD_NAMES = {
 class DataTable(Table):
     """How files are read, unless a site says otherwise.
 
+    `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
+    whose annotation is read of a document that several annotated: "first", "majority" or a name.
+    With `skip_broken`, a document that cannot be read is left out and named.
     `types` declares the entity types; empty means the union over the sites. A site without `dev` or
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
@@ -64,6 +69,9 @@ class DataTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     types: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
@@ -88,6 +96,9 @@ class SiteTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
@@ -146,6 +157,9 @@ class PublicTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
 
@@ -187,65 +201,6 @@ class VocabularyTable(Table):
     how: Literal["none", "lower", "lower-digits"] = "lower-digits"
     min_count: Positive = 1
     min_sites: Positive = 1
-
-
-class FederationTable(Table):
-    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
-
-    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
-    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
-    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
-    `most_norm` times the round's median (inf: never). The run ends before a round that would take
-    what a site has uploaded beyond `megabytes` (0: no bound).
-
-    `sums`: whether the server promises not to look at what it sums ("plain"), gets whole numbers
-    ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
-    real sites mask if there are three of them. `colluding` is how many sites may be in league with
-    the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
-    single replies: then there is no `most_norm`, no `fraction`, and no `combine` but the mean or,
-    of the sums of fixed groups of `groups` sites (0: no groups), another way. A round after which
-    the development score falls by more than `roll_back` (0: never) is undone.
-    """
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    megabytes: Annotated[float, Field(ge=0)] = 0.0
-    at_least: Annotated[int, Field(ge=0)] = 0
-    timeout: Limit = 7200.0
-    combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
-    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
-    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
-    sums: Literal["plain", "integers", "masked"] | None = None
-    colluding: Annotated[int, Field(ge=1)] | None = None
-    groups: Annotated[int, Field(ge=0)] = 0
-    roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-    @property
-    def limit(self) -> float:
-        """`most_norm`, or what it is where the settings leave it open."""
-        unseen = self.sums in ("integers", "masked")
-        return (math.inf if unseen else 5.0) if self.most_norm is None else self.most_norm
-
-    @model_validator(mode="after")
-    def _looks_at_no_single_reply(self) -> Self:
-        if self.groups and (self.combine == "mean" or self.sums in (None, "plain")):
-            raise ValueError(
-                "federation.groups are for sums that nobody can open, whose groups are combined:"
-                ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
-                ' "clipped"'
-            )
-        if self.sums in ("integers", "masked"):
-            for name, fits in {
-                "combine": self.combine == "mean" or self.groups > 0,
-                "most_norm": self.limit == math.inf,
-                "fraction": self.fraction == 1.0,
-            }.items():
-                if not fits:
-                    raise ValueError(
-                        f"federation.{name} = {getattr(self, name)!r} must look at single replies,"
-                        f' or at changing sets of sites, and federation.sums = "{self.sums}" shows'
-                        ' none: leave it out, or set federation.sums = "plain"'
-                    )
-        return self
 
 
 class SelectTable(Table):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.text.align import flat_spans
+from confide.text.annotators import Version
 from confide.text.document import Document, Problem
-from confide.text.formats import Reading, format_named, read, write
+from confide.text.formats import Options, Reading, format_named, read, write
 from confide.text.segment import segmented
 from confide.text.uncollected import uncollected
 
@@ -32,6 +33,7 @@ class CheckReport:
             (problems), "trainable" (entities that a flat tagger can learn).
         types: entities of each type, the most frequent first.
         relations: relations of each type, the most frequent first.
+        versions: what each annotator made of the documents that several annotated.
     """
 
     documents: list[Document]
@@ -41,6 +43,7 @@ class CheckReport:
     counts: dict[str, int]
     types: dict[str, int] = field(default_factory=dict)
     relations: dict[str, int] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -63,8 +66,9 @@ def check(
     scheme: str | None = None,
     encoding: str | None = None,
     columns: tuple[int, int | None] | None = None,
-    bare_type: str = "entity",
+    bare_type: str | None = None,
     types: Collection[str] | None = None,
+    options: Options | None = None,
 ) -> CheckReport:
     """Read files and report every annotation that does not survive intact.
 
@@ -80,6 +84,7 @@ def check(
             readings[str(path)] = read(
                 path,
                 format,
+                options=options,
                 scheme=scheme,
                 encoding=encoding,
                 columns=columns,
@@ -125,6 +130,7 @@ def _report(readings: Mapping[str, Reading]) -> CheckReport:
         counts,
         dict(kinds.most_common()),
         dict(links.most_common()),
+        [version for reading in readings.values() for version in reading.versions],
     )
 
 
@@ -164,6 +170,7 @@ def convert(
     scheme: str | None = None,
     to_scheme: str = "iob2",
     encoding: str | None = None,
+    options: Options | None = None,
 ) -> ConvertReport:
     """Write files in another format.
 
@@ -176,6 +183,7 @@ def convert(
         scheme: the tag scheme of CoNLL inputs; None: detect it.
         to_scheme: the tag scheme of CoNLL outputs.
         encoding: the encoding of the inputs; None: that of a byte order mark, or else UTF-8.
+        options: how to read the inputs in all other respects (`confide.text.formats.Options`).
 
     Returns:
         The files and folders that were written, and what was lost, changed or doubtful in
@@ -198,7 +206,7 @@ def convert(
             )
     problems: list[Problem] = []
     for source, output in zip(inputs, outputs, strict=True):
-        reading = read(source, format, scheme=scheme, encoding=encoding)
+        reading = read(source, format, options=options, scheme=scheme, encoding=encoding)
         problems += reading.problems
         problems += write(reading.documents, output, to, scheme=to_scheme)
     return ConvertReport(outputs, problems)
