@@ -322,7 +322,7 @@ def test_a_key_of_low_order_that_a_colluder_signs(point: str) -> None:
     assert colluder._session is not None
     ask = made.mask_for(OWN, FIVE)
     said = members.offer_statement(
-        made.context, point, ask.commitments[4], ask.boxes[4], ask.marks[4]
+        made.context, point, commitment=ask.commitments[4], boxes=ask.boxes[4], marks=ask.marks[4]
     )
     signed = colluder._session.signer.sign(said).hex()
     bad = replace(ask, keys=[*ask.keys[:4], point], signatures=[*ask.signatures[:4], signed])

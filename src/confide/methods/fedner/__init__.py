@@ -48,7 +48,8 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.parting import PartedForm
-from confide.kinds.protocol import Agreed, F, Form, State, compare_vectors, scores_from
+from confide.kinds.protocol import Agreed, F, Form, State
+from confide.kinds.starting import compare_vectors, scores_from
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
