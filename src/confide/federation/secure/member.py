@@ -61,7 +61,7 @@ from confide.federation.secure.roster import (
     groups_of,
     roster_of,
 )
-from confide.federation.secure.shamir import SHARE, split
+from confide.federation.secure.shamir import SHARE, split_both
 from confide.federation.secure.statements import (
     agreement,
     context_of,
@@ -198,15 +198,7 @@ class Member:
             layout=layout.digest,
         )
         secret, seed = fresh_secret(), fresh_secret()
-        many = len(roster.names)
-        both = [
-            one + other
-            for one, other in zip(
-                split(secret, many, least=roster.least),
-                split(seed, many, least=roster.least),
-                strict=True,
-            )
-        ]
+        both = split_both(secret, seed, len(roster.names), least=roster.least)
         boxes = [
             sealed(self._box_key(context, self.name, peer.name, peer.box_key), both[place])
             for place, peer in enumerate(roster.peers)
