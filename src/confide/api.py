@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import compare
     from confide.jobs.datasets import from_dataset, to_dataset
     from confide.jobs.demo import demo
+    from confide.jobs.export import export
     from confide.jobs.facts import facts
     from confide.jobs.home import home
     from confide.jobs.initialise import Wishes, init
@@ -52,6 +53,7 @@ __all__ = [
     "convert",
     "demo",
     "evaluate",
+    "export",
     "export_delta",
     "facts",
     "from_dataset",
@@ -91,6 +93,7 @@ _HOME = {
     "convert": "confide.text.checking",
     "demo": "confide.jobs.demo",
     "evaluate": "confide.jobs.predict",
+    "export": "confide.jobs.export",
     "export_delta": "confide.jobs.pretrain.delta",
     "facts": "confide.jobs.facts",
     "from_dataset": "confide.jobs.datasets",

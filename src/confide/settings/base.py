@@ -46,6 +46,8 @@ Encoding = Annotated[str, AfterValidator(_encoding)]
 Columns = tuple[int | str, int | str]
 """Two columns, each by number or by name."""
 TagScheme = Literal["iobes", "iob2"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$")]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Table(BaseModel):
