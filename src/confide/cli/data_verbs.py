@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from confide.cli import screen
-from confide.cli.putting import problem_lines, say_problems
-from confide.cli.words import Encoding, Format, Json, ReadsFiles, Scheme
+from confide.cli.putting import crossing_lines, problem_lines, say_problems
+from confide.cli.words import Encoding, Format, Json, Language, ReadsFiles, Scheme
 
 data = typer.Typer(no_args_is_help=True, help="Check, convert, split, count and label files.")
 
@@ -24,6 +24,7 @@ def check(
     format: Format = None,
     scheme: Scheme = None,
     encoding: Encoding = None,
+    language: Language = "auto",
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
@@ -40,14 +41,14 @@ def check(
     from confide import api
     from confide.cli import tables
 
-    found = api.check(
-        files, format=format, scheme=scheme, encoding=encoding, types=types, bare_type=bare_type
-    )
+    how: dict[str, Any] = {"types": types, "bare_type": bare_type, "language": language}
+    found = api.check(files, format=format, scheme=scheme, encoding=encoding, **how)
     if as_json:
-        names = ("format", "details", "counts", "types", "relations", "problems")
+        names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
         screen.put_json({name: getattr(found, name) for name in names})
         return
-    screen.show(*tables.checked(found), *problem_lines(found.problems, most=None if every else 3))
+    lines = problem_lines(found.problems, most=None if every else 3)
+    screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
 
 
 @data.command("convert", cls=ReadsFiles)
@@ -64,13 +65,13 @@ def convert(
         str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
     ] = "iob2",
     encoding: Encoding = None,
+    language: Language = "auto",
 ) -> None:
     """Convert files to another format and report what it cannot hold."""
     from confide import api
 
-    done = api.convert(
-        files, to, out, format=format, scheme=scheme, to_scheme=to_scheme, encoding=encoding
-    )
+    how: dict[str, Any] = {"format": format, "scheme": scheme, "language": language}
+    done = api.convert(files, to, out, to_scheme=to_scheme, encoding=encoding, **how)
     say_problems(done.problems)
     for path in done.paths:
         typer.echo(str(path))
@@ -104,13 +105,18 @@ def split(
 
 @data.command("stats", cls=ReadsFiles)
 def stats(
-    files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
+    files: Files,
+    *,
+    format: Format = None,
+    scheme: Scheme = None,
+    language: Language = "auto",
+    as_json: Json = False,
 ) -> None:
     """Count documents, tokens, entities, relations, pairs and repeated sentences."""
     from confide import api
     from confide.cli import tables
 
-    found = api.stats(files, format=format, scheme=scheme)
+    found = api.stats(files, format=format, scheme=scheme, language=language)
     screen.answer(found.to_json(), *tables.statistics(found), as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from confide.errors import printable
 from confide.settings.base import (
     Encoding,
+    Language,
     Limit,
     Most,
     Norm,
@@ -29,6 +30,8 @@ from confide.settings.models import (
     PcnnTable,
 )
 from confide.tasks import TASKS, TaskName
+from confide.text.languages import AUTO
+from confide.text.splitting import Sentences
 from confide.userfiles import Tree
 
 SCHEMA = 1
@@ -56,11 +59,16 @@ class DataTable(Table):
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
     is the share of the entities found at several sites whose letters are hidden in training text.
+    `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
+    into them (docs/languages.md).
     """
 
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language = AUTO
+    sentences: Sentences = "rules"
+    abbreviations: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
@@ -85,6 +93,9 @@ class SiteTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language | None = None
+    sentences: Sentences | None = None
+    abbreviations: tuple[str, ...] = ()
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
@@ -143,6 +154,9 @@ class PublicTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language | None = None
+    sentences: Sentences | None = None
+    abbreviations: tuple[str, ...] = ()
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
 
