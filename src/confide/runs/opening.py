@@ -6,7 +6,7 @@ A run recognises entities, or finds relations (with bags, facts) between given e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +48,7 @@ class Models:
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
     annotated: frozenset[str] | None = None
-    splitting: Splitting = Splitting()
+    splitting: Splitting = field(default_factory=Splitting)
 
     def split(self, documents: Sequence[Document]) -> list[Document]:
         """The documents, cut into sentences as those were that the model learnt from."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -22,11 +22,11 @@ AUTO = "auto"
 """The setting that lets a site's own text tell its language."""
 
 _ISO = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da"
-    " de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy"
-    " hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg"
-    " li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or"
-    " os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta"
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy"
+    " da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu"
+    " hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb"
+    " lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om"
+    " or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta"
     " te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
 )
 CODES = frozenset(_ISO.split())
@@ -110,7 +110,7 @@ def check_language(code: str) -> None:
 def language_of(texts: Iterable[str]) -> str:
     """The language of texts, taken together; "" if they are too few or too mixed to tell."""
     letters: Counter[str] = Counter()
-    scores: Counter[str] = Counter()
+    scores: dict[str, float] = defaultdict(float)
     words = hits = 0
     known = _languages_of_words()
     for text in islice(texts, _DOCUMENTS):
@@ -129,7 +129,7 @@ def language_of(texts: Iterable[str]) -> str:
         return script
     if hits < _FEWEST or hits < _SHARE * words:
         return script if seen > words and seen >= _FEWEST else ""
-    (best, most), (_, second) = [*scores.most_common(2), ("", 0)][:2]
+    (best, most), (_, second) = [*sorted(scores.items(), key=lambda item: -item[1]), ("", 0.0)][:2]
     return best if most >= _LEAD * second else ""
 
 

@@ -13,8 +13,8 @@ from confide.data.batches.relations import Rules, candidates
 from confide.data.corpus.dealing import read_all
 from confide.scoring.matching import shared_characters
 from confide.text.document import Document, Entity
-from confide.text.pairs import stated_pairs
 from confide.text.languages import AUTO
+from confide.text.pairs import stated_pairs
 from confide.text.segment import segmented
 from confide.text.splitting import Splitting, into_sentences
 from confide.userfiles import Tree
