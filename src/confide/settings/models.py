@@ -13,9 +13,10 @@ class ModelTable(Table):
     """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
 
     `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words,
-    `spans` (`[classifier]`), which finds entities in one another as well, or `lightner`. `context` names a frozen encoder whose states are appended to the
-    words; `cnn_filters` is the number of filters for each of the word CNN's `cnn_widths` (0: no
-    CNN); `bilstm_layers = 0` leaves the BiLSTM out.
+    `spans` (`[classifier]`), which finds entities in one another as well, or `lightner`. `context`
+    names a frozen encoder whose states are appended to the words; `cnn_filters` is the number of
+    filters for each of the word CNN's `cnn_widths` (0: no CNN); `bilstm_layers = 0` leaves the
+    BiLSTM out.
     """
 
     kind: Literal["tagger", "encoder", "lightner", "spans"] = "tagger"

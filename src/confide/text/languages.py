@@ -17,17 +17,19 @@ from importlib.resources import files
 from itertools import islice
 
 from confide.errors import SettingsError
+from confide.userfiles import Tree
 
 AUTO = "auto"
 """The setting that lets a site's own text tell its language."""
 
 _ISO = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy"
-    " da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu"
-    " hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb"
-    " lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om"
-    " or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta"
-    " te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv "
+    "cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr "
+    "ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw "
+    "ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv "
+    "ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
+    "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+    "yo za zh zu"
 )
 CODES = frozenset(_ISO.split())
 """The languages of ISO 639-1, two letters each."""
@@ -146,8 +148,8 @@ def _abbreviates(language: str, word: str, following: str) -> bool:
 
 
 @cache
-def _table() -> dict[str, dict[str, str | bool]]:
-    table: dict[str, dict[str, str | bool]] = tomllib.loads(
+def _table() -> dict[str, Tree]:
+    table: dict[str, Tree] = tomllib.loads(
         (files("confide.text") / "languages.toml").read_text("utf-8")
     )
     return table
@@ -158,6 +160,6 @@ def _languages_of_words() -> dict[str, tuple[str, ...]]:
     """The languages that have a frequent word."""
     found: dict[str, list[str]] = {}
     for language, own in _table().items():
-        for word in str(own.get("words", "")).split():
+        for word in own.get("words", "").split():
             found.setdefault(word, []).append(language)
     return {word: tuple(dict.fromkeys(languages)) for word, languages in found.items()}
