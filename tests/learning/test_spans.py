@@ -33,7 +33,8 @@ def modeller(tmp_path_factory: pytest.TempPathFactory) -> SpanModeller:
     folder: Path = tiny_bert(
         tmp_path_factory.mktemp("span") / "bert", words=WORDS, initializer_range=0.1
     )
-    return SpanModeller(load_encoder(str(folder)), SpanForm(TYPES, width=4, dropout=0, longest=32))
+    form = SpanForm(TYPES, width=4, dropout=0, longest=32)
+    return SpanModeller(load_encoder(str(folder)), form)
 
 
 def encoded(modeller, source=TYPES, open=0.0):
@@ -85,7 +86,7 @@ def test_open_leaves_out_what_the_site_did_not_look_for(modeller):
     text, _ = encoded(modeller, source=("Site",))
     closed = modeller.initial(3)
     (batch,) = predict_token_batches(text)
-    logits = closed(batch)
+    logits = closed(batch).detach()
     open_one = SpanModeller(modeller.encoder, modeller.form, open=1.0)
     none = open_one.annotated(text, [[s for s in SPANS if s[2] == "Site"]], source={"Site"})
     source, target = open_one._losses(none, batch)(logits)
