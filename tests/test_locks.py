@@ -17,7 +17,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "locks"
-EXTRAS = {"site": {"flare"}, "site-encoder": {"flare", "minilm"}}
+EXTRAS = {
+    "site": {"flare"},
+    "site-encoder": {"flare", "minilm"},
+    "site-serve": {"flare", "minilm", "serve"},
+}
 FILES = [*EXTRAS, "torch", "tools"]
 PLACES = [
     {

@@ -19,8 +19,8 @@ def cells(path: Path, kind: str) -> list[dict[str, Any]]:
     return [cell for cell in read["cells"] if cell["cell_type"] == kind]
 
 
-def test_there_are_three() -> None:
-    assert NAMES == ["first-federation", "five-methods", "own-files"]
+def test_there_are_four() -> None:
+    assert NAMES == ["correct-and-improve", "first-federation", "five-methods", "own-files"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)

@@ -21,13 +21,8 @@ from corpus import LONGEST, RELATIONS, generated
 from plain import PlainBags, PlainBatch
 
 from confide.data.batches.vocabulary import ClearVocabulary
-from confide.learning.bags import (
-    BagBatch,
-    BagForm,
-    BagModeller,
-    fit_bags,
-    sentence_probabilities,
-)
+from confide.learning.bag_scores import sentence_probabilities
+from confide.learning.bags import BagBatch, BagForm, BagModeller, fit_bags
 from confide.learning.optimisers import Optimiser
 from confide.models.bags import loss_of
 

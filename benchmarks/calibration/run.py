@@ -1,5 +1,6 @@
 """How far confidences can be trusted, before and after calibrating: one run for each kind.
 
+    confide pretrain import benchmarks/pretrain/delta --out bart
     python benchmarks/calibration/run.py --out runs/calibration [--cells NAME...] [--seed N]
     python benchmarks/calibration/run.py --read NAME=RUN_FOLDER...
     python benchmarks/calibration/run.py --table
@@ -28,8 +29,16 @@ CELLS: dict[str, tuple[str, ...]] = {
     "relations, GAD": ("feded-gad", "method=fedavg", "rounds=5"),
     "relations, ChemProt": ("feded-chemprot", "method=fedavg", "rounds=5"),
     "bags, GIDS": ("lazymil-gids", "rounds=5"),
-    "encoder, medical": ("tags-medical", "model.kind=encoder"),
-}
+    "encoder, medical": (
+        "tags-medical", "model.kind=encoder", "data.train_share=0.1", "rounds=8", "select.every=8",
+        "training.optimiser=adam", "training.learning_rate=0.0002",
+    ),
+    "LightNER, NCBI-disease": (
+        "ncbi-iid10", "model.kind=lightner", "lightner.bart={bart}", "lightner.hidden=50",
+        "data.train_share=0.2", "split.sites=3", "rounds=10", "select.every=10",
+        "training.batch_size=8", "training.learning_rate=0.001",
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
@@ -38,6 +47,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=HERE / "measured.jsonl")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=CELLS)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bart", default="bart", help="the BART that LightNER starts from")
     parser.add_argument("--read", nargs="+", default=[], metavar="NAME=RUN_FOLDER")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
@@ -58,7 +68,8 @@ def main() -> None:
     for cell in given.cells:
         if (cell, given.seed) in done:
             continue
-        recipe, *overrides = CELLS[cell]
+        recipe, *named = CELLS[cell]
+        overrides = [one.format(bart=given.bart) for one in named]
         folder = given.out / f"{cell.replace(', ', '-').replace(' ', '-')}-{given.seed}"
         resume = RunFolder(folder).is_taken()
         made = run(recipe, overrides=(f"seed={given.seed}", *overrides), out=folder, resume=resume)

@@ -15,6 +15,7 @@ from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, write
 from confide.text.pairs import pair_attributes
 from confide.text.segment import segmented
+from text.formats import published
 from text.formats import test_ade as ade
 from text.formats import test_bag_formats as bags
 from text.formats import test_bioc as bioc
@@ -63,7 +64,7 @@ def samples() -> dict[str, tuple[Sample, ...]]:
 def _written(name: str) -> Sample:
     """What our own writer makes of a document."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "out" if FORMATS[name].whole else f"out{FORMATS[name].suffix}")
+        place = Path(folder, f"out{FORMATS[name].suffix}")
         write([document()], place, name)
         if place.is_dir():
             return Sample({file.name: file.read_bytes() for file in sorted(place.iterdir())})
@@ -92,7 +93,6 @@ def _others() -> dict[str, tuple[Sample, ...]]:
         "chemprot": (_sample({"t.jsonl": pairs.lines(pairs.CHEMPROT)}, "t.jsonl"),),
         "ddi": (_sample({"d.xml": _ddi()}), _sample({"Train/d.xml": _ddi()})),
         "i2b2": (_sample(note),),
-        "semeval": (_sample({"t.txt": pairs.SEMEVAL}, "t.txt"),),
         "nyt10": (
             _sample({"t.txt": bags.SIX}, "t.txt"),
             _sample({"t.txt": bags.SEVEN}, "t.txt"),
@@ -104,11 +104,68 @@ def _others() -> dict[str, tuple[Sample, ...]]:
         ),
         "ade": (_sample({**rel, "ADE-NEG.txt": ade.NEGATIVES}),),
         "ade-positive": (_sample(rel),),
+        **_published(),
         "psytar": (Sample({"p.xlsx": psytar.book()}, "p.xlsx"),),
         "conll": (
             _sample({"t.conll": "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP I-PER\n"}, "t.conll"),
         ),
     }
+
+
+def _published() -> dict[str, tuple[Sample, ...]]:
+    """The samples that we wrote after definitions, and what `datasets` reads in other forms."""
+    card = {"r.csv": published.HF_CSV, "README.md": published.HF_CARD}
+    notes = {"n1": published.NOTE_2009, "n1.entries": published.ENTRIES_2009}
+    chosen = {"data": {"text": "Rash."}, "annotations": [
+        {"completed_by": 1, "result": [{"id": "a", "type": "labels", "value":
+            {"start": 0, "end": 4, "text": "Rash", "labels": ["ADE"]}}]},
+        {"completed_by": {"email": "b"}, "was_cancelled": True, "result": []},
+    ]}  # fmt: skip
+    return {
+        "datasets": (
+            _sample({"r.json": published.HF_JSON}, "r.json"),
+            _sample(card, "r.csv"),
+            _rows("rows.parquet"),
+            _rows("rows"),
+        ),
+        "prodigy": (_sample({"p.jsonl": published.PRODIGY}, "p.jsonl"),),
+        "labelstudio": (_sample({"l.json": json.dumps([chosen])}, "l.json"),),
+        "labelstudio-min": (_sample({"l.json": published.LABEL_STUDIO_MIN}, "l.json"),),
+        "pubannotation": (_sample({"p.json": published.PUBANNOTATION}, "p.json"),),
+        "gliner": (_sample({"g.json": published.GLINER}, "g.json"),),
+        "spert": (_sample({"s.json": published.SPERT}, "s.json"),),
+        "dygie": (_sample({"d.jsonl": published.DYGIE}, "d.jsonl"),),
+        "tacred": (_sample({"t.json": published.TACRED}, "t.json"),),
+        "fewrel": (_sample({"f.json": published.FEWREL}, "f.json"),),
+        "docred": (_sample({"d.json": published.DOCRED}, "d.json"),),
+        "semeval": (
+            _sample({"t.txt": pairs.SEMEVAL}, "t.txt"),
+            _sample({"k.txt": published.KBP37}, "k.txt"),
+        ),
+        "webanno": (_sample({"w.tsv": published.WEBANNO}, "w.tsv"),),
+        "xmi": (_sample({"x.xmi": published.XMI}, "x.xmi"),),
+        "i2b2-2009": (_sample(notes), _sample(notes, "n1.entries")),
+        "i2b2-xml": (
+            _sample({"a.xml": published.XML_2012}, "a.xml"),
+            _sample({"b.xml": published.XML_2014}, "b.xml"),
+        ),
+        "conllu": (
+            _sample({"c.conllu": published.CONLLU}, "c.conllu"),
+            _sample({"g.conllu": published.GUM}, "g.conllu"),
+        ),
+        "notes": (_sample({"n.csv": published.NOTES_CSV}, "n.csv"),),
+        "fhir": (_sample({"b.json": published.BUNDLE}, "b.json"),),
+    }
+
+
+def _rows(name: str) -> Sample:
+    """A document as rows, in a file or a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, name)
+        write([document()], place, "datasets")
+        if place.is_dir():
+            return Sample({file.name: file.read_bytes() for file in sorted(place.iterdir())})
+        return Sample({place.name: place.read_bytes()}, place.name)
 
 
 def _ddi() -> str:

@@ -1,7 +1,7 @@
 """Random mutants of the rooms that decide numbers and walls, and which of them the tests kill.
 
-    python benchmarks/mutants/run.py map [--only ROOM]         # which test runs which line; once
-    python benchmarks/mutants/run.py kill [--count 300] [--seed 1] [--only NAME] [--share 1/2]
+    python benchmarks/mutants/run.py map [--only ROOM...]      # which test runs which line; once
+    python benchmarks/mutants/run.py kill [--count 300] [--seed 1] [--only NAME...] [--share 1/2]
 
 A mutant is one small change of one line: a comparison turned, an operator swapped, a number moved
 by one, a condition negated, a statement left out. Against each run the tests that execute its line,
@@ -35,7 +35,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SRC, TESTS = ROOT / "src", ROOT / "tests"
 MEASURED = Path(__file__).parent / "measured.jsonl"
-ROOMS = ("scoring", "federation", "kinds", "methods")
+USUAL = ("scoring", "federation", "kinds", "methods")
+ROOMS: dict[str, tuple[str, ...]] = {
+    **{room: (room,) for room in USUAL},
+    "serve": ("serve",),
+    "report": ("report",),
+    "jobs/demo": ("jobs/test_demo.py",),
+    "jobs/loading": ("jobs/loading", "jobs/test_loading.py"),
+    "jobs/logs": ("jobs/test_logs.py", "flare/run/test_coordinating.py"),
+}
+"""The tests of each room; mutants are drawn from the usual rooms, or from those that are named."""
 MAP = ROOT / "build" / "mutants.json"
 WITHIN = 60.0
 """Seconds of tests, as they take without a mutant, that run against one."""
@@ -189,11 +198,12 @@ class Mapper:
         }
 
 
-def make_map(only: str) -> None:
-    """Run the tests of the rooms, or of one, and of their contract; add who runs what."""
+def make_map(only: list[str]) -> None:
+    """Run the tests of the usual rooms and of their contract, or of some; add who runs what."""
     mapper = Mapper()
     mapper.coverage.start()
-    rooms = [str(TESTS / name) for name in ([only] if only else (*ROOMS, "contract", "wire"))]
+    chosen = [test for room in only for test in ROOMS.get(room, (room,))]
+    rooms = [str(TESTS / name) for name in chosen or (*USUAL, "contract", "wire")]
     pytest.main(["-q", "-m", "not slow", "-p", "no:cacheprovider", *rooms], plugins=[mapper])
     mapper.coverage.stop()
     MAP.parent.mkdir(exist_ok=True)
@@ -297,7 +307,7 @@ def main() -> None:
     parser.add_argument("what", choices=("map", "kill"))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="a room; or mutants whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[], help="rooms; or parts of mutants' names")
     parser.add_argument("--share", default="1/1", metavar="PART/OF")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -309,8 +319,11 @@ def main() -> None:
     import transformers  # noqa: F401
 
     known = json.loads(MAP.read_text(encoding="utf-8"))
-    files = sorted(path for room in ROOMS for path in (SRC / "confide" / room).rglob("*.py"))
-    every = [one for path in files for one in mutants_of(path) if given.only in one.name]
+    rooms = [room for room in given.only if room in ROOMS] or USUAL
+    files = sorted(path for room in rooms for path in (SRC / "confide" / room).rglob("*.py"))
+    parts = [f"{room}/" if room in ROOMS else room for room in given.only] or [""]
+    mutants = [one for path in files for one in mutants_of(path)]
+    every = [one for one in mutants if any(part in one.name for part in parts)]
     drawn = random.Random(given.seed).sample(every, min(given.count, len(every)))
     lines = MEASURED.read_text(encoding="utf-8").splitlines() if MEASURED.exists() else []
     done = {found["mutant"]: found for found in map(json.loads, lines)}

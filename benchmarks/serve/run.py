@@ -37,7 +37,18 @@ def main() -> None:
         for one in api.read(file).documents
         for sentence in one.sentences
     ]
-    words = [sys.executable, "-u", "-m", "confide", "serve", given.run, "--at", "127.0.0.1:0"]
+    words = [
+        sys.executable,
+        "-u",
+        "-m",
+        "confide",
+        "serve",
+        given.run,
+        "--at",
+        "127.0.0.1:0",
+        "--token-file",
+        "none",
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
         ["taskset", "-c", str(given.core), *words], stderr=subprocess.PIPE, text=True, env=env

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import compare
     from confide.jobs.datasets import from_dataset, to_dataset
     from confide.jobs.demo import demo
+    from confide.jobs.export import export
     from confide.jobs.facts import facts
     from confide.jobs.home import home
     from confide.jobs.initialise import Wishes, init
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from confide.methods import wire
     from confide.recipes import recipes
     from confide.report import report, watch_report
+    from confide.report.review import review
     from confide.runs.release import release
     from confide.runs.run import run
     from confide.text.checking import check, convert
@@ -51,6 +53,7 @@ __all__ = [
     "convert",
     "demo",
     "evaluate",
+    "export",
     "export_delta",
     "facts",
     "from_dataset",
@@ -68,6 +71,7 @@ __all__ = [
     "recipes",
     "release",
     "report",
+    "review",
     "run",
     "split",
     "stats",
@@ -89,6 +93,7 @@ _HOME = {
     "convert": "confide.text.checking",
     "demo": "confide.jobs.demo",
     "evaluate": "confide.jobs.predict",
+    "export": "confide.jobs.export",
     "export_delta": "confide.jobs.pretrain.delta",
     "facts": "confide.jobs.facts",
     "from_dataset": "confide.jobs.datasets",
@@ -106,6 +111,7 @@ _HOME = {
     "recipes": "confide.recipes",
     "release": "confide.runs.release",
     "report": "confide.report",
+    "review": "confide.report.review",
     "run": "confide.runs.run",
     "split": "confide.data.corpus.dealing",
     "stats": "confide.data.corpus.statistics",

@@ -91,6 +91,10 @@ class KeyFileError(ConfideError):
     """A site's secret key is missing, too short or unreadable."""
 
 
+class DeviceError(ConfideError):
+    """A device ran out of memory, or failed while it computed."""
+
+
 class LockedKeyError(KeyFileError):
     """A key is encrypted, and its passphrase is wrong or missing."""
 

@@ -37,8 +37,9 @@ class Entry:
     crossed: bool = False
 
 
-OPTIONAL = {"describe_encoder"}
-"""Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py)."""
+OPTIONAL = {"describe_encoder", "count_examples"}
+"""Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), or
+where sums are not plain (tests/contract/test_sums.py)."""
 
 
 LEARNS: dict[str, tuple[tuple[str, ...], float]] = {

@@ -99,7 +99,7 @@ def test_every_reply_is_bounded_by_its_field_its_ask_or_its_step(step: Step) -> 
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
         if form.kind in ("array", "arrays") and name not in like and not form.most:
-            assert step.numbers is not None, f"{class_of(step.reply).__name__}.{name}"
+            assert step.shapes is not None, f"{class_of(step.reply).__name__}.{name}"
 
 
 def test_a_step_whose_message_leaves_an_array_open_is_refused() -> None:
@@ -244,7 +244,7 @@ def test_a_failure_fits_into_every_replys_limits() -> None:
 @pytest.mark.parametrize("step", STEPS.values(), ids=lambda step: step.name)
 def test_no_message_of_a_site_without_weights_may_be_large(step: Step) -> None:
     """Numbers, names and counts alone: at most a few hundred megabytes, and a small header."""
-    if step.like or step.numbers is not None:
+    if step.like or step.shapes is not None:
         return
     limits = limits_with(step.reply, {})
     assert limits.header <= 8 * MIB

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from confide.federation.secure.exchanges import EXCHANGES
 from confide.methods import METHODS
 from confide.settings.models import BagsTable
 from contract.entries import ENTRIES, OPTIONAL
@@ -15,6 +16,9 @@ from contract.entries import ENTRIES, OPTIONAL
 READERS: tuple[str, ...] = get_args(BagsTable.model_fields["reader"].annotation)
 CONTEXT = "tiny-bert"
 """The name of a frozen encoder in settings; a site says where it lies."""
+
+
+MASKED = "federation.sums=masked"
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,16 @@ class Form:
 def _form(name: str, *overrides: str, context: bool = False, homes: str = "") -> Form:
     entry, kind = ENTRIES[name], METHODS[name]
     others = {step for step, asked in entry.asked.items() if not set(asked) <= set(overrides)}
-    others |= OPTIONAL if not context else set()
+    others |= OPTIONAL if not context else OPTIONAL - {"describe_encoder"}
+    exchanged = frozenset(EXCHANGES) if MASKED in overrides else frozenset()
+    if exchanged:
+        others.discard("count_examples")
     lacking = kind.apart  # some sites do not annotate all types
     return Form(
         name,
         homes or (f"lacking-{kind.task}" if lacking else kind.task),
         overrides,
-        frozenset(step.name for step in kind.steps) - others,
+        (frozenset(step.name for step in kind.steps) - others) | exchanged,
         context,
     )
 
@@ -58,6 +65,8 @@ def _forms() -> dict[str, Form]:
     found["fedavg-tagger-context"] = _form(
         "fedavg-tagger", f"model.context={CONTEXT}", context=True, homes="context"
     )
+    for name in ("fedavg-tagger", "feded-relations"):
+        found[f"{name}-masked"] = _form(name, MASKED)
     order = list(dict.fromkeys(form.homes for form in found.values()))
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].homes)))
 

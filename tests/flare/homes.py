@@ -78,7 +78,14 @@ def of_a_consortium(settings: Settings) -> Settings:
     data = settings.data.model_copy(update={"format": None, "scheme": None, "encoding": None})
     files = tuple(Path(path).name for path in settings.public.files)
     public = settings.public.model_copy(update={"files": files})
-    own = {"site": (), "split": None, "key": None, "guards": Settings().guards}
+    sums = settings.federation.sums or "plain"  # real sites would mask
+    own = {
+        "site": (),
+        "split": None,
+        "key": None,
+        "guards": Settings().guards,
+        "federation": settings.federation.model_copy(update={"sums": sums}),
+    }
     return settings.model_copy(update={**own, "data": data, "public": public})
 
 

@@ -224,6 +224,12 @@ def _event(place: Place, name: Any) -> None:
         assert event is not None
         said = getattr(event, field)
         assert said is None or (said.isprintable() and len(said) <= 503)
+    scores = heard_event({"kind": "scores", "dev": {str(name): 0.5, "a": name}})
+    assert scores is not None and scores.dev is not None
+    assert all(kind.isprintable() and len(kind) <= 100 for kind in scores.dev)
+    assert scores.dev.get("a") in (None, 0.5) or type(name) in (int, float)
+    flat = heard_event({"kind": "scores", "dev": name})
+    assert flat is not None and (flat.dev is None or isinstance(flat.dev, dict))
     assert heard_event({"kind": name}) is None
     assert heard_event({"kind": "round", "round": name, "rounds": 2, "seconds": 1.0}) is None
     assert heard_event(name) is None

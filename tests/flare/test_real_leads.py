@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -129,9 +130,13 @@ def test_a_lead_that_is_killed_is_resumed(real: Real, whole: Path) -> None:
     again.until(f"round 5/{ROUNDS}")
     again.kill()
     real.open("site-1")
-    last = Lead(real, "killed", "--resume")
+    last = Lead(real, "killed", "--resume", "--log", "jsonl")
     assert last.ended() == 0, last.said.read_text()
     same(whole, real.folder / "killed")
+    logged = (real.folder / "killed/events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in logged]
+    assert (events[0]["event"], events[-1]["event"]) == ("start", "end")
+    assert events[-1]["test"] and ROUNDS in [one.get("round") for one in events]
     assert submissions(real) == before + 1
     shown = last.given.read_text()
     assert shown.startswith("fedavg: F1 on test text") or "strict" in shown

@@ -223,8 +223,8 @@ def test_text_that_is_not_there_or_too_little(
 
 
 def test_a_device_that_is_not_there(plan: Pretraining, text: Path, tmp_path: Path) -> None:
-    odd = replace(plan, how=replace(plan.how, device="nowhere"))
-    with pytest.raises(SettingsError, match=r"no such device.*nowhere"):
+    odd = replace(plan, how=replace(plan.how, device="cuda:99"))
+    with pytest.raises(SettingsError, match=r"no such device.*cuda:99"):
         pretrain([text], out=tmp_path, budget=Budget(steps=1), plan=odd)
 
 

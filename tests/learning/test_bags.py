@@ -12,15 +12,14 @@ import torch
 from confide.data.batches.relations import RelationExample
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.errors import DataError, SettingsError
+from confide.learning.bag_scores import bag_scores, sentence_probabilities
 from confide.learning.bags import (
     BagForm,
     BagModeller,
     EncoderForm,
     PcnnForm,
-    bag_scores,
     fit_bags,
     fit_sentences,
-    sentence_probabilities,
 )
 from confide.learning.optimisers import Optimiser, row_steps
 from confide.learning.weights import arrays

@@ -162,14 +162,13 @@ def test_any_bit_that_flips_is_seen(tmp_path: Path) -> None:
     assert path is not None
     whole = path.read_bytes()
     assert len(whole) == 512 + 6 * 4 * 2
-    shape = (6, 4)
-    key = path.stem
+    kept = context_module._File(path, path.stem, (6, 4), context_module._DTYPE)
     for place in range(len(whole)):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << (place % 8)
         path.write_bytes(flipped)
         with pytest.raises(DataError, match="changed"):
-            context_module._opened(path, key, shape)
+            context_module._opened(kept)
     assert "changed since they were written" in remade(tmp_path).problems[0].what
 
 

@@ -59,3 +59,27 @@ def test_an_index_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> Non
     assert str(caught.value).isprintable()
     with pytest.raises(DataError, match="names a file that is not beside it"):
         check_files(folder(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["bert", "of-its-own"])
+def test_code_in_a_folder_never_runs(tmp_path: Path, kind: str) -> None:
+    """What the folder's configuration names as code of its own is not even imported."""
+    pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
+    from confide.learning.encoder import load_encoder
+    from learning.encoders import tiny_bert
+
+    place = tiny_bert(tmp_path / "encoder")
+    (place / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: ...\n")
+    config = json.loads((place / "config.json").read_text())
+    names = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", None]}
+    config |= {"model_type": kind, "auto_map": names}
+    (place / "config.json").write_text(json.dumps(config))
+    tokenizer = json.loads((place / "tokenizer_config.json").read_text())
+    tokenizer["auto_map"] = names
+    (place / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    if kind == "bert":
+        assert load_encoder(str(place)).loaded.model is not None
+    else:
+        with pytest.raises(ConfideError):
+            _ = load_encoder(str(place)).loaded
+    assert not (tmp_path / "ran").exists()

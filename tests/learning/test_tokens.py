@@ -130,7 +130,7 @@ def test_words_get_the_states_of_their_first_pieces(kind: Any, tmp_path: Path) -
 def test_a_word_without_a_piece_is_the_unknown_one(bert: Path) -> None:
     made = modeller(bert)
     text = made.prepared([Example(0, 0, ("the", "\u200b", "head"))])
-    unknown = made.encoder.loaded.tokenizer.token_to_id("[UNK]")
+    unknown = made.encoder.loaded.cutter.unknown
     assert made.pieces.unknown == unknown
     assert text.ids_N[text.firsts_W].tolist()[1] == unknown
     assert len(made.find(made.initial(1), text)) == 1

@@ -22,7 +22,8 @@ from confide.federation.keys import new_key
 from confide.federation.messages import encode
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
-from confide.learning.bags import BagModeller, fit_sentences, sentence_probabilities
+from confide.learning.bag_scores import sentence_probabilities
+from confide.learning.bags import BagModeller, fit_sentences
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
 from confide.methods.fedavg import Train

@@ -127,10 +127,14 @@ def test_the_posterior_is_of_the_rows_with_an_entity(encoded: Encoded) -> None:
     batch = batch_of(encoded, np.array([0, 1, 2]))
     with torch.no_grad():
         model.crf.linear.bias.copy_(torch.tensor([50.0, 0, 0, 0, 0]))
-        tags, rows, found = tagger.decode_with_posterior(model, batch)
+        tags, rows, found = tagger.decode_with_posterior(
+            model(batch), model.crf.scores(), lengths_B=batch.lengths_B
+        )
         assert not tags.any() and not len(rows) and found is None
         model.crf.linear.bias.copy_(torch.tensor([0.0, 0, 0, 0, 50.0]))
-        tags, rows, found = tagger.decode_with_posterior(model, batch)
+        tags, rows, found = tagger.decode_with_posterior(
+            model(batch), model.crf.scores(), lengths_B=batch.lengths_B
+        )
     assert rows.tolist() == [0, 1, 2] and found is not None
     paths = viterbi(model(batch), model.crf.scores(), lengths_B=batch.lengths_B)
     assert torch.equal(tags, paths)

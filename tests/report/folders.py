@@ -17,6 +17,7 @@ from confide.scoring import (
     sum_bag_counts,
     sum_relation_counts,
 )
+from confide.scoring.bags import ranked_bags
 from confide.text.pairs import NO_RELATION
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
@@ -148,6 +149,18 @@ def relation_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
 
 def bag_counts(sure: float, *, bags: int = 300, seed: int = 0) -> BagCounts:
     """Bags whose facts are ranked the higher the surer the model is."""
+    return count_bags(*scored_bags(sure, bags=bags, seed=seed))
+
+
+def bag_sentences(site: str, sure: float, *, seed: int = 0) -> dict[str, Any]:
+    """sentences.json of the bags that `bag_counts` counts."""
+    ranked = ranked_bags(*scored_bags(sure, bags=300, seed=seed))
+    rows = [[0, 1, row[0]] for row in ranked]
+    return {"schema": 1, "site": site, "fingerprint": "f", "best": rows, "ranked": ranked}
+
+
+def scored_bags(sure: float, *, bags: int, seed: int) -> tuple[Any, Any, Any]:
+    """Scores, the names of the relations, and facts."""
     generator = np.random.default_rng(seed)
     labels = (NO_RELATION, *RELATIONS)
     places_G = generator.choice(len(labels), size=bags, p=[0.55, 0.25, 0.15, 0.05])
@@ -156,7 +169,7 @@ def bag_counts(sure: float, *, bags: int = 300, seed: int = 0) -> BagCounts:
     logits_GR[np.arange(bags), places_G] += sure
     scores_GR = np.exp(logits_GR) / np.exp(logits_GR).sum(axis=1, keepdims=True)
     facts = [frozenset({labels[place]} - {NO_RELATION}) for place in places_G]
-    return count_bags(scores_GR, labels, facts)
+    return scores_GR, labels, facts
 
 
 def bag_result(

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from confide.errors import RunError
 from confide.report import report
 from confide.report.folder import load_run
 from confide.report.intervals import ALL, intervals, type_intervals
 from confide.scoring.bootstrap import bootstrap_interval
-from report.folders import SITES, relation_result, result, sentences, write_run, write_sentences
+from report.folders import (
+    SITES,
+    bag_result,
+    bag_sentences,
+    relation_result,
+    result,
+    sentences,
+    write_run,
+    write_sentences,
+)
 
 
 def run_with(folder: Path, f1: float = 0.8) -> Path:
@@ -65,3 +77,29 @@ def test_intervals_are_on_the_page_and_hold_no_text(tmp_path: Path) -> None:
     html = report([run_with(tmp_path)], text=False).read_text()
     assert "95 % interval" in html and "Bars are 95 % intervals" in html
     assert html.count('<small title="95 % interval') == len(SITES) + 1
+
+
+def test_bags_have_intervals_of_the_area(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, bag_result("lazy-mil", 1.5))
+    for number, site in enumerate(SITES):
+        write_sentences(folder, bag_sentences(site, 1.5 + 0.2 * number, seed=number))
+    run = load_run(folder)
+    found = intervals(run)
+    assert set(found) == {*SITES, ALL}
+    for site in (*SITES, None):
+        low, high = found[site or ALL]
+        score = run.score("auc", site)
+        assert score is not None and low < score < high
+    wide = [high - low for low, high in (found[SITES[0]], found[ALL])]
+    assert 0.02 < wide[1] < wide[0] < 0.3, "three times as many bags are more certain"
+    html = report([folder], text=False).read_text()
+    assert html.count('<small title="95 % interval') == len(SITES) + 1
+
+
+def test_candidates_that_are_none_are_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, bag_result("lazy-mil", 1.5))
+    held = bag_sentences(SITES[0], 1.5)
+    for wrong in ([[]], [[0, 1]], [[1, 99_999]]):
+        write_sentences(folder, {**held, "ranked": wrong})
+        with pytest.raises(RunError):
+            intervals(load_run(folder))

@@ -47,3 +47,39 @@ def test_the_page_shows_it_without_text(tmp_path: Path) -> None:
     assert "Is it right as often as it says?" in html
     cells = re.findall(r'<td data-label="gap">([^<]*)</td>', html)
     assert cells == ["2.3", "12.3", "2.3"]
+
+
+def _typed() -> dict[str, Any]:
+    """A result with bins of fifteen types; each has one find more than the next."""
+    found = calibration()
+    for part in ("before", "after"):
+        one = found[part]["bins"][0]
+        found[part]["type_bins"] = {
+            f"T{n:02}": [{**one, "right": 1, "found": 30 - n}] for n in range(15)
+        }
+        found[part]["types"] = dict.fromkeys(found[part]["type_bins"], 0.1)
+    found["after"]["type_bins"]["empty"] = []
+    found["after"]["types"]["empty"] = None
+    return told(**found)
+
+
+def test_the_types_with_the_most_finds_are_drawn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, _typed())
+    found = reliability(load_run(folder), id="x")
+    assert found is not None and found.more == 3
+    assert [(one.name, one.found) for one in found.types] == [
+        (f"T{n:02}", 30 - n) for n in range(12)
+    ]
+    assert 'aria-label="T00: 3.3 right at' in found.types[0].plot
+    ids = re.findall(r' id="([^"]+)"', "".join(one.plot for one in found.types))
+    assert len(ids) == len(set(ids)), "several drawings on one page"
+    html = report([folder], text=False).read_text()
+    assert html.count("<figcaption>T") == 12 and "3 more are in the table" in html
+
+
+def test_a_single_type_is_not_drawn_twice(tmp_path: Path) -> None:
+    one = _typed()
+    bins = one["calibration"]["after"]["type_bins"]
+    one["calibration"]["after"]["type_bins"] = {"T00": bins["T00"], "empty": []}
+    found = reliability(load_run(write_run(tmp_path, one)), id="x")
+    assert found is not None and found.types == () and found.more == 0

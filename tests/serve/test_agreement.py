@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from sklearn.metrics import cohen_kappa_score
@@ -48,3 +49,19 @@ def test_only_what_both_corrected_counts() -> None:
     assert common == 1 and rows[0].first == 1
     changed = _side(("X", 0, 3), text="another text than before")
     assert agreement(first, changed)[0] == 0
+
+
+def test_a_whole_text_is_compared_with_the_sentences_of_the_other() -> None:
+    text = "one two. three four."
+    whole = _side(("X", 0, 3), ("Y", 9, 14), id="t", text=text)
+    parts = {}
+    for n, (at, end, span) in enumerate(((0, 8, (0, 3)), (9, 20, (0, 5))), 1):
+        (one,) = _side(("X", *span), id=f"t.s{n}", text=text[at:end]).values()
+        parts[one.id] = replace(one, attributes=(("of", "t"), ("at", str(at))))
+    for first, second in ((whole, parts), (parts, whole)):
+        common, rows = agreement(first, second)
+        assert common == 2 and rows[0].f1 == 0.5
+    # what one of them said of a sentence before is gone with the whole text
+    common, rows = agreement({**parts, **whole}, parts)
+    assert common == 2 and rows[0].f1 == 0.5
+    assert agreement({**parts, **whole}, whole)[0] == 1

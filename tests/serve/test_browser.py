@@ -12,6 +12,9 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,13 @@ def site(tmp_path, demo_run):
     }
     texts = [Document("start", "drug7 was given.\n\nA rash came.")]
     shown = Shown(own, LIMITS, tmp_path / "kept", texts, tmp_path / "runs")
+    with _served(shown) as address:
+        yield address
+
+
+@contextmanager
+def _served(shown: Shown) -> Iterator[str]:
+    """The address of a server that asks for a token."""
     taken = listening("127.0.0.1", 0)
     port = taken.getsockname()[1]
     told: list[str] = []
@@ -79,6 +89,19 @@ def site(tmp_path, demo_run):
 
 
 @pytest.fixture
+def agreeing(tmp_path):
+    """The address of a site's page Agree, and its kit."""
+    pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+    from serve.kits import kit_in
+
+    kit = kit_in(tmp_path)
+    study = tmp_path / "study.toml"
+    study.write_text('name = "study"\nrounds = 12\n')
+    with _served(Shown({}, LIMITS, kit=kit.path, asked=str(study))) as address:
+        yield address, kit
+
+
+@pytest.fixture
 def page(chromium, site):
     yield from _page(chromium, site)
 
@@ -90,7 +113,7 @@ def phone(chromium, site):
     )
 
 
-def _page(chromium, site: str, **options):
+def _page(chromium, site: str, *, start: str = "/read", **options):
     context = chromium.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(10_000)
@@ -100,9 +123,9 @@ def _page(chromium, site: str, **options):
     asked: list[str] = []
     page.on("request", lambda ask: asked.append(ask.url))
     page.goto(f"{site}/enter#{TOKEN}")
-    page.wait_for_url("**/read")
+    page.wait_for_url(f"**{start}")
     yield page
-    assert wrong == []
+    assert [said for said in wrong if "status of 4" not in said] == []
     assert all(url.startswith(site) for url in asked), "something came from outside"
     context.close()
 
@@ -153,6 +176,127 @@ def test_words_are_chosen_with_the_mouse(page) -> None:
     page.mouse.up()
     chosen = page.locator("#from").evaluate("one => one.selectedOptions[0].textContent")
     assert chosen.split(": ")[1] in ("was", "given")
+
+
+def _drag(page, words: str) -> None:
+    """Select these characters of the sentence with the mouse."""
+    box = page.evaluate(
+        """words => {
+            const walk = document.createTreeWalker(document.querySelector("#sentence .own"), 4);
+            while (walk.nextNode()) {
+                const at = walk.currentNode.data.indexOf(words);
+                if (at < 0) continue;
+                const range = document.createRange();
+                range.setStart(walk.currentNode, at);
+                range.setEnd(walk.currentNode, at + words.length);
+                const { left, right, top, bottom } = range.getBoundingClientRect();
+                return { left, right, middle: (top + bottom) / 2 };
+            }
+        }""",
+        words,
+    )
+    page.mouse.move(box["left"] + 0.5, box["middle"])
+    page.mouse.down()
+    page.mouse.move(box["right"] - 0.5, box["middle"], steps=8)
+    page.mouse.up()
+
+
+def _work_on(page, text: str, *, whole: bool = False) -> None:
+    """Correct a text of one's own, in which the model is the least sure."""
+    page.goto(page.url.replace("/read", "/correct"))
+    page.locator("summary", has_text="Add text").click()
+    page.fill("#text", text)
+    page.get_by_role("button", name="Add", exact=True).click()
+    _said(page, "new")
+    page.fill("#annotator", "ann")
+    if whole:
+        page.get_by_label("Whole texts").check()
+    page.get_by_role("button", name="Start").click()
+    page.locator("#sentence .own", has_text=text[:9]).wait_for()
+
+
+def test_parts_of_words_are_marked_if_wished(page, tmp_path) -> None:
+    _work_on(page, "The drug2stopped it.")
+    _drag(page, "stopped")
+    assert page.locator("#chosen").inner_text() == "drug2stopped", "whole words, unless wished"
+    page.get_by_label("Parts of words too").check()
+    assert page.locator("#chosen").inner_text() == "stopped"
+    page.get_by_role("button", name="Begin one character later").click()
+    page.get_by_role("button", name="End one character earlier").click()
+    assert page.locator("#chosen").inner_text() == "toppe"
+    page.get_by_role("button", name="Begin one character earlier").click()
+    page.get_by_role("button", name="End one character later").click()
+    page.get_by_label("Type", exact=True).fill("ACT")
+    page.get_by_role("button", name="Add entity").click()
+    _said(page, "Marked as ACT.")
+    assert "stopped ACT" in page.locator("#sentence .own").inner_text()
+    page.get_by_role("button", name="Save and go on").click()
+    _said(page, "1 of 3")
+    (line,) = (tmp_path / "kept/ann.jsonl").read_text().splitlines()
+    spans = {one["type"]: one["fragments"] for one in json.loads(line)["entities"]}
+    assert spans == {"DRUG": [[4, 9]], "ACT": [[9, 16]]}
+
+
+def test_a_relation_from_sentence_to_sentence_of_a_whole_text(page, tmp_path) -> None:
+    _work_on(page, "The drug2 was given.\n\nA rash came.", whole=True)
+    assert page.locator("#sentence-title").inner_text() == "Text"
+    _drag(page, "rash")
+    page.get_by_label("Type", exact=True).fill("ADE")
+    page.get_by_role("button", name="Add entity").click()
+    page.locator("summary", has_text="Relations").click()
+    page.get_by_label("From", exact=True).select_option(label="drug2 (DRUG)")
+    page.get_by_label("Relation", exact=True).fill("causes")
+    page.get_by_label("To", exact=True).select_option(label="rash (ADE)")
+    page.get_by_role("button", name="Add relation").click()
+    _said(page, "The relation is added.")
+    page.get_by_role("button", name="Save and go on").click()
+    _said(page, "1 of 2 texts")
+    (line,) = (tmp_path / "kept/ann.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert row["text"].startswith("The drug2") and row["text"].endswith("rash came.")
+    (relation,) = row["relations"]
+    ends = {one["id"]: one["fragments"][0] for one in row["entities"]}
+    assert (ends[relation["head"]], ends[relation["tail"]]) == ([4, 9], [24, 28])
+    page.get_by_label("Whole texts").uncheck()
+    _said(page, "2 of 4 sentences")
+
+
+def test_a_site_agrees_within_its_own_bounds(chromium, agreeing) -> None:
+    from confide.flare.run.standing import held_of
+
+    address, kit = agreeing
+    until = date.today() + timedelta(days=20)
+    for page in _page(chromium, address, start="/consent"):
+        page.get_by_label("runs, for fedavg-tagger").fill("2")
+        page.get_by_label("until, for fedavg-tagger").fill(str(until))
+        page.get_by_label("lead, for fedavg-tagger").fill("ada, bob")
+        page.get_by_role("button", name="Agree to fedavg-tagger").click()
+        page.get_by_text("Agreed until", exact=False).first.wait_for()
+        held = held_of(kit)["fedavg-tagger"].agreement
+        assert (held.runs, held.until, held.lead) == (2, until, ("ada", "bob"))
+        page.get_by_label("sites, for fedavg-tagger").fill("nobody here")
+        page.get_by_role("button", name="Agree to fedavg-tagger").click()
+        page.get_by_role("alert").wait_for()
+        assert held_of(kit)["fedavg-tagger"].agreement == held
+        page.get_by_role("button", name="Withdraw from fedavg-tagger").click()
+        page.get_by_text("Not agreed to.").wait_for()
+        assert held_of(kit) == {}
+
+
+def test_a_site_agrees_on_a_phone_and_without_a_violation(chromium, agreeing) -> None:
+    address, _ = agreeing
+    dark = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "bypass_csp": True}
+    for page in _page(chromium, address, start="/consent", **dark):
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
+        page.locator("summary", has_text="Steps").click()
+        assert _violations(page) == []
+
+
+def test_a_key_that_is_over_is_said(page, site) -> None:
+    page.context.clear_cookies()
+    page.fill("#text", "drug1")
+    page.get_by_role("button", name="Find").click()
+    _said(page, "Open the address that it printed")
 
 
 def test_by_keyboard_only(page, tmp_path) -> None:
@@ -259,6 +403,7 @@ def test_no_violation_of_accessibility(chromium, site, scheme: str) -> None:
     page.locator("#work").wait_for()
     page.get_by_role("button", name="Reject drug1").click()
     page.locator("summary", has_text="Relations").click()
+    page.get_by_label("Parts of words too").check()
     found["/correct at work"] = _violations(page)
     for path in (*PAGES, "/watch/compare?first=federated&second=federated"):
         page.goto(site + path)

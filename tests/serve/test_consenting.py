@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from datetime import date, timedelta
+from html.parser import HTMLParser
 
 import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.federation.keys import new_key
 from confide.flare.kits.startup import Kit
-from confide.flare.nvidia.founding import init
-from confide.flare.run.sitekit import setup
+from confide.flare.run import sitekit
 from confide.flare.run.standing import held_of
 from confide.serve.app import Shown
-from contract.corpus import write_sites
+from serve.kits import kit_in
 from serve.served import ORIGIN, QUICK, browser
 
 TOKEN = "t" * 43
@@ -24,13 +23,7 @@ STUDY = 'name = "study"\nrounds = 12\n[training]\nlocal_epochs = 3\nbatch_size =
 
 @pytest.fixture
 def kit(tmp_path) -> Kit:
-    made = init("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
-    table = write_sites(tmp_path / "data", 1, train=24)[0]
-    key = new_key(tmp_path / "shared.key")
-    lines = [f'{name} = "{value}"' for name, value in {**table, "key": key}.items()]
-    (tmp_path / "site.toml").write_text("\n".join(lines))
-    setup(made.kit("site-1"), tmp_path / "site.toml")
-    return made.kit("site-1")
+    return kit_in(tmp_path)
 
 
 @pytest.fixture
@@ -47,9 +40,37 @@ def _there(kit: Kit, study=None):
     return there
 
 
-def _form(page: str, act: str) -> dict[str, str]:
-    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
-    return {**fields, "act": act}
+class _Fields(HTMLParser):
+    """What a browser would send of a page's first form that is posted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self.inside, self.done, self.select = False, False, ""
+
+    def handle_starttag(self, tag, attrs) -> None:
+        own = dict(attrs)
+        if tag == "form":
+            self.inside = own["method"] == "post" and not self.done
+        if not self.inside:
+            return
+        if tag == "input" and (own.get("type") != "checkbox" or "checked" in own):
+            self.fields[own["name"]] = own["value"]
+        if tag == "select":
+            self.select = own["name"]
+        if tag == "option" and "selected" in own:
+            self.fields[self.select] = own["value"]
+
+    def handle_endtag(self, tag) -> None:
+        if tag == "form":
+            self.done, self.inside = self.done or self.inside, False
+
+
+def _form(page: str, act: str = "agree", **bounds: str) -> dict[str, str]:
+    """The page's form, with other bounds if any are given."""
+    read = _Fields()
+    read.feed(page)
+    return {**read.fields, "act": act, **{f"bound.{name}": one for name, one in bounds.items()}}
 
 
 def test_what_is_shown_is_agreed_to_and_withdrawn(kit: Kit, study) -> None:
@@ -104,3 +125,104 @@ def test_without_settings_the_agreements_are_shown(kit: Kit) -> None:
 def test_a_kit_that_is_none_is_said(tmp_path) -> None:
     there = browser(Shown({}, QUICK, kit=tmp_path), token=TOKEN)
     assert there.get("/consent", headers=AS_SITE).status_code == 500
+
+
+def test_the_site_sets_the_bounds(kit: Kit, study) -> None:
+    there = _there(kit, study)
+    until = date.today() + timedelta(days=30)
+    form = _form(
+        there.get("/consent").text,
+        runs="2",
+        until=str(until),
+        rounds="6",
+        sites="site-1, site-2",
+        others="false",
+        lead="ada",
+        combine="mean, median",
+        fraction="0.5",
+        at_least="2",
+    )
+    assert there.post("/consent", data=form).status_code == 303
+    held = held_of(kit)["fedavg-tagger"].agreement
+    assert (held.runs, held.until, held.rounds, held.at_least) == (2, until, 6, 2)
+    assert (held.sites, held.others, held.lead) == (("site-1", "site-2"), False, ("ada",))
+    assert (held.combine, held.fraction) == (("mean", "median"), 0.5)
+    assert held.batch_size == 16, "as the lead asks"
+    assert "More is asked than was agreed: rounds" in there.get("/consent").text
+
+
+def test_the_page_agrees_to_what_the_command_agrees_to(kit: Kit, study) -> None:
+    there = _there(kit, study)
+    bounds = ["runs=3", "until=2099-01-31", 'lead=["ada"]', 'sites=["site-1"]', "others=false"]
+    asked = sitekit.asked_by(str(study))
+    sitekit.agree(kit, "fedavg-tagger", asked=asked, bounds=bounds, steps=["join", "take"])
+    by_command = held_of(kit)["fedavg-tagger"].agreement
+    sitekit.withdraw(kit, "fedavg-tagger")
+    form = _form(
+        there.get("/consent").text,
+        runs="3",
+        until="2099-01-31",
+        lead="ada",
+        sites="site-1",
+        others="false",
+        at_least=str(by_command.at_least),
+    )
+    left = {key: one for key, one in form.items() if not key.startswith("step.")}
+    there.post("/consent", data={**left, "step.join": "yes", "step.take": "yes"})
+    by_page = held_of(kit)["fedavg-tagger"].agreement
+    assert by_page.steps == ("join", "take")
+    assert by_page.model_copy(update={"agreed": by_command.agreed}) == by_command
+
+
+WRONG = [
+    ("runs", "0"), ("runs", "x"), ("runs", ""), ("runs", "3\nrounds = 900"),
+    ("until", "2001-01-01"), ("until", "soon"), ("fraction", "nan"), ("fraction", "2"),
+    ("combine", "sum"), ("combine", ""), ("lead", ""), ("lead", '<script>"'), ("sites", "a b"),
+    ("sites", "other"), ("others", "perhaps"), ("batch_size", "-1"), ("rounds", "9" * 9000),
+]  # fmt: skip
+
+
+def test_a_bound_that_is_none_is_said_and_nothing_is_agreed_to(kit: Kit, study) -> None:
+    there = _there(kit, study)
+    shown = there.get("/consent").text
+    for name, value in WRONG:
+        form = _form(shown, **{name: value})
+        if value == "other":
+            form["bound.others"] = "false"  # other sites only: this one would not be among them
+        found = there.post("/consent", data=form)
+        assert found.status_code == 422 and "Nothing was agreed to" in found.text, (name, value)
+        assert held_of(kit) == {} and "<script>" not in found.text
+        if "\n" not in value and len(value) < 100 and name != "others":
+            assert _form(found.text)[f"bound.{name}"] == value, "it comes back to be mended"
+
+
+def test_bounds_and_steps_that_nobody_knows_change_nothing(kit: Kit, study) -> None:
+    there = _there(kit, study)
+    form = _form(there.get("/consent").text)
+    there.post("/consent", data={**form, "bound.wire": "0" * 16, "step.more": "yes"})
+    held = held_of(kit)["fedavg-tagger"].agreement
+    assert held.wire != "0" * 16 and held.steps == ()
+
+
+def test_no_step_is_no_agreement(kit: Kit, study) -> None:
+    there = _there(kit, study)
+    form = _form(there.get("/consent").text)
+    none = {key: one for key, one in form.items() if not key.startswith("step.")}
+    found = there.post("/consent", data=none)
+    assert found.status_code == 422 and "no step is ticked" in found.text and held_of(kit) == {}
+
+
+def test_steps_that_were_agreed_to_stay_ticked(kit: Kit) -> None:
+    sitekit.agree(kit, "fedavg-tagger", steps=["join"])
+    form = _form(_there(kit).get("/consent").text)
+    assert [key for key in form if key.startswith("step.")] == ["step.join"]
+
+
+def test_any_method_can_be_looked_at_and_agreed_to(kit: Kit) -> None:
+    there = _there(kit)
+    assert "<option>fedner-tagger</option>" in there.get("/consent").text
+    page = there.get("/consent?method=fedner-tagger").text
+    assert "fedner-tagger</h2>" in page and "proposed" in page
+    assert there.post("/consent", data=_form(page)).status_code == 303
+    assert list(held_of(kit)) == ["fedner-tagger"]
+    assert there.get("/consent?method=<b>").status_code == 200

@@ -129,3 +129,77 @@ def test_a_damaged_file_is_said_and_left_alone(there, tmp_path) -> None:
     found = there.post("/pages/next", json={"annotator": "ann"})
     assert found.status_code == 500 and "CANARY" not in found.text
     assert (tmp_path / "kept/ann.jsonl").read_text().startswith("CANARY")
+
+
+@pytest.fixture
+def long(there):
+    """The id of a text of two sentences, each of which has something to find."""
+    text = "drug1 came. A rash. drug8 left."
+    there.post("/pages/pool", json={"texts": [{"id": "n", "text": text}]})
+    return _next(there, whole=True, skip=[])["item"]["id"]
+
+
+def test_a_whole_text_with_a_relation_from_sentence_to_sentence(there, tmp_path, long) -> None:
+    item = _next(there, whole=True)["item"]
+    assert item["whole"] and item["text"] == "drug1 came. A rash. drug8 left."
+    assert [one["fragments"] for one in item["entities"]] == [[[0, 5]], [[20, 25]]]
+    body = {"annotator": "ann", "id": long}
+    body["entities"] = [
+        {"id": "a", "type": "DRUG", "fragments": [[0, 5]]},
+        {"id": "b", "type": "ADE", "fragments": [[14, 18]]},
+    ]
+    body["relations"] = [{"type": "causes", "head": "a", "tail": "b"}]
+    assert there.post("/pages/save", json=body).json() == {"saved": 1}
+    line = json.loads((tmp_path / "kept/ann.jsonl").read_text())
+    assert line["relations"][0]["head"] == "a" and line["text"] == item["text"]
+    found = _next(there, whole=True)
+    assert (found["done"], found["sentences"], found["item"]["text"]) == (1, 2, "drug7 was given.")
+    assert _next(there)["done"] == 2, "its sentences are done with it"
+    part = _next(there, id=f"{long}.s2")["item"]
+    assert part["saved"] and [one["type"] for one in part["entities"]] == ["ADE"]
+    assert part["entities"][0]["fragments"] == [[2, 6]]
+    again = {"annotator": "ann", "id": f"{long}.s2", "entities": []}
+    refused = there.post("/pages/save", json=again)
+    assert refused.status_code == 409 and "NOT saved" in refused.json()["what"]
+
+
+def test_a_whole_text_shows_what_was_saved_of_its_sentences(there, long) -> None:
+    second = _next(there, id=f"{long}.s1")["item"]
+    marked = [
+        {"id": "T1", "type": "MED", "fragments": [[0, 5]]},
+        {"id": "A1", "type": "ACT", "fragments": [[6, 10]]},
+    ]
+    linked = [{"type": "does", "head": "T1", "tail": "A1"}]
+    body = {"annotator": "ann", "id": second["id"], "entities": marked, "relations": linked}
+    assert there.post("/pages/save", json=body).status_code == 200
+    item = _next(there, whole=True, id=long)["item"]
+    seen = [(one["type"], one["fragments"]) for one in item["entities"]]
+    assert seen == [("MED", [[0, 5]]), ("ACT", [[6, 10]]), ("DRUG", [[20, 25]])]
+    ids = {one["id"]: one["type"] for one in item["entities"]}
+    assert len(ids) == 3, "ids of a sentence do not clash with those of the text"
+    (relation,) = item["relations"]
+    assert (ids[relation["head"]], ids[relation["tail"]]) == ("MED", "ACT")
+    back = {"annotator": "ann", "id": long, "entities": [
+        {name: one[name] for name in ("id", "type", "fragments")} for one in item["entities"]
+    ]}  # fmt: skip
+    assert there.post("/pages/save", json=back).status_code == 200
+    file = there.get("/corrections/export?annotator=ann&format=jsonl").text.splitlines()
+    assert [json.loads(line)["id"] for line in file] == [long], "no sentence is there twice"
+    other = _next(there, "bob", whole=True, id=long)["item"]
+    assert [one["type"] for one in other["entities"]] == ["DRUG", "DRUG"], "nobody else's"
+
+
+def test_what_another_model_finds_in_a_saved_sentence_is_not_offered_again(there, long) -> None:
+    first = {"annotator": "ann", "id": f"{long}.s1", "entities": []}
+    there.post("/pages/save", json=first)
+    item = _next(there, whole=True, id=long)["item"]
+    assert [one["fragments"] for one in item["entities"]] == [[[20, 25]]]
+    assert all(one["fragments"][0][0] >= 12 for one in item["others"])
+
+
+def test_a_part_of_a_word_is_saved(there, tmp_path) -> None:
+    marked = [{"id": "A1", "type": "DRUG", "fragments": [[0, 4]]}]
+    body = {"annotator": "ann", "id": _next(there)["item"]["id"], "entities": marked}
+    assert there.post("/pages/save", json=body).status_code == 200
+    line = json.loads((tmp_path / "kept/ann.jsonl").read_text())
+    assert line["entities"][0]["fragments"] == [[0, 4]]

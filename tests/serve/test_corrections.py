@@ -15,7 +15,7 @@ import pytest
 
 from confide import api
 from confide.errors import DataError, FormatError, GuardError
-from confide.serve.corrections import EXPORTS, Corrections, exported
+from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
 from confide.text.document import Document, Entity, Relation
 
 ONE = Document(
@@ -141,3 +141,38 @@ def test_every_format_is_exported(tmp_path, format: str) -> None:
             ("ADE", "Rash"),
             ("DRUG", "drug1"),
         }
+
+
+def test_a_sentence_is_saved_with_its_place(tmp_path) -> None:
+    kept = Corrections(tmp_path)
+    kept.save("ann", ONE, of="d", at=17)
+    kept.save("ann", Document("e", "Whole."))
+    again = Corrections(tmp_path).of("ann")
+    assert place_of(again["d.s1"]) == ("d", 17) and place_of(again["e"]) is None
+
+
+@pytest.mark.parametrize("at", ["", "-1", "x", "1.5", "9" * 5000, "²"])
+def test_a_place_that_is_none_is_none(at: str) -> None:
+    assert place_of(Document("d.s1", "a", attributes=(("of", "d"), ("at", at)))) is None
+
+
+def test_a_whole_text_replaces_its_sentences(tmp_path) -> None:
+    kept = Corrections(tmp_path)
+    kept.save("ann", ONE, of="d", at=0)
+    kept.save("ann", Document("f.s1", "Other."), of="f", at=0)
+    assert list(settled(kept.of("ann"))) == ["d.s1", "f.s1"]
+    kept.save("ann", Document("d", "Rash after drug1. Gone."))
+    assert list(settled(kept.of("ann"))) == ["f.s1", "d"]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "brat", "doccano", "pubtator"])
+def test_a_part_of_a_word_is_exported(tmp_path, format: str) -> None:
+    part = Document("d", "Took drug1stopped.", (Entity("a", "DRUG", ((5, 10),)),))
+    raw, suffix = exported([part], format)
+    (tmp_path / f"f{suffix}").write_bytes(raw)
+    place = tmp_path / f"f{suffix}"
+    if suffix == ".zip":
+        ZipFile(place).extractall(tmp_path / "brat")
+        place = tmp_path / "brat"
+    (found,) = api.read(place).documents
+    assert [(one.start, one.end, one.type) for one in found.entities] == [(5, 10, "DRUG")]

@@ -18,7 +18,7 @@ def _order(pool: Pool) -> list[str]:
     done: list[str] = []
     while (item := pool.next(done)) is not None:
         done.append(item.document.id)
-    return [pool.items[id].document.text for id in done]
+    return [pool.sentences[id].document.text for id in done]
 
 
 def test_the_least_sure_comes_first() -> None:
@@ -74,3 +74,40 @@ def test_a_pool_has_an_end() -> None:
     pool = Pool(3)
     assert pool.add([[Document(str(n), "A.") for n in range(5)]]) == 3
     assert pool.add([[Document("0", "A.")]]) == 0
+
+
+def test_whole_texts_have_an_order_of_their_own() -> None:
+    pool = _pool("drug9 came. drug1 went.", "Nothing.", "drug5.")
+    order: list[str] = []
+    while (item := pool.next(order, whole=True)) is not None:
+        order.append(item.document.id)
+    assert order == ["d0", "d2", "d1"], "the least sure entity first"
+    whole = pool.found("d0")
+    assert whole is not None and (whole.of, whole.before, whole.after) == ("", "", "")
+    assert [one.start for one in whole.document.entities] == [0, 12] and whole.sure == 0.1
+
+
+def test_a_whole_text_keeps_relations_from_sentence_to_sentence() -> None:
+    marks = (Entity("a", "A", ((0, 4),)), Entity("b", "B", ((6, 10),)))
+    between = (Relation("r", "causes", "a", "b"), Relation("c", "is", "C1", "C2", level="concept"))
+    pool = Pool(10)
+    pool.add([[Document("d", "Rash. Drug.", marks, between)]])
+    assert [one.document.relations for one in pool.sentences.values()] == [(), ()]
+    assert pool.texts["d"].document.relations == between[:1], "ends are entities"
+
+
+def test_a_sentence_knows_its_place_and_is_done_with_its_text() -> None:
+    pool = _pool("drug9 came. The drug1 went.", "Nothing.")
+    second = pool.sentences["d0.s2"]
+    assert (second.of, second.at) == ("d0", 12)
+    assert _order(pool)[0] == "The drug1 went."
+    found = pool.next({"d0"})
+    assert found is not None and found.document.id == "d1.s1"
+    assert pool.done({"d0"}, whole=False) == 2 and pool.done({"d0"}, whole=True) == 1
+    assert pool.done({"d0.s1"}, whole=False) == 1 and pool.done({"d0.s1"}, whole=True) == 0
+
+
+def test_a_text_that_does_not_fit_is_left_out_as_a_whole() -> None:
+    pool = Pool(2)
+    pool.add([[Document("d", "One. Two. Three."), Document("e", "Four.")]])
+    assert list(pool.sentences) == ["d.s1", "d.s2"] and not pool.texts

@@ -194,3 +194,14 @@ def _refs(tree):
     elif isinstance(tree, list):
         for one in tree:
             yield from _refs(one)
+
+
+def test_the_openapi_document_states_the_limits_and_the_range_of_confidences() -> None:
+    schemas = browser().get("/openapi.json").json()["components"]["schemas"]
+    texts = schemas["Predict"]["properties"]["texts"]
+    assert (texts["minItems"], texts["maxItems"]) == (1, QUICK.texts)
+    for kind in ("entities", "relations"):
+        found = schemas["Document"]["properties"][kind]["items"]["properties"]["confidence"]
+        assert (found["type"], found["minimum"], found["maximum"]) == ("number", 0, 1)
+    spans = schemas["Document"]["properties"]["entities"]["items"]["properties"]["fragments"]
+    assert (spans["items"]["minItems"], spans["items"]["maxItems"]) == (2, 2)

@@ -10,15 +10,17 @@ import stat
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from starlette.testclient import TestClient
 
-from confide.errors import SettingsError
+from confide.errors import KitError, SettingsError
 from confide.serve import running
 from confide.serve.app import Shown, application
 from confide.serve.limits import Limits
-from confide.serve.running import Address, hosts_of, is_here, listen, listening, token_of
+from confide.serve.running import FREE, Address, hosts_of, is_here, listen, listening, token_of
 from serve.served import models
 
 
@@ -40,7 +42,6 @@ def test_a_token_is_made_once_for_its_owner(tmp_path) -> None:
     token = token_of(file)
     assert token and len(token) >= 43 and token_of(file) == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert token_of(None) is None
 
 
 @pytest.mark.parametrize("words", ["", "short", "x" * 31, "a b " * 20, "é" * 50])
@@ -76,23 +77,82 @@ def test_nothing_to_serve_and_other_mistakes(tmp_path) -> None:
     at = Address("127.0.0.1", 0)
     for words, pages, texts in (
         ((), Shown({}), ()),
-        ((), Shown({}, kit=tmp_path), ()),
         ((), Shown({}), [tmp_path / "a.txt"]),
         ((str(tmp_path), str(tmp_path)), Shown({}), ()),
     ):
         with pytest.raises(SettingsError):
             running.serve(words, at, pages=pages, texts=texts, say=print)
+    free = Address("127.0.0.1", 0, FREE)
+    with pytest.raises(SettingsError, match="could agree for the site"):
+        running.serve((), free, pages=Shown({}, kit=tmp_path), say=print)
+
+
+def test_a_kit_that_is_none_is_said_at_the_start(tmp_path) -> None:
+    at = Address("127.0.0.1", 0)
+    with pytest.raises(KitError):
+        running.serve((), at, pages=Shown({}, kit=tmp_path / "none"), say=print)
+    asked = Shown({}, corrections=tmp_path, asked="study.toml")
+    with pytest.raises(SettingsError, match="--kit"):
+        running.serve((str(tmp_path),), at, pages=asked, say=print)
+
+
+def _started(monkeypatch, at: Address) -> tuple[TestClient, list[str]]:
+    """A browser at what `listen` would serve, and what it said."""
+    apps, told = [], []
+
+    class Server:
+        def run(self, sockets) -> None:
+            sockets[0].close()
+
+    monkeypatch.setattr(running, "_server", lambda app, limits: apps.append(app) or Server())
+    listen(Shown(models()), at, say=told.append)
+    where = told[0].removeprefix("serving at ").partition("/enter")[0].rstrip("/")
+    return TestClient(apps[0], base_url=where, follow_redirects=False), told
+
+
+def test_every_start_makes_a_token_and_says_it(monkeypatch) -> None:
+    there, told = _started(monkeypatch, Address("127.0.0.1", 0))
+    token = told[0].partition("/enter#")[2]
+    assert len(token) >= 43 and "bearer token" in told[1]
+    assert there.get("/v1/models").status_code == 401
+    own = {"authorization": f"Bearer {token}"}
+    assert there.get("/v1/models", headers=own).status_code == 200
+    _, again = _started(monkeypatch, Address("127.0.0.1", 0))
+    assert again[0].partition("#")[2] not in ("", token)
+
+
+def test_a_token_of_a_file_stays(monkeypatch, tmp_path) -> None:
+    at = Address("127.0.0.1", 0, tmp_path / "token")
+    _, told = _started(monkeypatch, at)
+    assert told[0].endswith(f"/enter#{(tmp_path / 'token').read_text().strip()}") and not told[1:]
+
+
+def test_who_wishes_lets_everyone_on_this_machine_in(monkeypatch) -> None:
+    there, told = _started(monkeypatch, Address.of("127.0.0.1:0", FREE))
+    assert "#" not in told[0] and there.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("at", ["0.0.0.0:0", "https://notes.example=127.0.0.1:0"])
+def test_others_never_enter_freely(at: str) -> None:
+    with pytest.raises(SettingsError, match="--token-file"):
+        listen(Shown(models()), Address.of(at, FREE), say=print)
 
 
 @pytest.fixture
-def port(monkeypatch):
+def told() -> list[str]:
+    """What the server said of errors of its own."""
+    return []
+
+
+@pytest.fixture
+def port(told, monkeypatch):
     """A real server in a thread; gives its port."""
     monkeypatch.setattr(running.Patient, "most_seconds", 0.5)
     limits = Limits(slow=1.0, pad=0.0, connections=20)
     taken = listening("127.0.0.1", 0)
     port = taken.getsockname()[1]
     hosts = hosts_of("127.0.0.1", port, ())
-    app = application(Shown(models(limits), limits), hosts=hosts, tell=lambda line: None)
+    app = application(Shown(models(limits), limits), hosts=hosts, tell=told.append)
     server = running._server(app, limits)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[taken])))
     thread.start()
@@ -157,6 +217,72 @@ def test_bytes_that_are_no_http_are_survived(port: int) -> None:
         _raw(port, chance.randbytes(chance.randint(1, 400)) + b"\r\n\r\n")
     _raw(port, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n")
     assert _ask(port) == 200
+
+
+WRONG_BODIES = [
+    b"", b"{", b"null", b"[]", b'"texts"', b"\xff\xfe", b"NaN", b'{"texts": NaN}', b"[" * 20_000,
+    b'{"texts": []}', b'{"texts": "drug1"}', b'{"texts": [1]}', b'{"texts": [null]}',
+    b'{"texts": ["a"], "more": 1}', b'{"texts": ["a"], "model": "none"}', b'{"texts": [{}]}',
+    b'{"texts": ["a"], "threshold": "x"}', b'{"texts": ["a"], "threshold": 1e999}',
+    b'{"texts": ["\\ud800"]}', b'{"texts": [{"text": "a", "id": ""}]}',
+    b'{"texts": [{"text": "a", "entities": [{"type": "T", "start": 0, "end": 9}]}]}',
+    b'{"texts": [{"text": "a", "entities": [{"type": "T", "start": -1, "end": 1}]}]}',
+    b'{"texts": ["a"], "texts": ["b"]' + b" " * 9_000, json.dumps({"texts": ["a"] * 300}).encode(),
+    json.dumps({"texts": ["a" * 100_001]}).encode(), b'{"texts": ["a"], "model": 1e400}',
+]  # fmt: skip
+
+
+def _wrong(port: int, chance: random.Random) -> bytes:
+    """An ask with something wrong in its line, its headers, its length or its body."""
+    body = chance.choice(WRONG_BODIES)
+    host, path, method = f"127.0.0.1:{port}", "/v1/predict", "POST"
+    kind, length, more = "application/json", str(len(body)), ""
+    match chance.randrange(9):
+        case 0:
+            host = chance.choice(["evil.example", "", f"{host}.evil", "localhost:1"])
+        case 1:
+            path = chance.choice(["/../../etc/passwd", "/static/../app.py", "/%00", "/v2", "//"])
+        case 2:
+            method = chance.choice(["PUT", "DELETE", "TRACE", "OPTIONS", "GET" * 200, "post"])
+        case 3:
+            kind = chance.choice(["text/plain", "", "application/json;" * 50, "image/png"])
+        case 4:
+            length = chance.choice(["-1", "9" * 400, "x", "1e3", str(5 << 20), f"{len(body)}, 1"])
+        case 5:
+            more = chance.choice([
+                "Origin: null\r\n", "Origin: http://evil.example\r\n", "Host: other\r\n",
+                "Sec-Fetch-Site: cross-site\r\n", "Transfer-Encoding: chunked\r\n",
+                "Transfer-Encoding: gzip\r\n", "Content-Length: 3\r\n", f"Cookie: {'=' * 9000}\r\n",
+                "Upgrade: websocket\r\nConnection: upgrade\r\n", "Expect: 200\r\n", "\0: x\r\n",
+            ])  # fmt: skip
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {length}\r\n{more}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _answer(port: int, sent: bytes) -> bytes:
+    """What comes back; nothing if the server closes while we still send."""
+    try:
+        return _raw(port, sent)
+    except ConnectionError:
+        return b""
+
+
+def test_a_thousand_wrong_asks_over_the_network_are_refused_one_by_one(port, told) -> None:
+    """Each gets an answer of 4xx, or its connection is closed, and nothing of it is repeated."""
+    chance = random.Random(11)
+    asks = [_wrong(port, chance) for _ in range(1000)]
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(lambda sent: _answer(port, sent), asks))
+    for sent, found in zip(asks, answers, strict=True):
+        assert not found or found[9:10] == b"4", (sent[:300], found[:300])
+        assert b"Traceback" not in found and b"evil" not in found and b"passwd" not in found
+    kinds = {found[9:12] for found in answers}
+    assert kinds >= {b"400", b"403", b"404", b"405", b"413", b"415", b"421", b"422"}
+    assert _ask(port, "/v1/predict", json.dumps({"texts": ["drug1"]}).encode()) == 200
+    assert told == [], "none of them is an error of the server's own"
 
 
 def test_the_server_says_nothing_of_itself(port: int) -> None:

@@ -88,7 +88,7 @@ def test_what_is_not_there_is_named(packed: Path) -> None:
         read_bytes(packed / "corpus")
     with pytest.raises(MissingDataError, match="no such archive"):
         read_bytes(packed.parent / "b.zip!" / "a")
-    with pytest.raises(FormatError, match=r"name what is in it: a\.(zip|tar\.gz)!/folder/file"):
+    with pytest.raises(FormatError, match=r"what is in it: a\.(zip|tar\.gz)! .*!/folder/file"):
         read(packed.with_name(packed.name.rstrip("!")))
 
 

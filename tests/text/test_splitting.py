@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from confide.errors import SettingsError
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity
-from confide.text.formats import read
+from confide.text.formats import Options, read
 from confide.text.segment import RuleSegmenter, line_segmenter, segmented
 from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
 
@@ -132,7 +132,7 @@ def test_check_warns_and_the_right_language_mends_it(tmp_path):
     row = {"text": SPANISH, "entities": [{"type": "S", "start": start, "end": start + 18}]}
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(row), encoding="utf-8")
-    wrong = check(file, language="fr")
+    wrong = check(file, options=Options(language="fr"))
     assert wrong.crossings["S"] == Crossing(1, 1, {"Avda.": 1})
     assert wrong.counts["trainable"] == 0
     report = check(file)

@@ -20,7 +20,7 @@ from confide.methods import METHODS
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PRIVACY, OFFICE = DOCS / "privacy.md", DOCS / "security-office.md"
 UNWRITTEN = "?"
-SEEN = {"one by one": "singly", "sum": "summed"}
+SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
 FIELDS = "| step | field | what it is | how much | seen |"
 STEPS = "| step | of | leaves the site | seen | what it reveals to a curious server |"
 NUMBERS = "| method and kind | number of its table |"

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from confide.cli import screen
 from confide.cli.putting import crossing_lines, problem_lines, say_problems
-from confide.cli.words import Encoding, Format, Json, Language, ReadsFiles, Scheme
+from confide.cli.reading import How, reads
+from confide.cli.words import Format, Json, Language, ReadsFiles, Scheme
 
-data = typer.Typer(no_args_is_help=True, help="Check, convert, split, count and label files.")
+if TYPE_CHECKING:
+    from confide.text.document import Problem
+
+data = typer.Typer(no_args_is_help=True, help="Check, review, convert, split, count and label.")
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
 
 
 @data.command("check", cls=ReadsFiles)
+@reads
 def check(
     files: Files,
     *,
-    format: Format = None,
-    scheme: Scheme = None,
-    encoding: Encoding = None,
-    language: Language = "auto",
-    types: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
-    ] = None,
-    bare_type: Annotated[
-        str, typer.Option(metavar="TYPE", help="The type for tags that are only B, I or O.")
-    ] = "entity",
+    how: How,
     every: Annotated[
         bool, typer.Option("--all", help="List every problem, not just a few.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit code 1 if anything is lost.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -41,40 +40,70 @@ def check(
     from confide import api
     from confide.cli import tables
 
-    how: dict[str, Any] = {"types": types, "bare_type": bare_type, "language": language}
-    found = api.check(files, format=format, scheme=scheme, encoding=encoding, **how)
+    found = api.check(files, format=how.format, options=how.options())
     if as_json:
         names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
         screen.put_json({name: getattr(found, name) for name in names})
-        return
-    lines = problem_lines(found.problems, most=None if every else 3)
-    screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
+    else:
+        lines = problem_lines(found.problems, most=None if every else 3)
+        screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
+    _end_if_lost(found.problems, strict=strict)
 
 
 @data.command("convert", cls=ReadsFiles)
+@reads
 def convert(
     files: Files,
     *,
+    how: How,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="Output format.")],
     out: Annotated[
         Path, typer.Option(metavar="PATH", help="Output file, or a folder for several.")
     ],
-    format: Format = None,
-    scheme: Scheme = None,
     to_scheme: Annotated[
         str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
     ] = "iob2",
-    encoding: Encoding = None,
-    language: Language = "auto",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit code 1 if anything is lost.")
+    ] = False,
 ) -> None:
     """Convert files to another format and report what it cannot hold."""
     from confide import api
 
-    how: dict[str, Any] = {"format": format, "scheme": scheme, "language": language}
-    done = api.convert(files, to, out, to_scheme=to_scheme, encoding=encoding, **how)
+    done = api.convert(
+        files, to, out, format=how.format, to_scheme=to_scheme, options=how.options()
+    )
     say_problems(done.problems)
     for path in done.paths:
         typer.echo(str(path))
+    _end_if_lost(done.problems, strict=strict)
+
+
+@data.command("review", cls=ReadsFiles)
+@reads
+def review(
+    out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page to write.")],
+    files: Files,
+    *,
+    how: How,
+    most: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most N documents.")] = 500,
+) -> None:
+    """Write a page of documents with their annotation in colour, problems first.
+
+    Where several people annotated a document, their versions stand side by side.
+    """
+    from confide import api
+
+    page = api.review(out, files, format=how.format, options=how.options(), most=most)
+    screen.say(f"written to {page}")
+
+
+def _end_if_lost(problems: Sequence[Problem], *, strict: bool) -> None:
+    """End with exit code 1 if anything was lost and that is not wanted."""
+    lost = sum(problem.lost for problem in problems)
+    if strict and lost:
+        screen.say(f"{lost} lost: --strict ends with exit code 1")
+        raise typer.Exit(1)
 
 
 @data.command("split", cls=ReadsFiles)

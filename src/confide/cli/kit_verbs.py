@@ -359,9 +359,10 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
 def _own_json(kit: Kit) -> dict[str, object]:
     from confide.flare.run import standing
 
-    own: dict[str, object] = {"agreements": None, "guards": None, "keeps": None}
+    own: dict[str, object] = {"agreements": None, "guards": None, "summed": None, "keeps": None}
     with suppress(ConfideError):
         own |= {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
+        own["summed"] = standing.summed(kit)
         own["keeps"] = {run: one.model_dump() for run, one in standing.kept(kit).items()}
     return own
 
@@ -377,6 +378,11 @@ def _show_own(kit: Kit) -> None:
         for one in held:
             if one.warning:
                 screen.say(f"{one.method}: {one.warning}")
+        if (summed := standing.summed(kit)).sums:
+            screen.say(
+                f"secure sums: {summed.sums} opened with this site's help, each over at least"
+                f" {summed.fewest} sites"
+            )
         if kept := standing.kept(kit):
             screen.show(home_verbs.table_of(kept, first="run"))
     except ConfideError as error:

@@ -37,7 +37,11 @@ def serve(
     ] = "127.0.0.1:8765",
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask for the token in this file; made if there is none."),
+        typer.Option(
+            metavar="FILE",
+            help="Keep the token here, for the next start too; `none`: every account of this"
+            " machine may enter.",
+        ),
     ] = None,
 ) -> None:
     """Read, correct and watch in a browser, and predict by REST. Stop it with Ctrl-C."""

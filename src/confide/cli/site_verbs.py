@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from confide.cli import screen
 from confide.cli.kit_verbs import KitFolder, site
-from confide.cli.words import Both, Json, Overrides, Quiet, Resume, RunOut, SettingsName
+from confide.cli.words import Both, Json, Log, Overrides, Quiet, RunOut, SettingsName
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
     from confide.flare.run.ending import Ending
     from confide.flare.run.sitekit import Consent
     from confide.flare.run.standing import Guarded, Standing
+
+
+class ResumesOrEnds(TyperCommand):
+    """A verb with `--resume/--end`, which refuses both at once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the verb. Raises SettingsError."""
+        if {"--resume", "--end"} <= set(args):
+            raise SettingsError("--end and --resume exclude each other", fix="choose one")
+        return super().parse_args(ctx, args)
 
 
 def coordinate(
@@ -28,36 +39,39 @@ def coordinate(
         typer.Option("--site", metavar="NAME", help="A site to take part; all by default."),
     ] = None,
     out: RunOut = None,
-    resume: Resume = False,
-    end: Annotated[
-        bool, typer.Option("--end", help="Stop a run; its checkpoints are kept.")
-    ] = False,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--end", help="Continue a stopped run; or stop one, and keep its checkpoints."
+        ),
+    ] = None,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
     from confide.cli import tables
     from confide.cli.progress import Progress
+    from confide.federation.events import to_all
     from confide.flare.kits.startup import no_engine
+    from confide.jobs.logs import Logs
 
     try:
         from confide.flare.nvidia import lead
     except ModuleNotFoundError as error:
         raise no_engine() from error
-    if end:
-        if resume:
-            raise SettingsError("--end and --resume exclude each other", fix="choose one")
+    if resume is False:
         _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
         return
     try:
-        with Progress(quiet=quiet) as progress:
+        with Progress(quiet=quiet) as progress, Logs(log or (), say=screen.say) as logs:
             done = lead.coordinate(
                 settings,
                 kit=kit,
                 overrides=overrides or (),
                 out=out,
                 sites=sites or (),
-                resume=resume,
-                on_event=progress,
+                resume=bool(resume),
+                on_event=to_all(progress, logs),
             )
     except KeyboardInterrupt:
         screen.say(

@@ -16,6 +16,7 @@ from confide import __version__
 from confide.cli import screen
 from confide.cli.budget_verbs import budget
 from confide.cli.data_verbs import data
+from confide.cli.export_verbs import export
 from confide.cli.home_verbs import home
 from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
@@ -23,7 +24,7 @@ from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
-from confide.cli.site_verbs import coordinate
+from confide.cli.site_verbs import ResumesOrEnds, coordinate
 from confide.cli.words import (
     As,
     Both,
@@ -77,7 +78,8 @@ app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
 app.command(rich_help_panel=_USE)(serve)
 app.command(rich_help_panel=_LOOK)(budget)
-app.command(rich_help_panel=_REAL)(coordinate)
+app.command(rich_help_panel=_LOOK)(export)
+app.command(rich_help_panel=_REAL, cls=ResumesOrEnds)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)
 app.add_typer(server, name="server", rich_help_panel=_REAL)

@@ -33,8 +33,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import GuardError
+from confide.errors import GuardError, SiteFault
 from confide.federation.adding import Form, Total, add, form_of, odd_field, size_of
+from confide.federation.failures import blaming
 from confide.federation.forms import by_name
 from confide.federation.messages import Arrays, decode, encode
 from confide.federation.spool import IN_MEMORY, Spool
@@ -276,6 +277,21 @@ def norm_of(learnt: Learnt, ask: object, reply: object) -> float:
     """The L2 norm of everything that a site learnt. Raises GuardError as `changes` does."""
     squares = (_squares(one) for one in changes(learnt, ask, reply))
     return math.sqrt(sum(squares))
+
+
+def norms_of(
+    step: Step, asks: Mapping[str, object], replies: Mapping[str, object], *, round: int
+) -> tuple[dict[str, float], list[SiteFault]]:
+    """By site the norm of what it learnt, and the faults of sites whose reply has none."""
+    assert step.learnt is not None, "only what sites learnt has a norm"
+    norms, faults = {}, []
+    for site, reply in replies.items():
+        try:
+            with blaming(site, step=step.name, round=round):
+                norms[site] = norm_of(step.learnt, asks[site], reply)
+        except SiteFault as error:
+            faults.append(error)
+    return norms, faults
 
 
 def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from confide import errors
 from confide.errors import (
     ConfideError,
+    DeviceError,
     EngineError,
     GuardError,
     MessageError,
@@ -89,6 +90,28 @@ CODES = {
     "not-bid": "the site was told of winning sentences that it did not bid for in this round",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
+    "device-memory": "the site's device ran out of memory; at the site, set `at_once` in its own"
+    " file to fewer examples than training.batch_size, or name another `device`",
+    "device-missing": "the site has no such device as its own file names; at the site, set `device`"
+    " to auto or cpu",
+    "not-met": "the site has not met the others of this sum: its process was restarted, or the"
+    " server means other sites",
+    "other-roster": "the run's sites or their identity keys are not those that the site has pinned;"
+    " at the site, compare them with `confide peers KIT`, by telephone",
+    "near-roster": "the run's sites differ by few from those of an earlier run, so that two sums"
+    " could tell of these few; if the site wants that, let its agreement name exactly these sites"
+    " (`confide site consent KIT METHOD --bound sites=...`)",
+    "bad-greeting": "a site's greeting is not signed by its identity key",
+    "other-binding": "the sites did not all receive the same settings and wire table",
+    "no-sum": "the site knows nothing of this sum: its process was restarted since its offer",
+    "early-ask": "the site was asked for a later part of a sum before an earlier one",
+    "second-ask": "the site was asked twice for the same part of a sum, with other content",
+    "bad-set": "a sum would be over too few sites, over strangers, or without the site itself",
+    "bad-offer": "a site's offer to a sum is not signed by that site",
+    "few-signatures": "too few sites signed the set of a sum; it stays closed",
+    "other-set": "the site has already helped to open this sum for another set of sites, or an"
+    " earlier sum of the run lacked one of these; see `sums` in its memory folder",
+    "only-masked": "the site's own guard `masked` forbids replies that the server can read",
     "disk-full": "the site could not write its memory: no space left on its disk",
     "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
     " say nothing either",
@@ -137,6 +160,8 @@ def failure_from(error: BaseException) -> Failure:
     code, detail = "error", ""
     if isinstance(error, Refusal):
         code, detail = error.code, error.detail
+    elif isinstance(error, DeviceError):
+        code = "device-memory"
     elif isinstance(error, GuardError):
         code, detail = "guard", error.what
     else:

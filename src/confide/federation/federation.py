@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from confide.errors import FederationError, GuardError, QuorumError, SiteFault
+from confide.errors import FederationError, GuardError, SiteFault
 from confide.federation.adding import Total, add, form_of, odd_field
 from confide.federation.bounds import check_learnt
 from confide.federation.changes import restored
-from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norm_of
+from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norms_of
+from confide.federation.engine import Delivery, Engine
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.forms import limits_of
@@ -21,44 +22,17 @@ from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import FieldSize, check_size, decode_one_of, encode, sizes
 from confide.federation.ordering import as_they_come, in_order
+from confide.federation.quorum import round_half_up, too_few
+from confide.federation.secure.exchanges import is_summed
+from confide.federation.secure.grouping import summed_unseen
+from confide.federation.secure.summing import Asking, Summing
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One site's encoded reply, and the seconds that the site worked on it.
-
-    `seal` vouches for the reply, if the engine carries seals. `heard` is False if no reply came and
-    the engine made this failure in the site's place.
-    """
-
-    site: str
-    reply: bytes
-    seconds: float
-    seal: bytes = b""
-    heard: bool = True
-
 
 A = TypeVar("A")
 R = TypeVar("R")
 Replies = Generator[tuple[str, Any], None, None]
 """Sites and their replies."""
-
-
-class Engine(Protocol):
-    """Carries encoded asks to sites and encoded replies back, without knowing what they mean."""
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of all sites, sorted."""
-        ...
-
-    def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
-    ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply or failure, in any order; the caller closes the generator."""
-        ...
 
 
 class Federation:
@@ -74,6 +48,7 @@ class Federation:
         sites: some of the engine's sites; None means all.
         watch: is told of every ask and reply.
         combining: how summed replies become one, and which are too far off to count.
+        summing: sums replies that the server may not see one by one; None: it promises not to look.
 
     `took_part` holds the sites whose replies the server has learnt from; the caller empties it.
     """
@@ -89,7 +64,9 @@ class Federation:
         sites: Sequence[str] | None = None,
         watch: Watcher = unwatched,
         combining: Combining = PLAIN,
+        summing: Summing | None = None,
     ) -> None:
+        self.summing = summing
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
@@ -144,20 +121,21 @@ class Federation:
         round: int,
         sites: Sequence[str] | None = None,
         at_least: int | None = None,
-        timeout: float | None = None,
     ) -> Any:
         """The sum of the replies, field by field: floats in float64, integers in int64.
 
-        The caller sees no single reply. Replies are added in the order of the sites' names, so the
-        sum is the same bit for bit whoever answers first. If they are combined in another way
-        (`Combining`), the sum is as if every site had learnt the combined change. Raises
-        QuorumError if fewer than `at_least` answered.
+        The same bit for bit whoever answers first: replies are added in the order of the sites'
+        names. If they are combined in another way (`Combining`), the sum is as if every site had
+        learnt the combined change. Raises QuorumError if fewer than `at_least` answered.
         """
         if not step.summed:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
         names, asks = self._addressed(ask, sites)
+        if self.summing is not None:
+            total = self._in_lanes(step, ask, names, round=round, at_least=at_least)
+            return step.reply(**total)
         together = self._combining.looks_at(step, len(names))
-        heard = self._replies(step, asks, round=round, timeout=timeout, ordered=not together)
+        heard = self._replies(step, asks, round=round, ordered=not together)
         with closing(heard):
             if together:
                 total, answered = self._piled(step, heard, asks, round=round)
@@ -165,6 +143,36 @@ class Federation:
                 total, answered = self._added(step, heard, round=round)
         self._settle(step, names, answered, round=round, at_least=at_least)
         return step.reply(**total)
+
+    def tally(self, step: Step, ask: object, *, round: int, labels: Sequence[str]) -> Any:
+        """The counts of all sites together, by a step with `tables`; only with `summing`."""
+        assert step.tables is not None, "only counts can be tallied"
+        total = self._in_lanes(step, ask, [*self.sites], round=round, labels=labels)
+        return step.tables.back(total["tables"], labels)
+
+    def _in_lanes(
+        self,
+        step: Step,
+        ask: object,
+        names: list[str],
+        *,
+        round: int,
+        at_least: int | None = None,
+        labels: Sequence[str] = (),
+    ) -> Total:
+        """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
+        if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
+            raise FederationError(f"step {step.name} cannot be summed unseen")
+        asking = Asking(round, self._replies, self._failed)
+        how = self._combining
+        found = summed_unseen(summing, step, ask, names, asking=asking, how=how, labels=labels)
+        if step.learnt is not None:
+            self.took_part.update(found.sites)
+        answered = len(found.sites) - found.odd
+        self._settle(step, names, answered, round=round, at_least=at_least, odd=found.odd)
+        if summing.sums == "masked":  # a set that grew again would tell of the sites that came back
+            self.go_on_without(sorted(set(names) - set(found.sites)))
+        return found.total
 
     def _added(self, step: Step, heard: Replies, *, round: int) -> tuple[Total, int]:
         """The sum of the replies, each added as it comes, and their number."""
@@ -203,7 +211,14 @@ class Federation:
                 self._failed(refused(why, site=site, step=step.name, round=round, code=code))
             answered = len(pile.sites)
             if self._combining.combines(step) and answered < self._combining.needed:
-                raise self._too_few(step, answered, self._combining.needed, round=round)
+                raise too_few(
+                    step.name,
+                    answered,
+                    self._combining.needed,
+                    round=round,
+                    faults=self.faults,
+                    how=self._combining.how,
+                )
             self.took_part.update(pile.sites)
             return pile.total(), answered
 
@@ -213,14 +228,10 @@ class Federation:
         """Leave out replies that are too far off, if the method looks at each by itself."""
         if step.learnt is None:
             return
-        norms = {}
-        for site, reply in list(replies.items()):
-            try:
-                with blaming(site, step=step.name, round=round):
-                    norms[site] = norm_of(step.learnt, asks[site], reply)
-            except SiteFault as error:
-                self._failed(error)
-                del replies[site]
+        norms, faults = norms_of(step, asks, replies, round=round)
+        for one in faults:
+            self._failed(one)
+            del replies[one.site]
         out = self._combining.too_far(norms, slack=step.learnt.slack)
         self._too_far = len(out)
         for site, why in out.items():
@@ -237,10 +248,9 @@ class Federation:
         sites: Sequence[str],
         then: Callable[[A, R], A],
     ) -> dict[str, R]:
-        """Every site's reply; the sites are asked one after another, in the order given.
+        """Every site's reply, asked in the order given, each `then(ask, reply)` of the one before.
 
-        `then(ask, reply)` is what the next site is asked. A site that fails is passed over, as in
-        `ask`. Raises QuorumError if fewer than `at_least` answered.
+        A site that fails is passed over. Raises QuorumError if fewer than `at_least` answered.
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
@@ -298,10 +308,14 @@ class Federation:
         asks: Mapping[str, object],
         *,
         round: int,
-        timeout: float | None,
+        timeout: float | None = None,
         ordered: bool = False,
+        failed: Callable[[str], None] | None = None,
     ) -> Replies:
-        """Each good reply with its site, as they come, or `ordered` by site; failures are noted."""
+        """Each good reply with its site, as they come, or `ordered` by site; failures are noted.
+
+        `failed` is told the code of each failure.
+        """
         encoded = self._encode(step, asks, round)
         deliveries = self._engine.deliver(
             step.name, round, asks=encoded, timeout=timeout or self._timeout
@@ -314,6 +328,8 @@ class Federation:
                     reply = self._open(step, data, asks[site], round=round)
                 except SiteFault as error:
                     self._failed(error)
+                    if failed is not None:
+                        failed(error.code)
                     continue
                 loss = getattr(reply, "loss", None) if not step.summed else None
                 self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
@@ -353,7 +369,7 @@ class Federation:
                 step=step.name,
                 direction="up",
                 site=site,
-                seen="sum" if step.summed and not failed else "one by one",
+                seen="one by one" if failed else step.seen_as,
             )
         if isinstance(message, Failure):
             if delivery.heard and message.code in BY_THE_ENGINE:
@@ -366,34 +382,19 @@ class Federation:
         return message
 
     def _settle(
-        self, step: Step, names: list[str], answered: int, *, round: int, at_least: int | None
+        self,
+        step: Step,
+        names: list[str],
+        answered: int,
+        *,
+        round: int,
+        at_least: int | None,
+        odd: int = 0,
     ) -> None:
         need = self._at_least if at_least is None else at_least
         need = min(need, len(names)) if need else fewest_left(len(names), self._too_far)
         self._too_far = 0
         if answered < need:
-            raise self._too_few(step, answered, need, round=round, of=len(names))
-
-    def _too_few(
-        self, step: Step, answered: int, need: int, *, round: int, of: int = 0
-    ) -> QuorumError:
-        faults = tuple(fault for fault in self.faults if fault.round == round)
-        if of:
-            expected = f"at least {need} of {of}"
-            fix = "repair the sites that failed and resume, or lower federation.at_least"
-        else:
-            expected = f"at least {need}, since combine = {self._combining.how!r}"
-            fix = (
-                "ask more sites (federation.fraction), repair those that failed and resume, or set"
-                ' federation.combine to "clipped" or "mean"'
+            raise too_few(
+                step.name, answered, need, round=round, faults=self.faults, of=len(names), odd=odd
             )
-        what = f"step {step.name}, round {round}: too few sites answered"
-        got = f"{answered} ({'; '.join(map(str, faults))})"
-        error = QuorumError(what, expected=expected, got=got, fix=fix)
-        error.faults = faults
-        return error
-
-
-def round_half_up(number: float) -> int:
-    """The nearest integer; .5 always rounds up (Python rounds it to even)."""
-    return int(number + 0.5)

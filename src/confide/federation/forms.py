@@ -53,6 +53,7 @@ def carries(
     start: Callable[[], object] | None = None,
     was: str = "",
     before: int = 0,
+    added: bool = False,
 ) -> Any:
     """Declare a message field, with the words that the wire table prints for it.
 
@@ -66,8 +67,10 @@ def carries(
             with or without a `start`.
         was: the field's name in format 2, if it was another.
         before: the value of a number that a file in format 2 does not have.
+        added: files of this place may be older than the field, a text, which is empty there.
     """
     metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
+    metadata["added"] = added
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -90,7 +93,7 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """What a field declares. `axes` is None and `dtypes` empty if the field leaves them open.
 
-    `hint` is the annotation; `most`, `what`, `was` and `before` are those of `carries`.
+    `hint` is the annotation; `most`, `what`, `was`, `before` and `added` are those of `carries`.
     """
 
     kind: str
@@ -101,6 +104,7 @@ class Form:
     hint: object
     was: str
     before: int
+    added: bool
 
     @property
     def holds_arrays(self) -> bool:
@@ -207,6 +211,7 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         hint=hint,
         was=said.get("was") or field.name,
         before=said.get("before", 0),
+        added=said.get("added", False),
     )
 
 

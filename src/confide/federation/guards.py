@@ -47,6 +47,7 @@ class Guards:
         max_rounds: the last round that the site answers.
         private: parts of a model that must stay at the site.
         max_norm: the largest L2 norm of the change in one upload (`bounded`); None means any.
+        masked: whether replies that are summed leave the site only under masks.
     """
 
     min_sentences: int = 1
@@ -56,6 +57,7 @@ class Guards:
     max_rounds: int = 100_000
     private: tuple[str, ...] = ()
     max_norm: float | None = None
+    masked: bool = False
 
     def keeps(self, name: str) -> bool:
         """Whether the array of this name belongs to a part of the model that must stay here."""
@@ -116,10 +118,11 @@ def reply_limits(step: Step, ask: object) -> Limits:
     """The largest that a reply to this ask, or a failure, can be.
 
     Arrays that must match the ask's are as large as those; for others the step says how many
-    numbers they hold (`Step.numbers`), or their field how long they can be.
+    numbers they hold (`Step.shapes`), or their field how long they can be.
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
-    numbers = step.numbers(ask) if step.numbers is not None else None
+    shapes = step.shapes(ask) if step.shapes is not None else {}
+    numbers = {field: sum(map(math.prod, own.values())) for field, own in shapes.items()}
     return widest([limits_with(step.reply, like, numbers=numbers), limits_of(Failure)])
 
 

@@ -11,9 +11,15 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from confide.federation.federation import Delivery
+from confide.federation.engine import Delivery
 from confide.federation.guards import Guards
 from confide.federation.memory import MemoryStore
+from confide.federation.secure.exchanges import Sums
+from confide.federation.secure.hosting import SumHost
+from confide.federation.secure.member import Member
+from confide.federation.secure.primitives import fresh_signer
+from confide.federation.secure.repeats import Sets
+from confide.federation.secure.roster import Pinned
 from confide.federation.site import Scratch, Site, SiteHost
 from confide.federation.steps import Step
 from confide.text.document import Document
@@ -50,10 +56,26 @@ def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
 
 
 @dataclass(frozen=True)
+class SumsWith:
+    """How replies are summed; `binding` is the digest of what all sites received.
+
+    `group`: the size of fixed groups that may be summed by themselves; 0: none.
+    """
+
+    sums: Sums = "plain"
+    binding: bytes = b""
+    group: int = 0
+
+
+PLAINLY = SumsWith()
+
+
+@dataclass(frozen=True)
 class Hosting:
     """What all sites of a run share: the method's steps and memory, and the seed.
 
-    Server and sites keep a checkpoint after every `every`-th round and after round `last`.
+    Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
+    how replies are summed, and with what.
     """
 
     steps: Mapping[str, Step]
@@ -61,17 +83,35 @@ class Hosting:
     seed: int
     every: int = 1
     last: int | None = None
+    sums: SumsWith = PLAINLY
 
-    def host(self, spec: SiteSpec, scratch: Scratch) -> SiteHost:
-        """A site, ready to answer."""
+    def host(self, spec: SiteSpec, scratch: Scratch, *, member: Member | None = None) -> SiteHost:
+        """A site, ready to answer.
+
+        `member` is its part in secure sums, if it has keys of its own; otherwise it makes keys for
+        this process, and believes all others'.
+        """
+        site, log = site_of(spec, scratch), spec.folder / "site.log"
+        if self.sums.sums != "plain":
+            site.member = member or Member(
+                spec.name,
+                fresh_signer(),
+                pinned=Pinned(),
+                least=spec.guards.min_sites,
+                binding=self.sums.binding,
+                record=Sets(spec.folder / "sums"),
+                masked=self.sums.sums == "masked",
+                group=self.sums.group,
+            )
         return SiteHost(
-            site_of(spec, scratch),
+            site,
             self.steps,
             memory=MemoryStore(
                 spec.folder / "memory", self.memory, every=self.every, last=self.last
             ),
             seed=self.seed,
-            log=spec.folder / "site.log",
+            log=log,
+            sums=SumHost(site, log=log) if site.member else None,
         )
 
 

@@ -2,7 +2,8 @@
 
 "up" is what left a site. Bytes are those of the encoded message: a message's fields and its
 "(header)" add up to what was sent. `seen` says whether the server looked at single replies
-("one by one") or only at their sum ("sum": a promise of the server's code, not of cryptography).
+("one by one") or only at their sum ("sum": a promise of the server's code, not of cryptography), or
+could not have read them ("masked").
 
 The lines form a chain: each holds, in `before`, the digest of the line before it, so a changed or
 missing line is found. Nothing is ever removed: a run that continues from a checkpoint appends a

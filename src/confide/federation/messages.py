@@ -104,13 +104,23 @@ def decode_file(kind: type[M], data: bytes) -> M:
     """As `decode`, for a file that this place wrote, perhaps in format 2, the previous one.
 
     In format 2 messages did not nest, and some fields had other names. A field that format 2 did
-    not have is empty, or a number as its `carries(before=...)` says. Raises MessageError.
+    not have is empty, or a number as its `carries(before=...)` says; one that was added later
+    (`carries(added=True)`) is empty. Raises MessageError.
     """
     header = _opened(data, OWN, formats=(FORMAT, BEFORE))
     if header.format == FORMAT:
-        return decode(kind, data)
+        late = _late(kind)
+        if header.message != class_of(kind).__name__ or late.keys() <= header.fields.keys():
+            return decode(kind, data)
+        made: M = _made(kind, late | header.fields, _arrays(kind, header, data))
+        return made
     found: M = _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
     return found
+
+
+def _late(kind: type) -> dict[str, object]:
+    """The fields that older files of this format lack, empty."""
+    return {name: "" for name, form in forms_of(kind).items() if form.added}
 
 
 def _renamed(

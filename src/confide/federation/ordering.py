@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from confide.federation.federation import Delivery
+    from confide.federation.engine import Delivery
 
 
 def as_they_come(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, Delivery]]:

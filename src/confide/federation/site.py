@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
@@ -41,6 +41,7 @@ class Site:
         knows: the relations or entity types that it annotates; empty means all.
         test_knows: those that are annotated only in its test text.
         guards: its own limits.
+        member: the site's side of sums that the server cannot open; None where it sums otherwise.
         remote: the server is elsewhere, so the site opens no path that the server names.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
@@ -59,6 +60,7 @@ class Site:
     test_knows: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
+    member: Any = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -96,6 +98,20 @@ class Site:
             raise Refusal("no-key") from error
 
 
+Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
+"""Does a step's work: the step, its ask and the round give the reply, and what settles it."""
+
+
+class Sums(Protocol):
+    """Answers for sums that the server cannot open, in place of the host."""
+
+    def answer(
+        self, name: str, step: Step | None, round: int, data: bytes, *, work: Work
+    ) -> bytes | None:
+        """The encoded reply; None if the step is none of its own. Raises as a step does."""
+        ...
+
+
 class SiteHost:
     """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
@@ -111,7 +127,9 @@ class SiteHost:
         memory: MemoryStore[object],
         seed: int,
         log: Path | None = None,
+        sums: Sums | None = None,
     ) -> None:
+        self._sums = sums
         self.site = site
         self._steps = steps
         self._memory = memory
@@ -128,27 +146,43 @@ class SiteHost:
             return encode(failure_from(error))
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
-        step = self._steps.get(name)
-        if step is None:
-            raise Refusal("unknown-step")
         if round < 0:
             raise Refusal("bad-ask")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
-        bound = bound_of(step, self.site.guards.max_norm)
+        step = self._steps.get(name)
+        if self._sums is not None:
+            said = self._sums.answer(name, step, round, data, work=self._worked)
+            if said is not None:
+                return said
+        if step is None:
+            raise Refusal("unknown-step")
+        if self.site.guards.masked and (step.summed or step.learnt is not None):
+            raise Refusal("only-masked")
         ask = self._opened(step, data)
-        before = self._memory.before(round, name)
+        reply, settle = self._worked(step, ask, round)
+        encoded = encode(shortened(step, ask, reply))
+        settle()
+        return encoded
+
+    def _worked(self, step: Step, ask: object, round: int) -> tuple[Any, Callable[[], None]]:
+        """The checked reply to an ask, and what keeps the memory after it."""
+        bound = bound_of(step, self.site.guards.max_norm)
+        before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        seed = derive_seed(self._seed, round, self.site.name, step.drawn or name)
-        reply, after = step.answer(self.site, before, ask, Turn(round, self.site.name, name, seed))
+        seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
+        turn = Turn(round, self.site.name, step.name, seed)
+        reply, after = step.answer(self.site, before, ask, turn)
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
-        encoded = encode(shortened(step, ask, reply))
-        if after is before:
-            self._memory.unchanged(round, name)
-        else:
-            self._memory.commit(round, name, after)
-        return encoded
+
+        def settle() -> None:
+            if after is before:
+                self._memory.unchanged(round, step.name)
+            else:
+                self._memory.commit(round, step.name, after)
+
+        return reply, settle
 
     def _keep_private(self, step: Step, ask: object, memory: object) -> None:
         """Raise Refusal if a part of the model that this site keeps to itself would leave.

@@ -7,9 +7,9 @@ the two messages, and so what reaches a site and what leaves it.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,21 @@ Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
 Bound = Callable[[Any, Any, float], object]
 Start = Callable[[Any, Any, str], np.ndarray | None]
-Numbers = Callable[[Any], Mapping[str, int]]
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+ShapesOf = Callable[[Any], Shapes]
+LanesOf = Callable[[Any], tuple[int, float]]
+WholeOf = Callable[[Any, int, float], float]
 Has = Callable[[Any, str, int], np.ndarray | None]
+
+
+def plain_lanes(ask: object) -> tuple[int, float]:
+    """Lanes for changes of weights: 4 bytes, and no change is larger than 8."""
+    return 4, 8.0
+
+
+def one_each(ask: object, sites: int, examples: float) -> float:
+    """What weights sum to if each is 1."""
+    return float(sites)
 
 
 def each_row(value_V: np.ndarray, axes: int) -> np.ndarray:
@@ -54,6 +67,12 @@ class Learnt:
             weight.
         combined: False if the method needs the plain sum.
         slack: how many times `most_norm` the norms of honest replies may differ by.
+        lanes: `lanes(ask)` gives the bytes of a lane when replies are summed as whole numbers, and
+            the largest change that has room there (`confide.federation.secure.lanes`). Lanes of 4
+            bytes hold changes times a site's share, of 2 bytes whole numbers, of 8 bytes the plain
+            numbers of a reply without a weight.
+        whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
+            sites and so many training examples of all together.
     """
 
     field: str
@@ -62,6 +81,24 @@ class Learnt:
     has: Has | None = None
     combined: bool = True
     slack: float = 1.0
+    lanes: LanesOf = plain_lanes
+    whole: WholeOf = one_each
+
+
+class Tables(Protocol):
+    """How a reply that counts by label becomes tables of a fixed form, which can be summed."""
+
+    def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every table."""
+        ...
+
+    def of(self, reply: Any, labels: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """A reply as tables of whole numbers (int64)."""
+        ...
+
+    def back(self, tables: Mapping[str, np.ndarray], labels: Sequence[str]) -> Any:
+        """The reply with the counts of summed tables."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,11 +120,15 @@ class Step:
         start: `start(ask, reply, name)` is what an array of the reply's field in `like` would be if
             nothing had been learnt, from the ask and the reply's other fields, or None. Only the
             changed rows of such an array travel (`confide.federation.changes`).
-        numbers: `numbers(ask)` gives, by field of the reply, the most numbers that its arrays hold,
-            where neither `like` nor the field itself (`carries(most=...)`) limits them.
+        shapes: `shapes(ask)` gives, by field of the reply and name ("" for a single array), the
+            shapes of its arrays, where neither `like` nor the field itself (`carries(most=...)`)
+            does. Every array of a summed reply has its shape from `like` or from here.
         learnt: where a reply holds what a site learnt; the server compares such replies and
             combines them (`confide.federation.combining`).
         drawn: the name that seeds the step's random choices, if it is not `name`.
+        seen: how the server sees a reply, if neither one by one nor as `summed` says.
+        tables: how the reply is summed where no single reply may be seen, if it is not summed
+            otherwise.
 
     Messages may leave types open (`Take[F]`); `given` fills them in.
     """
@@ -101,9 +142,16 @@ class Step:
     check: Check | None = None
     bound: Bound | None = None
     start: Start | None = None
-    numbers: Numbers | None = None
+    shapes: ShapesOf | None = None
     learnt: Learnt | None = None
     drawn: str = ""
+    tables: Tables | None = None
+    seen: str = ""
+
+    @property
+    def seen_as(self) -> str:
+        """How the server sees a reply, as ledgers and wire tables say it."""
+        return self.seen or ("sum" if self.summed else "one by one")
 
     @staticmethod
     def of(
@@ -114,7 +162,7 @@ class Step:
         check: Check | None = None,
         bound: Bound | None = None,
         start: Start | None = None,
-        numbers: Numbers | None = None,
+        shapes: ShapesOf | None = None,
         learnt: Learnt | None = None,
     ) -> Step:
         """The step that a function declares by its annotations.
@@ -125,7 +173,7 @@ class Step:
         reply = typing.get_args(hints["return"])[0]
         name = answer.__name__
         step = Step(
-            name, hints["ask"], reply, answer, summed, like, check, bound, start, numbers, learnt
+            name, hints["ask"], reply, answer, summed, like, check, bound, start, shapes, learnt
         )
         return step if _open(step.ask) or _open(reply) else _declared(step)
 

@@ -30,9 +30,7 @@ def wire_table(steps: Iterable[Step]) -> list[WireRow]:
     rows = []
     for step in steps:
         for direction, message in (("down", step.ask), ("up", step.reply)):
-            seen = "by the site" if direction == "down" else "one by one"
-            if direction == "up" and step.summed:
-                seen = "sum"
+            seen = "by the site" if direction == "down" else step.seen_as
             for name, form in forms_of(message).items():
                 rows.append(WireRow(step.name, direction, name, form.kind, form.what, seen))
     return rows

@@ -24,11 +24,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 
 from confide.errors import FederationError
+from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
-from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.messages import encode
 from confide.federation.site import Scratch
+from confide.learning.devices import Place, compute_at, here
 
 _SPAWN = multiprocessing.get_context("spawn")
 _ONE_AT_A_TIME = threading.Lock()
@@ -128,7 +129,7 @@ class _Worker:
     """One process and the pipe to it."""
 
     def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting, threads: int) -> None:
-        self._arguments = (list(specs), hosting, threads)
+        self._arguments = (list(specs), hosting, threads, here())
         self.lock = threading.Lock()
         self.pipe: Connection
         self._site = ""
@@ -258,12 +259,15 @@ def _deal(specs: Sequence[SiteSpec], count: int) -> list[list[SiteSpec]]:
     return shares
 
 
-def _work(pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: int) -> None:
+def _work(
+    pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: int, place: Place
+) -> None:
     """The life of a worker process: answer until the pipe closes."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
+    compute_at(place)
     scratch: Scratch = {}
     hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

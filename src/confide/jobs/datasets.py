@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from confide.errors import DataError
 from confide.jobs.predict import documents_of
-from confide.text.align import entities_from_spans, flat_spans
+from confide.text.align import entities_from_spans
 from confide.text.document import Document, Problem, Sentence
-from confide.text.schemes import spans_from_tags, tags_from_spans
-from confide.text.segment import segmented
+from confide.text.formats.hub import fitting
+from confide.text.formats.hub_write import OUTSIDE, rows_of_documents
+from confide.text.schemes import spans_from_tags
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-OUTSIDE = "O"
 
 
 def to_dataset(
@@ -37,22 +36,7 @@ def to_dataset(
     files = [one for one in sources if not isinstance(one, Document)]
     if files:
         documents += documents_of(files, format=format)
-    problems: list[Problem] = []
-    rows: list[dict[str, object]] = []
-    for document in map(segmented, documents):
-        spans, lost = flat_spans(document)
-        problems += lost
-        for sentence, own in zip(document.sentences, spans, strict=True):
-            start = sentence.start
-            rows.append(
-                {
-                    "id": document.id,
-                    "text": document.text[start : sentence.end],
-                    "tokens": list(document.token_texts(sentence)),
-                    "offsets": [[a - start, b - start] for a, b in sentence.tokens],
-                    "ner_tags": tags_from_spans(len(sentence.tokens), own, "iob2"),
-                }
-            )
+    rows, problems = rows_of_documents(documents)
     types = sorted({entity.type for document in documents for entity in document.entities})
     names = [OUTSIDE, *(f"{part}-{name}" for name in types for part in "BI")]
     features = Features(
@@ -119,7 +103,7 @@ def _document(
             expected=f"{len(words)} tags", got=str(len(tags)),
         )  # fmt: skip
     text, places = row.get("text"), row.get("offsets")
-    if not (isinstance(text, str) and places and _fit(text, places, words)):
+    if not (isinstance(text, str) and places and fitting(text, places, words)):
         text, places, at = " ".join(words), [], 0
         for word in words:
             places.append((at, at + len(word)))
@@ -130,10 +114,3 @@ def _document(
     spans = spans_from_tags(tags, scheme)[0]
     entities = entities_from_spans(document, [spans] if cut else [])
     return Document(document.id, text, entities, sentences=sentences, source=name)
-
-
-def _fit(text: str, places: Sequence[Sequence[int]], words: Sequence[str]) -> bool:
-    """Whether the offsets are those of the words in the text."""
-    return len(places) == len(words) and all(
-        text[a:b] == word for (a, b), word in zip(places, words, strict=True)
-    )

@@ -26,14 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from confide.errors import RunError
 from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.kinds.how import How
+from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.runs.athome import (
     ALONE,
@@ -102,9 +101,8 @@ def home(
     if not specs:
         known = ", ".join(spec.name for spec in gathered.specs)
         raise RunError(f"the run has no site {site!r}", where=str(folder.path), expected=known)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
-    try:
+    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    with computing_at(place, threads=settings.threads):
         scratch: Scratch = {}
         return {
             spec.name: _Bench(folder, settings, method, spec, scratch).kept(
@@ -112,8 +110,6 @@ def home(
             )
             for spec in specs
         }
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _Bench:

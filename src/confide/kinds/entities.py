@@ -23,6 +23,7 @@ from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
+from confide.federation.steps import Tables
 from confide.kinds import evaluation
 from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
@@ -31,7 +32,9 @@ from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.releases import Holders, shape_of, write_release
+from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
+from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types, types_in_text
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
@@ -329,7 +332,8 @@ def other_files(place: str) -> FederationError:
 class EntityKind:
     """What all kinds that find entities share; they need no key unless they say so.
 
-    `Released` is the message of a release: the form, its weights, and `apart`.
+    `Released` is the message of a release: the form, its weights, and `apart`. `tunes`: the kind
+    trains an encoder, of which `[encoder]` says how much.
     """
 
     task: ClassVar[TaskName] = "ner"
@@ -341,16 +345,25 @@ class EntityKind:
     released_as: ClassVar[str]
     release_tells: ClassVar[str]
     drawn: ClassVar[Mapping[str, str]] = {}
+    tunes: ClassVar[bool] = False
+
+    tables: ClassVar[Tables] = EntityTables()
 
     check_scored = staticmethod(evaluation.check_scored)
     counts = staticmethod(evaluation.counts_of)
+
+    def labels(self, form: Any) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.types)
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None without one."""
         return run.model.vectors
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError if an adversary is asked for: only LightNER has one."""
+        """Raise SettingsError if what is asked for is not here: an adversary, a tuned encoder."""
+        if not self.tunes:
+            check_no_encoder(run, f"model.kind = {run.model.kind!r}")
         if run.lightner.adversary != NONE:
             raise SettingsError(
                 "only LightNER can be trained against an adversary",

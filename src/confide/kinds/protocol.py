@@ -27,7 +27,7 @@ from confide.federation.guards import check_mark
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Step, Tables, Turn
 from confide.kinds.how import How
 from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
@@ -160,7 +160,8 @@ class Kind(Protocol):
     """One model for one task.
 
     `steps` describe the sites' text before there is a form. `weighs`: whether the mean weighs sites
-    by their examples unless the settings say otherwise. `drawn` maps a method's step to the name
+    by their examples unless the settings say otherwise. `tables`: how counts are summed where no
+    single site's may be seen. `drawn` maps a method's step to the name
     that seeds its random choices, where that is not the step's own. `released_as` is the file name
     of a release, `release_tells` what a release reveals.
     """
@@ -172,9 +173,14 @@ class Kind(Protocol):
     Form: ClassVar[type]
     Scored: ClassVar[type]
     steps: ClassVar[tuple[Step, ...]]
+    tables: ClassVar[Tables]
     drawn: ClassVar[Mapping[str, str]]
     released_as: ClassVar[str]
     release_tells: ClassVar[str]
+
+    def labels(self, form: Any) -> list[str]:
+        """The names by which answers are counted: entity types or relations."""
+        ...
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that the settings name for all sites; None without one."""
@@ -206,6 +212,9 @@ class Kind(Protocol):
         """Read a released model from its file `released_as`. Raises MessageError."""
         ...
 
+
+TOGETHER = "all sites"
+"""Stands for a site where only the counts of all together are known; no site has such a name."""
 
 # --- what all pairs share -------------------------------------------------------------------------
 
@@ -244,6 +253,18 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class CountExamples:
+    """Count your training examples."""
+
+
+@dataclass(frozen=True)
+class ExamplesCounted:
+    """Summed where no single reply may be seen: what all sites' weights are measured by."""
+
+    examples: int = carries("number of the site's training examples")
+
+
+@dataclass(frozen=True)
 class Score:
     """Score a part of your held-out text with these weights."""
 
@@ -261,7 +282,34 @@ def taken(site: Site, form: Form) -> Taken:
     desk = form.at(site)
     vectors = desk.vectors()
     desk.check()
-    return Taken(desk.size, vectors)
+    return Taken(shown(site, desk.size), vectors)
+
+
+def shown(site: Site, size: int) -> int:
+    """The number of examples as the server may see it: only whether there are any, if sums hide it.
+
+    The sum over all sites is asked for by `COUNT_EXAMPLES`.
+    """
+    return min(size, 1) if site.member is not None else size
+
+
+def count_examples(
+    site: Site, memory: Kept[F] | None, ask: CountExamples, turn: Turn
+) -> tuple[ExamplesCounted, Kept[F]]:
+    """Count the site's training examples."""
+    memory = known(memory)
+    return ExamplesCounted(memory.form.at(site).size), memory
+
+
+def examples_of_all(federation: Federation, sites: Sequence[str]) -> int:
+    """The training examples of these sites together, for sums that show no single site's.
+
+    The federation's sums measure weights by it from now on.
+    """
+    counted = federation.sum(COUNT_EXAMPLES, CountExamples(), round=0, sites=sites)
+    if federation.summing is not None:
+        federation.summing.examples = float(counted.examples)
+    return int(counted.examples)
 
 
 def check_taken(ask: object, reply: Taken) -> None:
@@ -281,15 +329,18 @@ def score(site: Site, memory: Kept[F] | None, ask: Score, turn: Turn) -> tuple[S
 
 TAKE = Step.of(take, check=check_taken)
 SCORE = Step.of(score)
+COUNT_EXAMPLES = Step.of(count_examples, summed=True)
 
 
 def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps of a pair: the kind's own, and the method's with the kind's messages filled in."""
     types = {F: kind.Form, S: kind.Scored, P: getattr(kind, "Public", object)}
     own = []
-    for step in steps:
+    for step in (*steps, COUNT_EXAMPLES):
         given = step.given(types, drawn=kind.drawn.get(step.name, ""))
-        own.append(replace(given, check=kind.check_scored) if step.reply is S else given)
+        if step.reply is S:
+            given = replace(given, check=kind.check_scored, tables=kind.tables)
+        own.append(given)
     return (*kind.steps, *own)
 
 
@@ -333,6 +384,8 @@ def settle(
             "no site has any training text to learn from",
             fix="look at the training text with `confide data check`",
         )
+    if federation.summing is not None:
+        examples_of_all(federation, [site for site in same if site not in idle])
     return agreed, given, idle
 
 
@@ -361,9 +414,12 @@ def _other_vectors(parted: Parted) -> FederationError:
 
 
 def scores_from(
-    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int
+    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int, form: object
 ) -> dict[str, Counts]:
-    """Every site's counts, as this step asks for them."""
+    """Every site's counts, as this step asks for them; those of all together if sums are unseen."""
+    if federation.summing is not None:
+        reply = federation.tally(step, ask, round=round, labels=kind.labels(form))
+        return {TOGETHER: kind.counts(reply)}
     replies = federation.ask(step, ask, round=round)
     return {site: kind.counts(reply) for site, reply in replies.items()}
 

@@ -14,13 +14,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
+from confide.learning.devices import on, placed
 from confide.learning.fit import FitReport, train
 from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
 from confide.learning.modelling import Slopes
@@ -110,7 +110,7 @@ class AdversarialModeller:
                 dim=sizes.dim,
                 weight=self.weight,
             )
-        return Opposed(self.lightner.initial(seed), adversary).eval()
+        return placed(Opposed(self.lightner.initial(seed), adversary).eval())
 
     def prepared(self, examples: Sequence[Example]) -> LightnerText:
         """Sentences as word pieces, without their spans."""
@@ -182,7 +182,7 @@ class AdversarialModeller:
         losses_BT = symbol_losses(found.log_probs_BTV, batch.symbols_BT)
         source_B, target_B = parted(losses_BT, batch.source_BT)
         if weights_S is not None:
-            source_B = source_B * torch.from_numpy(weights_S[batch.rows_B]).to(source_B.dtype)
+            source_B = source_B * on(weights_S[batch.rows_B], source_B).to(source_B.dtype)
         real_BT = batch.symbols_BT != NOTHING
         seen = Seen(
             encoder_layers=found.encoder_layers,

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.relation_pieces import (
     EncodedRelations,
     RelationBatch,
-    predict_relation_batches,
     relation_batch,
 )
 from confide.data.batches.relations import RelationExample
@@ -29,31 +28,28 @@ from confide.data.batches.sentences import (
     EncodedSentences,
     SentenceBatch,
     encode_sentences,
-    predict_sentence_batches,
     sentence_batch,
 )
 from confide.data.batches.tagger import shuffled
 from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
+from confide.learning.bag_scores import EncodedBags, Rows, said
+from confide.learning.devices import home, placed
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser, Steps, build, row_steps
 from confide.learning.relations import RelationForm, RelationModeller
 from confide.learning.rows import only_rows, table_of
-from confide.learning.weights import set_rows, still
-from confide.models.bags import BagModel, Denoise, clearest, loss_of, scores_of
+from confide.learning.tuning import WHOLE, Tuning, tune
+from confide.learning.weights import set_rows
+from confide.models.bags import BagModel, Denoise, clearest, loss_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
 from confide.models.relation import MentionReader, Pool
 from confide.seeds import seeded
 
-Rows = NDArray[np.int64]
-EncodedBags = EncodedSentences | EncodedRelations
-"""What a model of bags reads: words for a piecewise CNN, word pieces for an encoder."""
-
 _MOST = 64  # most sentences of a bag that an encoder is trained on in an epoch
-_AT_ONCE = 100_000  # sentences that are scored together
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,7 @@ class EncoderForm:
     blind: bool = True
     pool: Pool = "max"
     longest: int = 128
+    tuning: Tuning = WHOLE
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,10 @@ class BagModeller:
     def initial(self, seed: int) -> BagModel:
         """A new model; the seed draws its weights except those that an encoder brings."""
         with seeded(seed):
-            return self._new().requires_grad_(True).eval()
+            model = self._new()
+            if isinstance(model.reader, MentionReader):
+                tune(model, model.reader.encoder, self._relations.form.tuning)
+        return placed(model.eval())
 
     def _new(self) -> BagModel:
         form = self.form
@@ -129,6 +129,12 @@ class BagModeller:
             farthest=reader.farthest,
         )
 
+    def featured(self, encoded: EncodedBags, model: BagModel, folder: Path) -> EncodedBags:
+        """The examples with what a frozen encoder gives of them, if that is what reads them."""
+        if isinstance(encoded, EncodedSentences):
+            return encoded
+        return self._relations.featured(encoded, model, folder=folder)
+
     @property
     def _vocabulary(self) -> Vocabulary:
         if isinstance(self.source, FrozenEncoder):
@@ -146,6 +152,7 @@ class BagModeller:
             blind=reader.blind,
             pool=reader.pool,
             longest=reader.longest,
+            tuning=reader.tuning,
         )
         return RelationModeller(self.source, own)
 
@@ -187,6 +194,12 @@ class BagBatch:
     def __len__(self) -> int:
         return len(self.relations_G)
 
+    def part(self, start: int, end: int) -> BagBatch:
+        """Some of its bags, whole."""
+        begin, stop = torch.searchsorted(self.bags_S, torch.tensor([start, end])).tolist()
+        bags_S, sentences = self.bags_S[begin:stop] - start, self.sentences.part(begin, stop)
+        return BagBatch(sentences, bags_S, self.relations_G[start:end])
+
 
 def fit_bags(
     model: BagModel,
@@ -211,7 +224,8 @@ def fit_bags(
     on, its loss is a mean over bags. Raises DataError if there is nothing to train on, or if a bag
     is empty.
     """
-    _must_have_sentences(groups)
+    if any(not len(group) for group in groups):
+        raise DataError("a bag has no sentence")
     if denoise == "none":
         groups = [row[None] for group in groups for row in group]
     trained = 0
@@ -261,11 +275,6 @@ def fit_sentences(
     )
 
 
-def _must_have_sentences(groups: Sequence[Rows]) -> None:
-    if any(not len(group) for group in groups):
-        raise DataError("a bag has no sentence")
-
-
 def _dealt(
     encoded: EncodedBags, groups: Sequence[Rows], batch_size: int, random: np.random.Generator
 ) -> Iterator[list[Rows]]:
@@ -308,7 +317,7 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
     rows_S = np.concatenate(many)
     bags_S = torch.from_numpy(np.repeat(np.arange(len(many)), [len(group) for group in many]))
     relations_G = torch.from_numpy(encoded.relations_S[[group[0] for group in many]]).long()
-    logits_SR = torch.from_numpy(_said(model, encoded.only(rows_S))) + model.relation.bias.detach()
+    logits_SR = torch.from_numpy(said(model, encoded.only(rows_S))) + home(model.relation.bias)
     best_G = clearest(logits_SR, bags_S, relations_G).numpy()
     for number, place in zip(several, best_G, strict=True):
         found[number] = rows_S[place : place + 1]
@@ -341,52 +350,3 @@ def _table_of(
         within = only_rows(model, table, np.append(encoded.ids_N, encoded.padding))
     with within:
         yield build
-
-
-# --- scoring ----------------------------------------------------------------------------------
-
-
-def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """p_SR: for each sentence, the probability of every relation."""
-    said_SR = torch.from_numpy(_said(model, encoded)) + model.relation.bias.detach()
-    found: NDArray[np.float32] = said_SR.softmax(1).numpy()
-    return found
-
-
-def bag_scores(
-    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], *, denoise: Denoise
-) -> NDArray[np.float32]:
-    """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
-
-    For "none" and "one", each relation's maximum probability over the bag's sentences; for the
-    others, see `models.bags`. Raises DataError if a bag is empty.
-    """
-    _must_have_sentences(groups)
-    scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
-    if not len(groups):
-        return scores_GR
-    said_SR = _said(model, encoded)
-    score, bias_R = scores_of(denoise), model.relation.bias.detach()
-    sizes_G = np.array([len(group) for group in groups])
-    cuts = np.flatnonzero(np.diff(np.cumsum(sizes_G) // _AT_ONCE)) + 1
-    for numbers in np.split(np.arange(len(groups)), cuts):
-        rows_S = np.concatenate([groups[number] for number in numbers])
-        bags_S = torch.from_numpy(np.repeat(np.arange(len(numbers)), sizes_G[numbers]))
-        own_SR = torch.from_numpy(said_SR[rows_S])
-        scores_GR[numbers] = score(own_SR, bias_R, bags_S, len(numbers)).numpy()
-    return scores_GR
-
-
-def _said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
-    """said_SR: the linear layer's output without its bias."""
-    said_SR = np.zeros((len(encoded), len(model.relation.bias)), np.float32)
-    batches: Iterator[SentenceBatch | RelationBatch]
-    if isinstance(encoded, EncodedSentences):
-        batches = predict_sentence_batches(encoded)
-    else:
-        batches = predict_relation_batches(encoded)
-    with still(model), torch.inference_mode():
-        weight_FR = model.relation.weight.t()
-        for batch in batches:
-            said_SR[batch.rows_B] = (model.reader(batch) @ weight_FR).numpy()
-    return said_SR

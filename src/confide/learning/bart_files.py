@@ -18,7 +18,7 @@ from torch import Tensor
 
 from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.learning.encoder import around, pieces_of_words, plain, tokenizer_of
+from confide.learning.cutting import FastCutter, around, by_word, plain, tokenizer_of
 from confide.learning.encoder_files import (
     Config,
     check_files,
@@ -83,7 +83,7 @@ class LoadedBart(NamedTuple):
 
     def cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The ids of the pieces of each word of each sentence, without special ones."""
-        return pieces_of_words(self.tokenizer, sentences)
+        return by_word(FastCutter(self.tokenizer), sentences)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,27 +101,55 @@ def contextual(
         return Context(_frozen(np.zeros(shape, _DTYPE)), from_S1)
     blocks = _blocks(sentences, encoder, from_S1=from_S1, on_tokens=on_tokens)
     if folder is None:
-        states_NX = np.zeros(shape, _DTYPE)
+        rows = kept_rows("", shape, blocks, folder=None, dtype=_DTYPE).rows
+        return Context(rows, from_S1, made=True)
+    kept = kept_rows(_key(sentences, encoder), shape, blocks, folder=folder, dtype=_DTYPE)
+    return Context(kept.rows, from_S1, kept.path, made=kept.made, problems=kept.problems)
+
+
+class KeptRows(NamedTuple):
+    """Rows of features, read-only, and where they are kept; see `Context`."""
+
+    rows: NDArray[Any]
+    path: Path | None
+    made: bool
+    problems: tuple[Problem, ...] = ()
+
+
+def kept_rows(
+    key: str,
+    shape: tuple[int, int],
+    blocks: Iterable[tuple[int, NDArray[Any]]],
+    *,
+    folder: Path | None,
+    dtype: np.dtype[Any],
+) -> KeptRows:
+    """The rows that `blocks` makes, as (first row, rows), read from `folder` if they are there.
+
+    `key` must name all that they depend on. With `folder=None` they stay in memory. Raises
+    DataError if they cannot be written, and whatever `blocks` raises.
+    """
+    if folder is None:
+        rows_NX = np.zeros(shape, dtype)
         for start, block_LX in blocks:
-            states_NX[start : start + len(block_LX)] = block_LX
-        return Context(_frozen(states_NX), from_S1, made=True)
-    key = _key(sentences, encoder)
-    path = folder / f"{key}{_ENDING}"
+            rows_NX[start : start + len(block_LX)] = block_LX
+        return KeptRows(_frozen(rows_NX), None, made=True)
+    file = _File(folder / f"{key}{_ENDING}", key, shape, dtype)
     problems: tuple[Problem, ...] = ()
     try:
-        return Context(_opened(path, key, shape), from_S1, path)
+        return KeptRows(_opened(file), file.path, made=False)
     except FileNotFoundError:
         pass
     except (OSError, DataError) as error:
         what = f"kept features could not be used ({_reason(error)}) and were made again"
-        problems = (Problem("context-cache", str(path), what),)
+        problems = (Problem("context-cache", str(file.path), what),)
     try:
-        _write(path, key, shape=shape, blocks=blocks)
-        return Context(_opened(path, key, shape), from_S1, path, made=True, problems=problems)
+        _write(file, blocks)
+        return KeptRows(_opened(file), file.path, made=True, problems=problems)
     except OSError as error:
         raise DataError(
             f"contextual features could not be kept ({_reason(error)})",
-            expected=f"room for {(_HEADER + _bytes(shape)) / 1e6:.1f} MB",
+            expected=f"room for {(_HEADER + file.bytes(shape[0])) / 1e6:.1f} MB",
             where=str(folder),
             fix=f"make room, or name a folder on another disk in ${VARIABLE}",
         ) from error
@@ -143,7 +171,7 @@ def _blocks(
             on_tokens(done, int(from_S1[-1]))
 
 
-def _frozen(states_NX: Half) -> Half:
+def _frozen(states_NX: NDArray[Any]) -> NDArray[Any]:
     states_NX.flags.writeable = False
     return states_NX
 
@@ -161,33 +189,42 @@ def _key(sentences: Sequence[Sequence[str]], encoder: FrozenEncoder) -> str:
     return digest.hexdigest()
 
 
-def _header(key: str, shape: tuple[int, int], checksum: int) -> bytes:
-    """A header that is equal for equal data, so comparing it checks the file."""
-    fields = {"key": key, "shape": shape, "dtype": _DTYPE.str, "crc32": f"{checksum:08x}"}
-    return ("confide context 1\n" + json.dumps(fields)).ljust(_HEADER - 1).encode() + b"\n"
+class _File(NamedTuple):
+    """Where rows are kept, and what they are."""
+
+    path: Path
+    key: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    def header(self, checksum: int) -> bytes:
+        """A header that is equal for equal data, so comparing it checks the file."""
+        crc = f"{checksum:08x}"
+        fields = {"key": self.key, "shape": self.shape, "dtype": self.dtype.str, "crc32": crc}
+        return ("confide context 1\n" + json.dumps(fields)).ljust(_HEADER - 1).encode() + b"\n"
+
+    def bytes(self, rows: int) -> int:
+        """The size of so many rows."""
+        return rows * self.shape[1] * self.dtype.itemsize
 
 
-def _bytes(shape: tuple[int, int]) -> int:
-    return shape[0] * shape[1] * _DTYPE.itemsize
-
-
-def _opened(path: Path, key: str, shape: tuple[int, int]) -> Half:
+def _opened(kept: _File) -> NDArray[Any]:
     """The states, mapped. Raises OSError, or DataError if the file is damaged."""
+    path = kept.path
     with path.open("rb") as file:
-        size, expected = os.fstat(file.fileno()).st_size, _HEADER + _bytes(shape)
+        size, expected = os.fstat(file.fileno()).st_size, _HEADER + kept.bytes(kept.shape[0])
         if size != expected:
             raise DataError(f"{size} bytes instead of {expected}", where=str(path))
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     data = memoryview(mapped)
-    if data[:_HEADER] != _header(key, shape, zlib.crc32(data[_HEADER:])):
+    if data[:_HEADER] != kept.header(zlib.crc32(data[_HEADER:])):
         raise DataError("changed since they were written", where=str(path))
-    return np.frombuffer(data[_HEADER:], _DTYPE).reshape(shape)
+    return np.frombuffer(data[_HEADER:], kept.dtype).reshape(kept.shape)
 
 
-def _write(
-    path: Path, key: str, *, shape: tuple[int, int], blocks: Iterable[tuple[int, Half]]
-) -> None:
+def _write(kept: _File, blocks: Iterable[tuple[int, NDArray[Any]]]) -> None:
     """Write the file whole or not at all, even if other processes write it at the same time."""
+    path, key, shape = kept.path, kept.key, kept.shape
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _sweep(path.parent)
     handle, name = mkstemp(prefix=f"{key[:16]}.", suffix=_UNFINISHED, dir=path.parent)
@@ -195,17 +232,17 @@ def _write(
     try:
         with open(handle, "w+b") as file:  # mkstemp made it readable only by its owner
             if hasattr(os, "posix_fallocate"):  # a full disk fails now, not after an hour
-                os.posix_fallocate(handle, 0, _HEADER + _bytes(shape))
+                os.posix_fallocate(handle, 0, _HEADER + kept.bytes(shape[0]))
             rows = 0
             for start, block_LX in blocks:
-                file.seek(_HEADER + _bytes((start, shape[1])))
-                file.write(block_LX.data)
+                file.seek(_HEADER + kept.bytes(start))
+                file.write(np.ascontiguousarray(block_LX, kept.dtype).data)
                 rows += len(block_LX)
             if rows != shape[0]:
                 raise DataError(f"the encoder gave {rows} states for {shape[0]} tokens")
             checksum = _checksum(file)
             file.seek(0)
-            file.write(_header(key, shape, checksum))
+            file.write(kept.header(checksum))
             file.flush()
             os.fsync(handle)
         beside.replace(path)

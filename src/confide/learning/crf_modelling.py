@@ -22,6 +22,7 @@ from confide.data.batches.encoding import Bools, Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
 from confide.data.batches.vocabulary import How, Vocabulary
+from confide.learning.devices import at_home, beside, home, on, predicting
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
@@ -133,11 +134,11 @@ class CrfModeller:
         own = _tagger(model)
 
         def loss(batch: TaggerBatch) -> Tensor:
-            weights_B = None if weights_S is None else torch.from_numpy(weights_S[batch.windows_B])
-            if weights_B is None or (weights_B == 1.0).all():
+            each_B = None if weights_S is None else weights_S[batch.windows_B]
+            if each_B is None or (each_B == 1.0).all():
                 return self._loss(own, batch, encoded)
             source_B, target_B = self.split_loss(own(batch), own, batch, encoded=encoded)
-            return weights_B * source_B + target_B
+            return on(each_B, source_B) * source_B + target_B
 
         def batches(seed: int) -> Iterator[TaggerBatch]:
             return train_batches(
@@ -152,6 +153,7 @@ class CrfModeller:
         """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         own, dropped = _tagger(model), self.word_dropout
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
+        batch = beside(batch, own)
         return gradients(own, lambda: self._loss(own, batch, encoded), seed=seed, clip=clip)
 
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
@@ -160,9 +162,10 @@ class CrfModeller:
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_batches(text, tokens_per_batch=_PER_BATCH):
-                yield batch.windows_B, _marginals(own, batch, own(batch))
+                there = beside(batch, own)
+                yield batch.windows_B, home(_marginals(own, there, own(there)))
 
-        with still(own), torch.inference_mode():
+        with predicting(own):
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
         return found
 
@@ -188,10 +191,10 @@ class CrfModeller:
         def loss(batch: TaggerBatch) -> Tensor:
             emissions_BLY = own(batch)
             said_BLY = _marginals(own, batch, emissions_BLY)
-            loss_B = soft(said_BLY, batch.windows_B, batch.lengths_B).to(emissions_BLY.dtype)
+            loss_B = soft(said_BLY, batch.windows_B).to(emissions_BLY.dtype)
             if not lesson.labelled:
                 return loss_B
-            return loss_B + weights(batch.windows_B) * negative_log_likelihood(
+            return loss_B + on(weights(batch.windows_B), loss_B) * negative_log_likelihood(
                 emissions_BLY, own.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
             )
 
@@ -209,16 +212,16 @@ class CrfModeller:
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         with still(own):
             for batch in predict_batches(encoded.encoded, tokens_per_batch=_PER_BATCH):
-                source_BG, target_BG = self._batch_slopes(own, batch, encoded)
-                source_SG[batch.windows_B] = source_BG.numpy()
-                target_SG[batch.windows_B] = target_BG.numpy()
+                found = self._batch_slopes(own, beside(batch, own), encoded)
+                source_SG[batch.windows_B], target_SG[batch.windows_B] = map(at_home, found)
         return Slopes(source_SG, target_SG)
 
     def _loss(self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:
         """loss_B of a batch's rows, each counting once."""
         if not self._opened(encoded):
             return tagger.loss(model, batch)
-        allowed_BLY = allowed_tags(batch.tags_BL, weights_outside(encoded.open_Y, self.open))
+        outside_Y = on(weights_outside(encoded.open_Y, self.open), batch.tags_BL)
+        allowed_BLY = allowed_tags(batch.tags_BL, outside_Y)
         return _partial(model(batch), model, batch, allowed_BLY, torch.zeros_like(allowed_BLY))
 
     def split_loss(
@@ -228,15 +231,16 @@ class CrfModeller:
 
         Where outside is open, target is what another model found given the site's own annotation.
         """
-        source_BL = torch.from_numpy(
-            of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
-        )
+        own_BL = of_rows(encoded.source_N, encoded.encoded.tokens_from_S1, batch.windows_B)
+        # a part of a batch is padded as the whole
+        missing = emissions_BLY.shape[1] - own_BL.shape[1]
+        source_BL = on(np.pad(own_BL, ((0, 0), (0, missing))), emissions_BLY)
         if not self._opened(encoded):
             losses_BL = token_losses(
                 emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
             )
             return parted(losses_BL, source_BL)
-        outside_Y = weights_outside(encoded.open_Y, self.open)
+        outside_Y = on(weights_outside(encoded.open_Y, self.open), batch.tags_BL)
         both_BLY = allowed_tags(batch.tags_BL, outside_Y)
         own_BLY = allowed_tags(batch.tags_BL.masked_fill(~source_BL, 0), outside_Y)
         return (

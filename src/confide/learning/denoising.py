@@ -13,12 +13,11 @@ state, V pieces of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,19 +25,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.denoising import DenoisingBatch, Specials
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError
+from confide.learning.devices import (
+    Precision,
+    at_home,
+    beside,
+    drawing,
+    enough_memory,
+    home,
+    predicting,
+    where_is,
+)
+from confide.learning.fit import in_parts
 from confide.learning.optimisers import Descent, Optimiser, each_adamw
 from confide.learning.weights import Arrays
 from confide.models.bart import WritingBart
 from confide.models.denoising import cross_entropy, drawn_rows, likeliest
 from confide.scoring.texts import TextCounts
-from confide.seeds import derive_seed, seeded
+from confide.seeds import derive_seed
 
 Trained = Literal["decoder", "all"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-
-M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,8 @@ class Denoising:
 
     `warm_up` is the share of the training over which the learning rate rises; after that it falls
     linearly to 0. In a step's loss, `sampled` rows of the table stand for all that are not targets
-    of the batch; 0: every row takes part. Measures always use every row. `device` is a torch
-    device; on any but "cpu", dropout is not drawn from the seed.
+    of the batch; 0: every row takes part. Measures always use every row. `device` and `precision`
+    are those of `learning.devices.place_of`.
     """
 
     train: Trained = "decoder"
@@ -59,6 +67,7 @@ class Denoising:
     dropout: float = 0.0
     sampled: int = 4096
     device: str = "cpu"
+    precision: Precision = "auto"
     seed: int = 1
 
 
@@ -79,16 +88,6 @@ def rate(share: float, how: Denoising) -> float:
     up = share / how.warm_up if how.warm_up > 0 else 1.0
     down = (1.0 - share) / (1.0 - how.warm_up) if how.warm_up < 1 else 1.0
     return how.learning_rate * max(0.0, min(1.0, up, down))
-
-
-def moved(model: M, device: str) -> M:
-    """Move the model to a device. Raises SettingsError if this machine has no such device."""
-    try:
-        return model.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        raise SettingsError(
-            "this machine has no such device", got=repr(device), fix="set device=cpu"
-        ) from error
 
 
 class Denoiser:
@@ -142,14 +141,18 @@ class Denoiser:
             size = len(table_VD)
             rows = drawn_rows(batch.targets_N, size, count=how.sampled, generator=generator)
             rows = None if rows is None else rows.on(self.device)
-        batch = batch.on(self.device)
-        with seeded(seed) if how.dropout > 0 else nullcontext():
-            states_ND = self._states(batch)
-        loss = cross_entropy(states_ND, table_VD, batch.targets_N, rows=rows) / batch.tokens
+        place = where_is(self.model)
+
+        def losses() -> Iterator[Tensor]:
+            for plain in in_parts(batch, place.at_once):
+                part = beside(plain, self.model)
+                states_ND = self._states(part)
+                yield cross_entropy(states_ND, table_VD, part.targets_N, rows=rows) / batch.tokens
+
         for group in self._steps.param_groups:
             group["lr"] = rate(share, how)
-        descent.step(loss)
-        value = float(loss.detach())
+        with drawing(self.model, seed) if how.dropout > 0 else nullcontext(), enough_memory(place):
+            value = float(home(descent.step_down(losses())))
         if not np.isfinite(value):
             raise DataError(
                 "the training diverged: its loss is not a number", fix="lower the learning rate"
@@ -169,11 +172,10 @@ class Denoiser:
 
     def counted(self, batches: Iterable[DenoisingBatch]) -> TextCounts:
         """The counts of all written pieces, without dropout and with every row of the table."""
-        self.model.eval()
         table_VD = self.bart.shared.weight
         counts = TextCounts()
-        with torch.inference_mode():
-            for batch in (batch.on(self.device) for batch in batches):
+        with predicting(self.model):
+            for batch in (beside(batch, self.model) for batch in batches):
                 states_ND = self._states(batch)
                 same_N = likeliest(states_ND, table_VD) == batch.targets_N
                 counts += TextCounts(
@@ -187,8 +189,7 @@ class Denoiser:
 
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder at every piece to write; float32."""
-        with _narrow(self.device):
-            states_BQD: Tensor = self.bart(batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP)
+        states_BQD: Tensor = self.bart(batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP)
         return states_BQD[batch.real_BQ].float()
 
     @property
@@ -201,9 +202,8 @@ class Denoiser:
 
         Gives at most `longest` pieces, without special ones.
         """
-        self.model.eval()
         bart, out, piece = self.bart, list[int](), specials.start
-        with torch.inference_mode():
+        with predicting(self.model):
             reading = bart.read(torch.tensor([list(source)], device=self.device))
             cache = bart.decoder.cache(1)
             while len(out) < longest:
@@ -219,7 +219,7 @@ class Denoiser:
 
     def trained(self) -> Arrays:
         """Copies of the trained parameters, by name."""
-        return {name: p.detach().cpu().numpy().copy() for name, p in self.parameters.items()}
+        return {name: at_home(p).copy() for name, p in self.parameters.items()}
 
     def snapshot(self) -> Arrays:
         """All that training resumes from: trained weights, and Adam's moments, by name."""
@@ -228,7 +228,7 @@ class Denoiser:
             state = self._steps.state.get(parameter, {})
             for moment in _MOMENTS:
                 if moment in state:
-                    found[f"{moment}:{name}"] = state[moment].cpu().numpy().copy()
+                    found[f"{moment}:{name}"] = at_home(state[moment]).copy()
         return found
 
     def restore(self, values: Mapping[str, NDArray[np.float32]], *, steps: int) -> None:
@@ -252,27 +252,6 @@ class Denoiser:
 
     def arrays(self) -> Arrays:
         """Every weight by Hugging Face's names, each once, and the zero bias."""
-        found = {name: p.detach().cpu().numpy() for name, p in self.model.named_parameters()}
+        found = {name: at_home(p) for name, p in self.model.named_parameters()}
         rows = self.bart.sizes.vocabulary
         return found | {"final_logits_bias": np.zeros((1, rows), np.float32)}
-
-
-def _narrow(device: torch.device) -> AbstractContextManager[None]:
-    """Compute in bfloat16 where the processor has units for it; elsewhere float32 is far faster."""
-    if device.type == "cuda":
-        return torch.autocast("cuda", torch.bfloat16)
-    if _has_bfloat16():
-        return torch.autocast("cpu", torch.bfloat16)
-    return nullcontext()
-
-
-def _has_bfloat16() -> bool:
-    """Whether this machine's processor multiplies matrices in bfloat16 (x86: `amx_bf16`).
-
-    The vector instructions of `avx512_bf16` alone are half as fast as float32 (torch 2.13).
-    """
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        return False
-    return "amx_bf16" in flags

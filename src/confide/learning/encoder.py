@@ -17,20 +17,21 @@ Shapes: L words of a sentence, P pieces, B windows of a batch, X numbers of a st
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.errors import DataError, SettingsError
+from confide.errors import ConfideError, DataError, SettingsError
+from confide.learning.cutting import Cutter, around, cutter_of, tokenizer_of
+from confide.learning.devices import at_home, beside, predicting
 from confide.learning.encoder_files import (
     ONE_AT_A_TIME,
     check_files,
@@ -42,15 +43,8 @@ from confide.learning.encoder_files import (
     width,
 )
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 _LONGEST = 512  # most pieces of a window; a longer sentence is cut into several
-_CHUNK = 1024  # sentences that are tokenised at once
 _HOW = {"version": 1, "layer": "last", "pool": "mean", "no piece": 0, "longest": _LONGEST}
-
-SURROGATES = re.compile("[\ud800-\udfff]")
-"""Unpaired halves of characters, which no tokenizer accepts."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,8 @@ class FrozenEncoder:
         the files are damaged.
         """
         loaded = self.loaded
-        ids, words = _pieces(loaded.tokenizer, sentences)
+        cut = list(loaded.cutter.sentences(sentences))
+        ids, words = [one.ids_P for one in cut], [one.words_P for one in cut]
         for sentence, pieces_P in enumerate(ids):
             if not len(pieces_P):
                 yield sentence, np.zeros((len(sentences[sentence]), self.dim), np.float32)
@@ -102,8 +97,7 @@ class FrozenEncoder:
 
     def check_longest(self, longest: int) -> None:
         """Raise SettingsError if it cannot read that many pieces at once, special ones included."""
-        loaded = self.loaded
-        most = loaded.room + len(loaded.before) + len(loaded.after)
+        most = self.loaded.most
         if longest > most:
             raise SettingsError(
                 "the encoder cannot read that many pieces at once",
@@ -156,14 +150,16 @@ def load_encoder(name: str) -> FrozenEncoder:
 class Loaded(NamedTuple):
     """A model and its tokenizer.
 
-    `before` and `after` are the special pieces around a text, `room` is how many fit between.
+    `before` and `after` are the special pieces around a text, `room` is how many fit between in a
+    window, `most` how many the encoder reads at once, special ones included.
     """
 
-    tokenizer: Tokenizer
+    cutter: Cutter
     model: Any
     before: list[int]
     after: list[int]
     room: int
+    most: int
     padding: int
 
     def body(self) -> Any:
@@ -176,14 +172,12 @@ class Loaded(NamedTuple):
 
 def _load(folder: Path, dim: int) -> Loaded:
     try:
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
     except ImportError as error:
         raise no_transformers(error) from error
     with ONE_AT_A_TIME, _quiet():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
-            )
+            tokenizer = tokenizer_of(folder, fast=False)
             model, found = AutoModel.from_pretrained(
                 folder,
                 local_files_only=True,
@@ -193,6 +187,8 @@ def _load(folder: Path, dim: int) -> Loaded:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
+        except ConfideError:
+            raise
         except Exception as error:  # whatever transformers raises
             raise DataError(
                 "the encoder could not be loaded", got=first_line(error), where=str(folder)
@@ -218,8 +214,6 @@ def _load(folder: Path, dim: int) -> Loaded:
 
 
 def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
-    if not tokenizer.is_fast:
-        raise SettingsError("the encoder has no fast tokenizer", where=str(folder))
     frame = around(tokenizer, model.get_input_embeddings().num_embeddings)
     if frame is None:
         raise DataError("the tokenizer does not belong to the encoder", where=str(folder))
@@ -227,58 +221,17 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
     # RoBERTa and its kin reserve the positions up to the padding piece's id (1) for padding.
     positions -= 2 if model.config.pad_token_id == 1 else 0
-    room = min(_LONGEST, positions, tokenizer.model_max_length) - len(before) - len(after)
+    most = min(positions, tokenizer.model_max_length)
+    room = min(_LONGEST, most) - len(before) - len(after)
     if room < 3:
         raise SettingsError("the encoder reads too few pieces at once", where=str(folder))
-    padding = tokenizer.pad_token_id or 0
-    return Loaded(plain(tokenizer), model, before=before, after=after, room=room, padding=padding)
-
-
-def tokenizer_of(folder: Path) -> Any:
-    """The folder's tokenizer, as transformers loads it.
-
-    Raises DataError if it cannot be loaded, and SettingsError if it is not a fast one or
-    transformers is missing.
-    """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise no_transformers(error) from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
-        )
-    except Exception as error:  # whatever transformers raises
-        raise DataError(
-            "the tokenizer could not be loaded", got=first_line(error), where=str(folder)
-        ) from error
-    if not tokenizer.is_fast:
-        raise SettingsError("the model has no fast tokenizer", where=str(folder))
-    return tokenizer
-
-
-def around(tokenizer: Any, rows: int) -> tuple[list[int], list[int]] | None:
-    """The special pieces before and behind a text; None if a piece has no row in the table."""
-    probe = tokenizer(["a"], is_split_into_words=True)
-    inner = [place for place, word in enumerate(probe.word_ids()) if word is not None]
-    if not inner or max(tokenizer.get_vocab().values(), default=0) >= rows:
-        return None
-    ids = probe["input_ids"]
-    return ids[: inner[0]], ids[inner[-1] + 1 :]
-
-
-def plain(tokenizer: Any) -> Tokenizer:
-    """Its backend: texts stay whole and unpadded, and "[SEP]" in them is plain text."""
-    backend: Tokenizer = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return backend
+    padding, cutter = tokenizer.pad_token_id or 0, cutter_of(tokenizer)
+    return Loaded(cutter, model, before, after, room=room, most=most, padding=padding)
 
 
 def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:
     """Raise if states are not as wide as config.json says, or do not depend on later words."""
-    last = loaded.tokenizer.get_vocab_size() - 1
+    last = loaded.cutter.size - 1
     texts = [np.array([last, last, other], np.int32) for other in (last, last - 1)]
     one_PX, other_PX = (_forward(loaded, [text])[0] for text in texts)
     if one_PX.shape[1] != dim:
@@ -316,9 +269,10 @@ def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.f
     for place, row in enumerate(rows):
         ids_BP[place, : len(row)] = torch.tensor(row)
         mask_BP[place, : len(row)] = 1
-    with torch.inference_mode():
+    with predicting(loaded.model):
+        ids_BP, mask_BP = beside(ids_BP, loaded.model), beside(mask_BP, loaded.model)
         answer = loaded.model(input_ids=ids_BP, attention_mask=mask_BP)
-        states_BPX: NDArray[np.float32] = answer.last_hidden_state.numpy()
+        states_BPX: NDArray[np.float32] = at_home(answer.last_hidden_state)
     return states_BPX
 
 
@@ -333,33 +287,6 @@ class _Window(NamedTuple):
     end: int
     own_start: int
     own_end: int
-
-
-def _pieces(
-    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
-) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
-    """For each sentence, the ids of its pieces and the word that each belongs to."""
-    ids: list[NDArray[np.int32]] = []
-    words: list[NDArray[np.int32]] = []
-    for start in range(0, len(sentences), _CHUNK):
-        chunk = [[SURROGATES.sub("�", w) for w in s] for s in sentences[start : start + _CHUNK]]
-        for pieces in tokenizer.encode_batch(chunk, is_pretokenized=True, add_special_tokens=False):
-            ids.append(np.array(pieces.ids, np.int32))
-            words.append(np.array(pieces.word_ids, np.int32))
-    return ids, words
-
-
-def pieces_of_words(
-    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
-) -> list[list[list[int]]]:
-    """The ids of the pieces of each word of each sentence, without special ones."""
-    found: list[list[list[int]]] = []
-    for ids_P, words_P in zip(*_pieces(tokenizer, sentences), strict=True):
-        by_word: list[list[int]] = [[] for _ in sentences[len(found)]]
-        for number, word in zip(ids_P.tolist(), words_P.tolist(), strict=True):
-            by_word[word].append(number)
-        found.append(by_word)
-    return found
 
 
 def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:

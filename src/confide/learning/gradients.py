@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from confide.learning.devices import at_home, drawing, enough_memory, home, where_is
 from confide.learning.weights import Arrays, named
-from confide.seeds import derive_seed, seeded
+from confide.seeds import derive_seed
 
 
 def gradients(
@@ -24,13 +25,13 @@ def gradients(
         parameter.grad = None
     if not model.training:
         model.train()
-    with seeded(derive_seed(seed, "dropout")):
+    with drawing(model, derive_seed(seed, "dropout")), enough_memory(where_is(model)):
         mean = loss().mean()
         mean.backward()  # type: ignore[no-untyped-call]
     if clip > 0.0:
         nn.utils.clip_grad_norm_(parameters.values(), clip)
     slopes = {
-        name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy()
+        name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)
         for name, p in parameters.items()
     }
-    return float(mean.detach()), slopes
+    return float(home(mean)), slopes

@@ -43,6 +43,7 @@ from confide.data.batches.tagger import Rows, drawn_rows, longest_first
 from confide.data.batches.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
@@ -178,7 +179,7 @@ class LightnerModeller:
             model = Lightner(body, self.names, self.sizes)
         choose_trained(model)
         widen(model)
-        return model.eval()
+        return placed(model.eval())
 
     def prepared(self, examples: Sequence[Example]) -> LightnerText:
         """Sentences as word pieces, without their spans."""
@@ -206,11 +207,11 @@ class LightnerModeller:
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with still(model):
             self._keep(model, text)
-            with torch.inference_mode():
+            with predicting(model):
                 for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
-                    batch = self._with_states(plain, text)
+                    batch = beside(self._with_states(plain, text), model)
                     found = write(model, batch, constrained=self.form.constrained)
-                    rows = zip(*(part.tolist() for part in found), strict=True)
+                    rows = zip(*(home(part).tolist() for part in found), strict=True)
                     for row, (symbols, log_probs) in zip(batch.rows_B.tolist(), rows, strict=True):
                         spans, _ = spelled(symbols, log_probs, types=self.types)
                         by_window[row] = [FoundSpan(*span, chance) for span, chance in spans]
@@ -254,7 +255,7 @@ class LightnerModeller:
         def loss(batch: PointerBatch) -> Tensor:
             source_B, target_B = split_loss(model, batch)
             if weights_S is not None:
-                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B]).to(source_B.dtype)
+                source_B = source_B * on(weights_S[batch.rows_B], source_B).to(source_B.dtype)
             return source_B + target_B
 
         def batches(seed: int) -> Iterator[PointerBatch]:
@@ -270,7 +271,7 @@ class LightnerModeller:
         assert isinstance(model, Lightner)
         own, lengths_S = model, encoded.text.pieces.lengths_S
         rows_B = drawn_rows(lengths_S, size, random=np.random.default_rng(seed))
-        batch = self.batch(own, encoded, rows_B=rows_B)
+        batch = beside(self.batch(own, encoded, rows_B=rows_B), own)
 
         def loss() -> Tensor:
             source_B, target_B = split_loss(own, batch)
@@ -309,12 +310,13 @@ class LightnerModeller:
             for rows_B, both in _slope_rows(encoded):
                 plain = pointer_batch(text.pieces, rows_B, written=encoded.written)
                 q_BQD = q_QD.repeat(len(plain), 1, 1).requires_grad_()
-                losses = split_loss(model, self._with_states(plain, text), q=q_BQD)
+                batch = beside(self._with_states(plain, text), model)
+                losses = split_loss(model, batch, q=q_BQD)
                 (slope,) = torch.autograd.grad(losses[0].sum(), q_BQD, retain_graph=both)
-                found.source_SG[rows_B] = slope.flatten(1).numpy()
+                found.source_SG[rows_B] = at_home(slope.flatten(1))
                 if both:
                     (slope,) = torch.autograd.grad(losses[1].sum(), q_BQD)
-                    found.target_SG[rows_B] = slope.flatten(1).numpy()
+                    found.target_SG[rows_B] = at_home(slope.flatten(1))
         return found
 
     def _keep(self, model: Lightner, text: LightnerText) -> None:
@@ -322,9 +324,9 @@ class LightnerModeller:
         if not self.form.keeps_states or text.kept.states_ND is not None:
             return
         states_ND = torch.zeros(len(text.pieces.ids_N), self.bart.sizes.dim)
-        with still(model), torch.no_grad():
+        with predicting(model):
             for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
-                read_BPD = model.encoded(batch)[-1]
+                read_BPD = home(model.encoded(beside(batch, model))[-1])
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
                     begin, end = text.pieces.from_S1[row : row + 2].tolist()
                     states_ND[begin:end] = state_PD[: end - begin]

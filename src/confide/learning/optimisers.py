@@ -114,32 +114,43 @@ def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
         raise SettingsError(
             "unknown optimiser", expected=", ".join(OPTIMISERS), got=settings.name
         ) from None
-    return make(parameters, settings)
+    return make(list(parameters), settings)
 
 
-def _sgd(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
+def _fused(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether torch has an optimiser for their device that steps them all in one go."""
+    return all(one.device.type in ("cpu", "cuda", "mps") for one in parameters)
+
+
+def _sgd(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         parameters,
         lr=settings.learning_rate,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
-        fused=True,
+        fused=_fused(parameters),
     )
 
 
-def _adam(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
+def _adam(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
     return torch.optim.Adam(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        parameters,
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        fused=_fused(parameters),
     )
 
 
-def _adamw(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
+def _adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        parameters,
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        fused=_fused(parameters),
     )
 
 
-def each_adamw(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
+def each_adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
     """AdamW that steps the parameters one by one.
 
     For a BART's decoder on a CPU, the fused version took five times as long.
@@ -149,7 +160,7 @@ def each_adamw(parameters: Parameters, settings: Optimiser) -> torch.optim.Optim
     )
 
 
-OPTIMISERS: dict[str, Callable[[Parameters, Optimiser], torch.optim.Optimizer]] = {
+OPTIMISERS: dict[str, Callable[[list[nn.Parameter], Optimiser], torch.optim.Optimizer]] = {
     "sgd": _sgd,
     "adam": _adam,
     "adamw": _adamw,
@@ -188,15 +199,40 @@ class Descent:
         held = self._parameters if settings.proximal else ()
         self._start = [parameter.detach().clone() for parameter in held]
 
-    def step(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss, clipped."""
+    def step(self, *losses: Tensor) -> Tensor:
+        """Take one step down the gradient of the sum of losses, clipped; gives the sum."""
+        return self.step_down(losses)
+
+    def step_down(self, losses: Iterable[Tensor]) -> Tensor:
+        """The same, with each loss computed only after the gradient of the one before it."""
         self.steps.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        total: Tensor | None = None
+        for loss in losses:
+            loss.backward()  # type: ignore[no-untyped-call]
+            total = loss.detach() if total is None else total + loss.detach()
+            del loss
+        assert total is not None, "there is no loss"
+        self._take()
+        return total
+
+    def _take(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                self._merge(parameter)
         if self._start:
             self._hold()
         if self._settings.clip > 0.0:
             clip(self._parameters, self._settings.clip)
         self.steps.step()
+
+    @staticmethod
+    def _merge(parameter: nn.Parameter) -> None:
+        """Name each row of a sparse gradient only once."""
+        slope = parameter.grad
+        assert slope is not None
+        rows = slope._indices()[0]
+        if len(torch.unique(rows)) < len(rows):
+            parameter.grad = slope.coalesce()
 
     @torch.no_grad()
     def _hold(self) -> None:

@@ -18,10 +18,10 @@ from confide.data.batches.encoding import Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span, examples_from
 from confide.data.batches.tagger import TaggerBatch, predict_batches
 from confide.data.batches.vocabulary import How, Vocabulary
-from confide.learning.weights import still
+from confide.learning.devices import beside, home, predicting
 from confide.learning.windows import FoundSpan, joined
 from confide.models import tagger
-from confide.models.crf import Posterior, span_probabilities
+from confide.models.crf import Posterior, Scores, span_probabilities
 from confide.models.tagger import Tagger
 from confide.text.align import entities_from_spans
 from confide.text.document import Document
@@ -37,7 +37,7 @@ def predict_spans(
     windows overlap, an entity belongs to the window that owns its first token.
     """
     by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
-    with still(model), torch.inference_mode():
+    with predicting(model):
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
             for row, spans in _batch_spans(model, batch, encoded.tags):
                 by_window[int(batch.windows_B[row])] = spans
@@ -107,7 +107,11 @@ def _batch_spans(
     model: Tagger, batch: TaggerBatch, tags: TagSet
 ) -> list[tuple[int, list[FoundSpan]]]:
     """The spans of the batch's rows that have an entity."""
-    tags_BL, rows_R, found = tagger.decode_with_posterior(model, batch)
+    emissions_BLY = home(model(beside(batch, model)))
+    scores = Scores(*map(home, model.crf.scores()))
+    tags_BL, rows_R, found = tagger.decode_with_posterior(
+        emissions_BLY, scores, lengths_B=batch.lengths_B
+    )
     if found is None:
         return []
     lengths_B = batch.lengths_B.tolist()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,24 +28,21 @@ from confide.data.batches.relation_pieces import (
     train_relation_batches,
 )
 from confide.data.batches.relations import RelationExample
-from confide.learning.encoder import SURROGATES, FrozenEncoder
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
+from confide.learning.frozen import with_pair_features
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
-from confide.learning.weights import still
+from confide.learning.tuning import MARKS, WHOLE, MarkedEmbedding, Tuning, tune
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
 from confide.seeds import seeded
 
-if TYPE_CHECKING:
-    pass
-
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
 """Gives loss_B of a batch."""
-
-_CHUNK = 4096  # texts that are tokenised at once
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class RelationForm:
     pool: Pool = "sum"
     dropout: float = 0.1
     longest: int = 128
+    tuning: Tuning = WHOLE
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,35 @@ class RelationModeller:
             dropout=self.form.dropout,
         )
         with seeded(seed):
-            model = RelationClassifier(self.body(), sizes)
-        widen(model)
-        return model.requires_grad_(True).eval()
+            body = self.body()
+            model = RelationClassifier(body, sizes)
+            widen(model)
+            tune(model, body, self.form.tuning)
+        return placed(model.eval())
 
     def body(self) -> nn.Module:
-        """A copy of the encoder with rows for the marks, drawn by torch's global generator."""
+        """A copy of the encoder with rows for the marks, drawn by torch's global generator.
+
+        Those of an encoder that is not trained as a whole are parameters of their own.
+        """
         body: nn.Module = self.encoder.loaded.body()
-        _add_rows(body, self.marking.count)
+        tuning = self.form.tuning
+        with seeded(MARKS) if tuning.frozen else nullcontext():
+            _add_rows(body, self.marking.count, apart=not tuning.whole)
         return body
+
+    def featured(
+        self, encoded: EncodedRelations, model: nn.Module, *, folder: Path | None
+    ) -> EncodedRelations:
+        """The examples with what a frozen encoder gives of them, kept in `folder` if named.
+
+        The same examples if the encoder is trained. Raises DataError.
+        """
+        if not self.form.tuning.frozen:
+            return encoded
+        pieces = self.marking.count, type(model).__name__
+        reads = f"{self.encoder.digest} {self.form.pool} {pieces} {MARKS}"
+        return with_pair_features(encoded, model, reads=reads, folder=folder)
 
     def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded. Raises DataError if one has a relation that is not a class."""
@@ -114,17 +133,20 @@ class RelationModeller:
         )
 
     def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
-        backend = self.encoder.loaded.tokenizer
-        found: list[list[int]] = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = [SURROGATES.sub("�", text) for text in texts[start : start + _CHUNK]]
-            found += [one.ids for one in backend.encode_batch(chunk, add_special_tokens=False)]
-        return found
+        return list(self.encoder.loaded.cutter.texts(texts))
 
 
-def _add_rows(body: Any, count: int) -> None:
-    """Append rows for new pieces to the table, drawn as the encoder's own were."""
+def _add_rows(body: Any, count: int, *, apart: bool) -> None:
+    """Append rows for new pieces to the table, drawn as the encoder's own were.
+
+    With `apart` they are a parameter of their own, so that they can be trained without the rest.
+    """
     old = body.get_input_embeddings()
+    if apart:
+        spread = getattr(body.config, "initializer_range", None) or 0.02
+        marks_KD = nn.init.normal_(torch.empty(count, old.embedding_dim), std=spread)
+        body.set_input_embeddings(MarkedEmbedding(old, marks_KD))
+        return
     new = nn.Embedding(old.num_embeddings + count, old.embedding_dim, padding_idx=old.padding_idx)
     with torch.no_grad():
         new.weight[: old.num_embeddings] = old.weight
@@ -178,9 +200,9 @@ def relation_logits(
 ) -> NDArray[np.float32]:
     """logits_SR of every example, in order."""
     logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
-    with still(model), torch.inference_mode():
+    with predicting(model):
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            logits_SR[batch.rows_B] = model(batch).numpy()
+            logits_SR[batch.rows_B] = at_home(model(beside(batch, model)))
     return logits_SR
 
 
@@ -206,8 +228,8 @@ class Choices:
 
         An example chooses among the former, and its label is any of the latter.
         """
-        some_B1 = torch.from_numpy(self.some_S[batch.rows_B])[:, None]
-        unknown_R = torch.from_numpy(~self.known_R)
+        some_B1 = on(self.some_S[batch.rows_B], batch.relations_B)[:, None]
+        unknown_R = on(~self.known_R, batch.relations_B)
         own_BR = functional.one_hot(batch.relations_B, len(unknown_R)).float()
         if not self.outside:
             return (~(some_B1 & unknown_R)).float().log(), own_BR.log()
@@ -223,11 +245,11 @@ class Choices:
             losses_B = (logits_BR + chosen_BR).logsumexp(1) - (logits_BR + allowed_BR).logsumexp(1)
         else:
             shut_BR = self.some_S[batch.rows_B][:, None] & ~self.known_R
-            logits_BR = logits_BR.masked_fill(torch.from_numpy(shut_BR), -math.inf)
+            logits_BR = logits_BR.masked_fill(on(shut_BR, logits_BR), -math.inf)
             losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
         if self.weights_S is None:
             return losses_B
-        return losses_B * torch.from_numpy(self.weights_S[batch.rows_B])
+        return losses_B * on(self.weights_S[batch.rows_B], losses_B)
 
 
 def relation_slopes(
@@ -249,10 +271,10 @@ def relation_slopes(
     errors_SR = np.zeros((len(encoded), relations), np.float32)
     inputs_SF = np.zeros((len(encoded), dim), np.float32)
     target_RF = np.zeros((relations, dim), np.float64)
-    with still(model), torch.inference_mode():
+    with predicting(model):
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            features_BF = model.features(batch)
-            logits_BR = model.relation(features_BF)
+            features_BF = model.features(beside(batch, model))
+            logits_BR, features_BF = home(model.relation(features_BF)), home(features_BF)
             chosen_BR, allowed_BR = choices.possible(batch)
             right_BR = (logits_BR + allowed_BR).softmax(1)
             errors_BR = ((logits_BR + chosen_BR).softmax(1) - right_BR).numpy()

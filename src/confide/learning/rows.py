@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from confide.learning.devices import on
 from confide.learning.weights import named
 
 
@@ -36,16 +37,18 @@ def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -
     if not _alone(model, table) or not whole.requires_grad:
         yield
         return
-    rows_K = torch.from_numpy(np.unique(ids).astype(np.int64))
-    place_V = torch.full((len(whole),), len(rows_K))
-    place_V[rows_K] = torch.arange(len(rows_K))
+    read_K = torch.from_numpy(np.unique(ids).astype(np.int64))
+    place_V = torch.full((len(whole),), len(read_K))
+    place_V[read_K] = torch.arange(len(read_K))
     padding = table.padding_idx
+    # its gradient is discarded
+    kept = None if padding is None or place_V[padding] == len(read_K) else int(place_V[padding])
+    rows_K, place_V = on(read_K, whole), on(place_V, whole)
 
     def renumbered(_: nn.Module, asked: tuple[Tensor]) -> tuple[Tensor]:
         return (place_V[asked[0]],)
 
-    if padding is not None:  # its gradient is discarded
-        table.padding_idx = int(place_V[padding]) if place_V[padding] < len(rows_K) else None
+    table.padding_idx = kept
     table.weight = nn.Parameter(whole.detach()[rows_K])
     hook = table.register_forward_pre_hook(renumbered)
     try:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from confide.data.batches.token_pieces import (
     predict_token_batches,
     token_batch,
 )
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport
 from confide.learning.gradients import gradients
@@ -79,8 +79,8 @@ class SpanModeller:
         body = self.encoder.loaded.body()
         with seeded(seed):
             model = SpanClassifier(body, sizes)
-        widen(model)
-        return model.requires_grad_(True).eval()
+            widen(model)
+        return placed(model.requires_grad_(True).eval())
 
     def prepared(self, examples: Sequence[Example]) -> TokenText:
         """Sentences as word pieces, without their spans."""
@@ -96,9 +96,9 @@ class SpanModeller:
     def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
         """The spans of each example that are likelier than not, which may share words."""
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with still(model), torch.inference_mode():
+        with predicting(model):
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                likely_BNY = model(batch).sigmoid()
+                likely_BNY = home(model(beside(batch, model))).sigmoid()
                 likely_BNY = likely_BNY * self._inside(batch)[:, :, None]
                 for row, place, type in (likely_BNY > 0.5).nonzero().tolist():
                     first, wider = divmod(place, self.form.width)
@@ -132,7 +132,7 @@ class SpanModeller:
         def loss(batch: TokenBatch) -> Tensor:
             source_B, target_B = self._losses(encoded, batch)(model(batch))
             if weights_S is not None:
-                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
+                source_B = source_B * on(weights_S[batch.rows_B], source_B)
             return source_B + target_B
 
         how = Epochs(epochs, batch_size, optimiser, seed)
@@ -143,7 +143,8 @@ class SpanModeller:
     ) -> tuple[float, Arrays]:
         """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         random = np.random.default_rng(seed)
-        batch = token_batch(encoded.text, drawn_rows(encoded.text.lengths_S, size, random=random))
+        rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
+        batch = beside(token_batch(encoded.text, rows_B), model)
 
         def loss() -> Tensor:
             source_B, target_B = self._losses(encoded, batch)(model(batch))
@@ -158,13 +159,12 @@ class SpanModeller:
         shape = (len(encoded), linear.weight.numel())
         source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         with still(model):
-            for batch in predict_token_batches(encoded.text, pieces_per_batch=_PER_BATCH):
-                losses = self._losses(encoded, batch)
-                source_BG, target_BG = last_layer_slopes(
-                    linear, lambda b=batch: model(b), losses=losses
+            for given in predict_token_batches(encoded.text, pieces_per_batch=_PER_BATCH):
+                batch = beside(given, model)
+                found = last_layer_slopes(
+                    linear, partial(model, batch), losses=self._losses(encoded, batch)
                 )
-                source_SG[batch.rows_B] = source_BG.numpy()
-                target_SG[batch.rows_B] = target_BG.numpy()
+                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
         return Slopes(source_SG, target_SG)
 
     @cached_property
@@ -182,8 +182,8 @@ class SpanModeller:
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What makes of logits_BNY each row's loss of its own types, and that of the others."""
         words = batch.firsts_BL.shape[1]
-        gold_BNY = torch.from_numpy(gold_of(encoded, batch.rows_B, words=words))
-        own_Y = torch.from_numpy(encoded.own_Y)
+        gold_BNY = on(gold_of(encoded, batch.rows_B, words=words), batch.firsts_BL)
+        own_Y = on(encoded.own_Y, batch.firsts_BL)
         inside_BN1 = self._inside(batch)[:, :, None].to(gold_BNY.dtype)
         source_BNY = inside_BN1 * own_Y
         target_BNY = inside_BN1 * ~own_Y * (1.0 - self.open * (1.0 - gold_BNY))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.encoding import Window
+from confide.learning.devices import at_home, on
 from confide.learning.fit import FitReport
 from confide.learning.optimisers import Optimiser
 from confide.models.distillation import distillation_loss
@@ -113,7 +114,7 @@ def said_of_tokens(
     places = places_of(windows)
     logits_TY = np.zeros((int(places.owned_N.sum()), tags), np.float32)
     for rows_B, logits_BLY in said:
-        for row, logits_LY in zip(rows_B.tolist(), logits_BLY.numpy(), strict=True):
+        for row, logits_LY in zip(rows_B.tolist(), at_home(logits_BLY), strict=True):
             here = slice(places.from_S1[row], places.from_S1[row + 1])
             owned_L = places.owned_N[here]
             logits_TY[places.tokens_N[here][owned_L]] = logits_LY[: len(owned_L)][owned_L]
@@ -121,28 +122,29 @@ def said_of_tokens(
 
 
 def told_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Rows], Tensor]:
-    """weights_B of rows_B: how much the ordinary loss of each window counts."""
+    """weights_B of rows_B: how much the ordinary loss of each window counts; on the processor."""
     places = places_of(windows)
     weights_S = torch.from_numpy(lesson.labels_T[places.tokens_N[places.from_S1[:-1]]])
     return lambda rows_B: weights_S[torch.from_numpy(rows_B)]
 
 
-def taught_by(
-    lesson: Lesson, windows: Sequence[Window]
-) -> Callable[[Tensor, Rows, Tensor], Tensor]:
-    """loss_B of logits_BLY, rows_B and lengths_B: the sum over each window's tokens."""
+def taught_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Tensor, Rows], Tensor]:
+    """loss_B of logits_BLY and rows_B: the sum over each window's tokens."""
     places = places_of(windows)
     teacher_NY = torch.from_numpy(lesson.teacher_TY)[torch.from_numpy(places.tokens_N)]
 
-    def loss(logits_BLY: Tensor, rows_B: Rows, lengths_B: Tensor) -> Tensor:
-        steps_L = torch.arange(logits_BLY.shape[1])
-        inside_BL = steps_L < lengths_B[:, None]
-        starts_B = torch.from_numpy(places.from_S1[rows_B])
-        found_BL = torch.where(inside_BL, starts_B[:, None] + steps_L, 0)
+    def loss(logits_BLY: Tensor, rows_B: Rows) -> Tensor:
+        steps_L = np.arange(logits_BLY.shape[1])
+        starts_B1 = places.from_S1[rows_B][:, None]
+        ends_B1 = places.from_S1[1:][rows_B][:, None]
+        inside_BL = torch.from_numpy(starts_B1 + steps_L < ends_B1)
+        found_BL = torch.from_numpy(np.where(inside_BL, starts_B1 + steps_L, 0))
         # a teacher of zeros teaches nothing
         teacher_BLY = teacher_NY[found_BL].masked_fill(~inside_BL[:, :, None], 0.0)
         return distillation_loss(
-            logits_BLY, teacher_BLY.to(logits_BLY.dtype), temperature=lesson.temperature
+            logits_BLY,
+            on(teacher_BLY, logits_BLY).to(logits_BLY.dtype),
+            temperature=lesson.temperature,
         ).sum(1)
 
     return loss

@@ -11,7 +11,7 @@ import numpy as np
 
 from confide.data.batches.denoising import Specials
 from confide.data.batches.noise import Flags
-from confide.learning.encoder import SURROGATES, plain, tokenizer_of
+from confide.learning.cutting import SURROGATES, plain, tokenizer_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

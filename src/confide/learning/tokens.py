@@ -1,8 +1,8 @@
 """The modeller of token classifiers: makes them from an encoder's files, trains, finds spans.
 
-It implements `learning.modelling`. All of a classifier is trained and travels; the gradients for
-the instance weights are those of its last linear layer (Wang et al. 2023, 3.3, take them at the
-prompt, which all layers share).
+It implements `learning.modelling`. What is trained of a classifier travels (`learning.tuning`); the
+gradients for the instance weights are those of its last linear layer (Wang et al. 2023, 3.3, take
+them at the prompt, which all layers share).
 
 Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G numbers
 of the last layer's weight.
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +36,11 @@ from confide.data.batches.token_pieces import (
     token_text,
     train_token_batches,
 )
-from confide.learning.encoder import FrozenEncoder, pieces_of_words
+from confide.learning.cutting import by_word
+from confide.learning.devices import at_home, beside, home, on, placed, predicting
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
+from confide.learning.frozen import with_word_features
 from confide.learning.gradients import gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
@@ -44,6 +48,7 @@ from confide.learning.predict import paths_of
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
+from confide.learning.tuning import WHOLE, Tuning, tune
 from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
@@ -60,9 +65,6 @@ from confide.models.tokens import (
 )
 from confide.seeds import seeded
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 _PER_BATCH = 2048  # most padded pieces of a batch
 
 
@@ -77,6 +79,7 @@ class TokenForm:
     tag_scheme: TagScheme = "iobes"
     dropout: float = 0.1
     longest: int = 128
+    tuning: Tuning = WHOLE
 
 
 @dataclass(frozen=True)
@@ -107,22 +110,34 @@ class TokenModeller:
         """How the encoder reads."""
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
+        unknown = loaded.cutter.unknown
         return Pieces(
             before=tuple(loaded.before),
             after=tuple(loaded.after),
-            unknown=_unknown(loaded.tokenizer, loaded.padding),
+            unknown=loaded.padding if unknown is None else unknown,
             padding=loaded.padding,
             longest=self.form.longest,
         )
 
     def initial(self, seed: int) -> TokenClassifier:
-        """The encoder with a new linear layer, drawn by the seed; all of it is trained."""
+        """The encoder with a new linear layer, drawn by the seed."""
         sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
         body = self.encoder.loaded.body()
         with seeded(seed):
             model = TokenClassifier(body, sizes)
-        widen(model)
-        return model.requires_grad_(True).eval()
+            widen(model)
+            tune(model, body, self.form.tuning)
+        return placed(model.eval())
+
+    def featured(self, text: TokenText, model: nn.Module, *, folder: Path | None) -> TokenText:
+        """The text with what a frozen encoder gives of its words, kept in `folder` if named.
+
+        The same text if the encoder is trained. Raises DataError.
+        """
+        if not self.form.tuning.frozen:
+            return text
+        reads = f"{self.encoder.digest} first piece"
+        return with_word_features(text, model, reads=reads, folder=folder)
 
     def prepared(self, examples: Sequence[Example]) -> TokenText:
         """Sentences as word pieces, without their spans."""
@@ -141,9 +156,10 @@ class TokenModeller:
         scheme does not mark an entity's end (IOB2), of the next word not continuing it.
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with still(model), torch.inference_mode():
+        with predicting(model):
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                found = _batch_spans(model(batch), batch, tags=self.tags, scores=self._scores)
+                logits_BLY = home(model(beside(batch, model)))
+                found = _batch_spans(logits_BLY, batch, tags=self.tags, scores=self._scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)
@@ -170,7 +186,7 @@ class TokenModeller:
         def loss(batch: TokenBatch) -> Tensor:
             source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
             if weights_S is not None:
-                source_B = source_B * torch.from_numpy(weights_S[batch.rows_B])
+                source_B = source_B * on(weights_S[batch.rows_B], source_B)
             return source_B + target_B
 
         how = Epochs(epochs, batch_size, optimiser, seed)
@@ -181,9 +197,9 @@ class TokenModeller:
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                yield batch.rows_B, model(batch)
+                yield batch.rows_B, home(model(beside(batch, model)))
 
-        with still(model), torch.inference_mode():
+        with predicting(model):
             found = said_of_tokens(text.windows, said(), tags=len(self.tags))
         return found
 
@@ -207,10 +223,11 @@ class TokenModeller:
 
         def loss(batch: TokenBatch) -> Tensor:
             logits_BLY = model(batch)
-            loss_B = soft(logits_BLY, batch.rows_B, batch.lengths_B)
+            loss_B = soft(logits_BLY, batch.rows_B)
             if not lesson.labelled:
                 return loss_B
-            return loss_B + weights(batch.rows_B) * word_losses(logits_BLY, batch).sum(1)
+            own_B = on(weights(batch.rows_B), loss_B)
+            return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
 
         how = Epochs(epochs, batch_size, optimiser, seed)
         return train_pieces(model, encoded.text, _in_order(encoded, how), loss=loss, how=how)
@@ -221,7 +238,7 @@ class TokenModeller:
         """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
-        batch = token_batch(encoded.text, rows_B, annotated=encoded)
+        batch = beside(token_batch(encoded.text, rows_B, annotated=encoded), model)
         outside_Y = self._outside(encoded)
 
         def loss() -> Tensor:
@@ -242,9 +259,8 @@ class TokenModeller:
                 encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
             )
             for batch in batches:
-                source_BG, target_BG = _batch_slopes(model, linear, batch, outside_Y)
-                source_SG[batch.rows_B] = source_BG.numpy()
-                target_SG[batch.rows_B] = target_BG.numpy()
+                found = _batch_slopes(model, linear, beside(batch, model), outside_Y)
+                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
         return Slopes(source_SG, target_SG)
 
     @cached_property
@@ -258,7 +274,7 @@ class TokenModeller:
         return weights_outside(encoded.open_Y, self.open) if opened else None
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        return pieces_of_words(self.encoder.loaded.tokenizer, sentences)
+        return by_word(self.encoder.loaded.cutter, sentences)
 
 
 class Epochs(NamedTuple):
@@ -301,6 +317,7 @@ def split_loss(
     """
     if outside_Y is None:
         return parted(word_losses(logits_BLY, batch), batch.source_BL)
+    outside_Y = outside_Y.to(logits_BLY.device)
     both_BLY = allowed_tags(batch.tags_BL, outside_Y)
     own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
     all_BLY = torch.zeros_like(own_BLY)
@@ -318,13 +335,6 @@ def _batch_slopes(
         return split_loss(logits_BLY, batch, outside_Y=outside_Y)
 
     return last_layer_slopes(linear, lambda: model(batch), losses=losses)
-
-
-def _unknown(tokenizer: Tokenizer, padding: int) -> int:
-    """The piece for a word without one: the unknown piece, else the padding."""
-    name = getattr(tokenizer.model, "unk_token", None)
-    number = tokenizer.token_to_id(name) if isinstance(name, str) else None
-    return padding if number is None else int(number)
 
 
 def _batch_spans(

@@ -14,6 +14,7 @@ from torch import nn
 from confide.data.batches.encoding import TagRules
 from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
+from confide.learning.devices import at_home, on, placed
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.seeds import seeded
 
@@ -31,7 +32,8 @@ def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> 
         moves, starts, ends = (torch.from_numpy(part) for part in rules)
         allowed = (moves, starts, ends)
     with seeded(seed):
-        return Tagger(sizes, allowed)
+        model = Tagger(sizes, allowed)
+    return placed(model)
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -47,14 +49,12 @@ _NAMED: WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = WeakKeyDictionar
 
 def arrays(model: nn.Module) -> Arrays:
     """A copy of every parameter, by name, in the model's order."""
-    return {name: p.detach().cpu().numpy().copy() for name, p in named(model).items()}
+    return {name: at_home(p).copy() for name, p in named(model).items()}
 
 
 def trained(model: nn.Module) -> Arrays:
     """A copy of every trained parameter, by name, in the model's order."""
-    return {
-        name: p.detach().cpu().numpy().copy() for name, p in named(model).items() if p.requires_grad
-    }
+    return {name: at_home(p).copy() for name, p in named(model).items() if p.requires_grad}
 
 
 def load(
@@ -107,5 +107,5 @@ def set_rows(table: nn.Embedding, vectors: VectorFile) -> None:
             fix="set `word_dim` of the model to the file's width",
         )
     with torch.no_grad():
-        places_K = torch.from_numpy(vectors.ids_K.astype(np.int64))
-        table.weight[places_K] = torch.from_numpy(vectors.rows_KD)
+        places_K = on(vectors.ids_K.astype(np.int64), table.weight)
+        table.weight[places_K] = on(vectors.rows_KD, table.weight)

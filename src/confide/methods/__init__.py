@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.combining import NEEDED, ORDERED
-from confide.federation.federation import Federation, round_half_up
+from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
+from confide.federation.quorum import round_half_up
 from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC

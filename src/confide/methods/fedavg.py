@@ -47,7 +47,7 @@ from confide.federation.guards import near
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Step, Turn, each_row
+from confide.federation.steps import Learnt, Shapes, Step, Turn, each_row
 from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
@@ -191,9 +191,16 @@ def check_trained(ask: Train, reply: Trained) -> None:
             raise GuardError("weights must be 0 in rows that the site has not seen")
 
 
-def numbers_of_trained(ask: Train) -> dict[str, int]:
-    """How many numbers `seen` may hold: one for each row of the tables."""
-    return {"seen": sum(len(ask.weights[name]) for name in ask.tables if name in ask.weights)}
+def shapes_of_trained(ask: Train) -> Shapes:
+    """The shapes of `seen`: one number for each row of the tables."""
+    return {
+        "seen": {name: ask.weights[name].shape[:1] for name in ask.tables if name in ask.weights}
+    }
+
+
+def whole_of_trained(ask: Train, sites: int, examples: float) -> float:
+    """What the sites' weights sum to at most: all examples, or the number of sites."""
+    return examples if ask.weighting == "examples" else float(sites)
 
 
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
@@ -245,8 +252,8 @@ UPLOAD: dict[str, Any] = {
     "check": check_trained,
     "bound": bounded_trained,
     "start": start_of_trained,
-    "numbers": numbers_of_trained,
-    "learnt": Learnt("weights", "weight", start="weights", has=rows_had),
+    "shapes": shapes_of_trained,
+    "learnt": Learnt("weights", "weight", start="weights", has=rows_had, whole=whole_of_trained),
 }
 """The checks of a step that uploads trained weights."""
 TRAIN = Step.of(train, summed=True, **UPLOAD)
@@ -319,7 +326,9 @@ class FedAvg:
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text."""
         ask = Score(state.weights, part)
-        return scores_from(federation, self.kind, step=self._step(SCORE), ask=ask, round=round)
+        return scores_from(
+            federation, self.kind, step=self._step(SCORE), ask=ask, round=round, form=state.form
+        )
 
     def model(self, state: Carried, memory: Any) -> tuple[Form, Arrays]:
         """The common model, the same for all sites: its form and its weights."""

@@ -81,7 +81,7 @@ def clearest(logits_SR: Tensor, bags_S: Tensor, relations_G: Tensor) -> Tensor:
     """
     likely_S = logits_SR.log_softmax(1).gather(1, relations_G[bags_S, None]).flatten()
     best_G = _per_bag(likely_S[:, None], bags_S, len(relations_G), "amax").flatten()
-    rows_S = torch.arange(len(bags_S))
+    rows_S = torch.arange(len(bags_S), device=bags_S.device)
     rows_S = rows_S.masked_fill(likely_S < best_G[bags_S], len(bags_S))
     return _per_bag(rows_S[:, None], bags_S, len(relations_G), "amin").flatten()
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,8 @@ class Attention(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and two linear layers."""
 
+    may_be_narrow: ClassVar[bool] = True
+
     def __init__(self, sizes: BartSizes) -> None:
         super().__init__()
         self.self_attn = Attention(sizes.dim, sizes.encoder_heads)
@@ -168,6 +170,8 @@ class EncoderLayer(nn.Module):
 
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the text, and two linear layers."""
+
+    may_be_narrow: ClassVar[bool] = True
 
     def __init__(self, sizes: BartSizes) -> None:
         super().__init__()
@@ -339,8 +343,7 @@ class Bart(nn.Module):
 class WritingBart(nn.Module):
     """A BART that writes pieces, by the products of its states with its own table.
 
-    `model` is the BART, so parameters are named as in Hugging Face's
-    `BartForConditionalGeneration`.
+    `model` is the BART, so parameters have the names of `BartForConditionalGeneration`.
     """
 
     def __init__(self, model: Bart) -> None:

@@ -67,7 +67,7 @@ class _TokenLosses(torch.autograd.Function):
     def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
-        mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
+        mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
         emissions = emissions_BLY.detach().double().masked_fill(~mask_BL[:, :, None], 0.0)
         tags_BL = tags_BL.masked_fill(~mask_BL, 0)
         found = _scaled(emissions, scores, tags_BL, lengths_B=lengths_B)
@@ -82,7 +82,7 @@ class _TokenLosses(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Kept, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
         *parts, tags_BL, lengths_B = ctx.saved_tensors
-        mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
+        mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)
         found = _Chain(weights_BL, *parts)
         slopes_of = _slopes_in_logs if ctx.in_logs else _slopes
@@ -90,7 +90,9 @@ class _TokenLosses(torch.autograd.Function):
         by_moves_YY.index_put_(
             (tags_BL[:, :-1], tags_BL[:, 1:]), -weights_BL[:, 1:], accumulate=True
         )
-        by_ends_Y = slopes_BLY[torch.arange(len(lengths_B)), lengths_B - 1].sum(0)
+        by_ends_Y = slopes_BLY[
+            torch.arange(len(lengths_B), device=lengths_B.device), lengths_B - 1
+        ].sum(0)
         sums = (slopes_BLY, by_moves_YY, slopes_BLY[:, 0].sum(0), by_ends_Y)
         return *(part.to(ctx.kind) for part in sums), None, None
 
@@ -125,7 +127,7 @@ def _scaled(
         ),
         1,
     )
-    mask_BL = torch.arange(tags_BL.shape[1]) < lengths_B[:, None]
+    mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
     least = torch.minimum(chances_BL, before_BL)[mask_BL].min()
     if not least > _VANISHED:  # also where it is not a number
         return None
@@ -137,7 +139,9 @@ def _slopes(
 ) -> tuple[Tensor, Tensor]:
     """slopes_BLY, and by_moves_YY without the counts of the actual moves."""
     length = tags_BL.shape[1]
-    goes_on_BL1 = (torch.arange(length) < lengths_B[:, None] - 1)[:, :, None]
+    goes_on_BL1 = (torch.arange(length, device=lengths_B.device) < lengths_B[:, None] - 1)[
+        :, :, None
+    ]
     over_BLY = found.behind_BLY.reciprocal().masked_fill_(
         ~goes_on_BL1 | (found.behind_BLY == 0.0), 0.0
     )
@@ -188,7 +192,7 @@ def _slopes_in_logs(
 ) -> tuple[Tensor, Tensor]:
     """As `_slopes`, in logarithms."""
     batch, length = tags_BL.shape
-    rows_B, last_B = torch.arange(batch), lengths_B - 1
+    rows_B, last_B = torch.arange(batch, device=lengths_B.device), lengths_B - 1
     by_moves_YY = torch.zeros_like(found.moves_YY)
     slopes_BLY = torch.zeros_like(found.suffix_BLY)
     slope_BY = weights_BL[:, :1] * found.first_BY

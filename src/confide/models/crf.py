@@ -101,8 +101,12 @@ def negative_log_likelihood(
 ) -> Tensor:
     """loss_B = log Z - score(tags), differentiable once, in the emissions' type.
 
-    Every sentence has at least one token; padding is never read.
+    Every sentence has at least one token; padding is never read. The sums are of 64-bit numbers;
+    Apple's GPUs have none, so there the processor computes them.
     """
+    if emissions_BLY.device.type == "mps":
+        emissions_BLY, tags_BL, lengths_B = emissions_BLY.cpu(), tags_BL.cpu(), lengths_B.cpu()
+        scores = Scores(*(part.cpu() for part in scores))
     apply = cast(Callable[..., Tensor], _NegativeLogLikelihood.apply)
     return apply(emissions_BLY, *scores, tags_BL, lengths_B)
 
@@ -131,7 +135,7 @@ class CRFLoss(torch.autograd.Function):
         by_scores = (
             (weight_B @ surplus_moves_BM).view(tags, tags),
             surplus_BLY[:, 0].sum(0),
-            surplus_BLY[torch.arange(len(last_B)), last_B].sum(0),
+            surplus_BLY[torch.arange(len(last_B), device=last_B.device), last_B].sum(0),
         )
         return surplus_BLY.to(ctx.kind), *(g.to(ctx.kind) for g in by_scores), None, None
 
@@ -194,7 +198,8 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
         (part - shift).exp_() for part, shift in zip(scores, shifts, strict=True)
     )
 
-    rows_B, steps_L = torch.arange(batch), torch.arange(length)
+    device = lengths_B.device
+    rows_B, steps_L = torch.arange(batch, device=device), torch.arange(length, device=device)
     mirror_BL = mirrored(lengths_B, length)
     lanes_L2B = torch.stack([steps_L[:, None].expand(length, batch), mirror_BL.T], 1)
     weights_L2BY = _rows(weights_BLY, lanes_L2B + rows_B * length)
@@ -275,7 +280,7 @@ def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Po
     prefix_BLY = torch.stack(prefix, 1)
     behind_BLY, suffix_BLY = torch.stack(behind[::-1], 1), torch.stack(suffix[::-1], 1)
     log_partition_B = suffix_BLY[:, 0].add(starts_Y).logsumexp(1)
-    counts_BYY = torch.zeros(len(emissions_BLY), *moves_YY.shape, dtype=moves_YY.dtype)
+    counts_BYY = moves_YY.new_zeros(len(emissions_BLY), *moves_YY.shape)
     for t in range(length - 1):
         pair_BYY = prefix_BLY[:, t, :, None] + moves_YY + suffix_BLY[:, t + 1, None, :]
         chance_BYY = (pair_BYY - log_partition_B[:, None, None]).exp()
@@ -329,7 +334,7 @@ def span_probabilities(
     P(y_t+1 = j | y_t = i) = exp(move(i, j)) suffix_t+1(j) / behind_t(i).
     """
     chance_N = found.marginals_BLY[at_2N[0], at_2N[1], tags_NK[:, 0]]
-    steps_K = torch.arange(1, tags_NK.shape[1])
+    steps_K = torch.arange(1, tags_NK.shape[1], device=tags_NK.device)
     inside_NK = steps_K < lengths_N[:, None]
     rows_N1, first_N1 = at_2N[:, :, None].unbind()
     after_NK = torch.where(inside_NK, first_N1 + steps_K, 0)
@@ -347,10 +352,10 @@ def span_probabilities(
 
 def mirrored(lengths_B: Tensor, length: int) -> Tensor:
     """places_BL that reverse each sentence and leave its padding in place."""
-    steps_L = torch.arange(length)
+    steps_L = torch.arange(length, device=lengths_B.device)
     turned_BL = lengths_B[:, None] - 1 - steps_L
     return torch.where(turned_BL >= 0, turned_BL, steps_L)
 
 
 def _mask(lengths_B: Tensor, length: int) -> Tensor:
-    return torch.arange(length) < lengths_B[:, None]
+    return torch.arange(length, device=lengths_B.device) < lengths_B[:, None]

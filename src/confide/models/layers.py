@@ -24,7 +24,7 @@ class _Mirror(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
         batch, length, features = values_BLD.shape
-        rows_BL = places_BL + length * torch.arange(batch)[:, None]
+        rows_BL = places_BL + length * torch.arange(batch, device=places_BL.device)[:, None]
         ctx.save_for_backward(rows_BL.flatten())
         turned: Tensor = values_BLD.reshape(-1, features).index_select(0, rows_BL.flatten())
         return turned.view(batch, length, features)
@@ -39,6 +39,10 @@ class _Mirror(torch.autograd.Function):
 def mirror(values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
     """Each sentence from its last token to its first; padding stays in place."""
     places_BL = mirrored(lengths_B, values_BLD.shape[1])
+    if (
+        torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    ):  # no function of our own in a graph
+        return values_BLD.gather(1, places_BL[:, :, None].expand_as(values_BLD))
     turned: Tensor = _Mirror.apply(values_BLD, places_BL)  # type: ignore[no-untyped-call]
     return turned
 
@@ -54,7 +58,8 @@ class LockedDropout(nn.Module):
         """The values, in training with some features of each sentence set to zero."""
         if not self.training or self.rate == 0.0:
             return values_BLD
-        keep_B1D = torch.empty(values_BLD.shape[0], 1, values_BLD.shape[2])
+        shape = (values_BLD.shape[0], 1, values_BLD.shape[2])
+        keep_B1D = torch.empty(shape, device=values_BLD.device)
         keep_B1D.bernoulli_(1.0 - self.rate).div_(1.0 - self.rate)
         return values_BLD * keep_B1D.to(values_BLD.dtype)
 
@@ -121,7 +126,7 @@ class CharacterCNN(nn.Module):
         """words_UH: the maximum of each filter over a word."""
         values_UDC = self.dropout(self.embedding(characters_UC)).transpose(1, 2)
         answers_UHC = self.convolution(values_UDC)[:, :, : characters_UC.shape[1]]
-        outside_UC = torch.arange(characters_UC.shape[1]) >= lengths_U[:, None]
+        outside_UC = _steps(characters_UC.shape[1], lengths_U) >= lengths_U[:, None]
         words_UH: Tensor = answers_UHC.masked_fill(outside_UC[:, None, :], -math.inf).amax(2)
         return words_UH
 
@@ -141,7 +146,7 @@ class CharacterBiLSTM(nn.Module):
         values_UCD = self.dropout(self.embedding(characters_UC))
         states_UCH: Tensor = self.bilstm(values_UCD, lengths_U)
         half = states_UCH.shape[2] // 2
-        ahead_UH = states_UCH[torch.arange(len(lengths_U)), lengths_U - 1, :half]
+        ahead_UH = states_UCH[_steps(lengths_U.shape[0], lengths_U), lengths_U - 1, :half]
         return torch.cat([ahead_UH, states_UCH[:, 0, half:]], 1)
 
 
@@ -164,10 +169,14 @@ class WordCNN(nn.Module):
 
     def forward(self, values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
         """values_BLH, rectified; those in the padding are meaningless."""
-        inside_BL1 = (torch.arange(values_BLD.shape[1]) < lengths_B[:, None])[:, :, None]
+        inside_BL1 = (_steps(values_BLD.shape[1], lengths_B) < lengths_B[:, None])[:, :, None]
         values_BDL = (values_BLD * inside_BL1).transpose(1, 2)
         answers_BHL = torch.cat([convolve(values_BDL) for convolve in self.convolutions], 1)
         return torch.relu(answers_BHL).transpose(1, 2)
+
+
+def _steps(count: int, beside: Tensor) -> Tensor:
+    return torch.arange(count, device=beside.device)
 
 
 def start_embedding(rows: int, dim: int) -> nn.Embedding:

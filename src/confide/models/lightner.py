@@ -175,14 +175,17 @@ class Lightner(nn.Module):
 
     def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
         """What is known before writing, given the encoder's states."""
-        rows_B1 = torch.arange(len(states_BPD))[:, None]
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         words_BLD = self.bart.shared(batch.ids_BP[rows_B1, batch.firsts_BL])
         pointed_BLD = (states_BPD[rows_B1, batch.firsts_BL] + words_BLD) / 2
         rows_YKD = self.bart.shared(self.get_buffer("labels_YK"))
         labels_YD = (rows_YKD * self.get_buffer("shares_YK")[:, :, None]).sum(1)
         stop_1D = self.bart.shared(self.get_buffer("ends_2")[1:])
         named_BVD = torch.cat((labels_YD, stop_1D)).expand(len(states_BPD), -1, -1)
-        known_BL = torch.arange(words_BLD.shape[1]) < batch.lengths_B[:, None]
+        known_BL = (
+            torch.arange(words_BLD.shape[1], device=batch.lengths_B.device)
+            < batch.lengths_B[:, None]
+        )
         return Text(
             reading=self.bart.decoder.read(states_BPD, batch.mask_BP),
             given_BVD=torch.cat((named_BVD, words_BLD), 1),
@@ -195,7 +198,9 @@ class Lightner(nn.Module):
     ) -> Tensor:
         """states_BTD of the decoder, given all symbols but the last (teacher forcing)."""
         before_BT = batch.symbols_BT[:, :-1].clamp(min=0)
-        given_BTD = text.given_BVD[torch.arange(len(before_BT))[:, None], before_BT]
+        given_BTD = text.given_BVD[
+            torch.arange(len(before_BT), device=before_BT.device)[:, None], before_BT
+        ]
         first_B1D = self.started().expand(len(before_BT), 1, -1)
         tokens_BTD = torch.cat((first_B1D, given_BTD), 1) * self.bart.scale
         states_BTD: Tensor = self.bart.decoder(tokens_BTD, text.reading, prompts=prompts)

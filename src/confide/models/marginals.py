@@ -33,7 +33,7 @@ def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -
     is never read, and its results are meaningless.
     """
     length = emissions_BLY.shape[1]
-    inside_BL1 = (torch.arange(length) < lengths_B[:, None])[:, :, None]
+    inside_BL1 = (torch.arange(length, device=lengths_B.device) < lengths_B[:, None])[:, :, None]
     emissions = emissions_BLY.double().masked_fill(~inside_BL1, 0.0).unbind(1)
     moves_YY, starts_Y, ends_Y = (part.double() for part in scores)
     prefix = [starts_Y + emissions[0]]

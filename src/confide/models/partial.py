@@ -100,5 +100,5 @@ def partial_word_losses(
     inner_BL, outer_BL = (
         (logits_BLY + allowed_BLY).logsumexp(2) for allowed_BLY in (inner_BLY, outer_BLY)
     )
-    inside_BL = torch.arange(logits_BLY.shape[1]) < lengths_B[:, None]
+    inside_BL = torch.arange(logits_BLY.shape[1], device=lengths_B.device) < lengths_B[:, None]
     return (outer_BL - inner_BL).masked_fill(~inside_BL, 0.0)

@@ -43,7 +43,7 @@ def write(model: Lightner, batch: LightnerInput, *, constrained: bool = True) ->
     A text that fills all of the decoder's places ends without a stop.
     """
     text = model.known(batch)
-    rows_B = torch.arange(len(batch.lengths_B))
+    rows_B = _steps(len(batch.lengths_B), batch.lengths_B)
     cache = model.bart.decoder.cache(len(rows_B), prompts=model.wrote())
     writing = _Writing(model.types, batch.lengths_B, len(rows_B))
     given_BD = model.started().expand(len(rows_B), -1)
@@ -62,7 +62,7 @@ def write(model: Lightner, batch: LightnerInput, *, constrained: bool = True) ->
         left = int(going_B.sum())
         if not left:
             break
-        given_BD = text.given_BVD[torch.arange(len(rows_B)), chosen_B]
+        given_BD = text.given_BVD[_steps(len(rows_B), rows_B), chosen_B]
         if left <= _LEAVE * len(rows_B):
             kept_K = going_B.nonzero()[:, 0]
             rows_B, given_BD = rows_B[kept_K], given_BD[kept_K]
@@ -87,14 +87,15 @@ class _Writing:
     def __init__(self, types: int, lengths_B: Tensor, rows: int) -> None:
         self.types = types
         self.lengths_B = lengths_B
-        self.finished_B = torch.zeros(rows, dtype=torch.bool)
-        self.least_B = torch.full((rows,), types + 1)  # the first allowed word, as a symbol
+        self.finished_B = lengths_B.new_zeros(rows, dtype=torch.bool)
+        # the first allowed word, as a symbol
+        self.least_B = lengths_B.new_full((rows,), types + 1)
         self.symbols: list[Tensor] = []
         self.log_probs: list[Tensor] = []
 
     def allowed(self, step: int, symbols: int) -> Tensor:
         """allowed_BV, for the remaining texts."""
-        numbers_V = torch.arange(symbols)
+        numbers_V = _steps(symbols, self.least_B)
         place = step % 3
         if place == 2:
             return (numbers_V < self.types).expand(len(self.least_B), -1)
@@ -109,9 +110,9 @@ class _Writing:
         elif step % 3 == 1:
             self.least_B = chosen_B + 1
         going_B = ~self.finished_B[rows_B]
-        symbols_B = torch.full((len(self.finished_B),), NOTHING)
-        symbols_B[rows_B] = chosen_B.where(going_B, torch.tensor(NOTHING))
-        found_B = torch.zeros(len(self.finished_B), dtype=log_probs_BV.dtype)
+        symbols_B = chosen_B.new_full((len(self.finished_B),), NOTHING)
+        symbols_B[rows_B] = chosen_B.masked_fill(~going_B, NOTHING)
+        found_B = log_probs_BV.new_zeros(len(self.finished_B))
         found_B[rows_B] = log_probs_BV.gather(1, chosen_B[:, None])[:, 0]
         self.symbols.append(symbols_B)
         self.log_probs.append(found_B.masked_fill(symbols_B == NOTHING, 0.0))
@@ -125,3 +126,7 @@ class _Writing:
     def result(self) -> Written:
         """All that was written."""
         return Written(torch.stack(self.symbols, 1), torch.stack(self.log_probs, 1))
+
+
+def _steps(count: int, beside: Tensor) -> Tensor:
+    return torch.arange(count, device=beside.device)

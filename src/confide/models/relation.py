@@ -7,7 +7,8 @@ Relation Extraction", EMNLP 2020, 3.1:
 
 With `pool = "start"` the state of the piece that opens an entity stands for it instead (Baldini
 Soares et al. 2019, "entity start"); with `pool = "max"` it is the maximum over the entity's pieces
-("mention pooling").
+("mention pooling"). With `pool = "cls"` the first piece's state alone is read: the marks tell where
+the entities are (the "[CLS]" of Baldini Soares et al., and the head that transformers has).
 
 Shapes: B examples, P pieces, D numbers of a state, R relations.
 """
@@ -22,11 +23,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Pool = Literal["sum", "start", "max"]
+from confide.models.bodies import states_of
+
+Pool = Literal["sum", "start", "max", "cls"]
 
 
 class RelationInput(Protocol):
-    """A padded batch. `head_BP` and `tail_BP` are true at the pieces of each entity."""
+    """A padded batch. `head_BP` and `tail_BP` are true at the pieces of each entity.
+
+    `features_BF` are those that a model reads, if they are known already.
+    """
 
     @property
     def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
@@ -40,6 +46,8 @@ class RelationInput(Protocol):
     def openings_B2(self) -> Tensor: ...  # noqa: D102, N802
     @property
     def relations_B(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def features_BF(self) -> Tensor | None: ...  # noqa: D102, N802
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ class RelationClassifier(nn.Module):
         self.sizes = sizes
         self.encoder = encoder
         self.dropout = nn.Dropout(sizes.dropout)
-        self.relation = nn.Linear(3 * sizes.dim, sizes.relations)
+        read = 1 if sizes.pool == "cls" else 3
+        self.relation = nn.Linear(read * sizes.dim, sizes.relations)
 
     def forward(self, batch: RelationInput) -> Tensor:
         """logits_BR."""
@@ -68,9 +77,12 @@ class RelationClassifier(nn.Module):
         return logits_BR
 
     def features(self, batch: RelationInput) -> Tensor:
-        """features_BF, F = 3 · dim: h, the last layer's input."""
-        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
-        states_BPD: Tensor = found.last_hidden_state
+        """features_BF, F = 3 · dim (`pool = "cls"`: dim): h, the last layer's input."""
+        if batch.features_BF is not None:
+            return batch.features_BF
+        states_BPD = states_of(self.encoder, batch)
+        if self.sizes.pool == "cls":
+            return states_BPD[:, 0]
         entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
         return torch.cat((states_BPD[:, :1], entities_B2D), 1).flatten(1)
 
@@ -89,14 +101,15 @@ class MentionReader(nn.Module):
 
     def forward(self, batch: RelationInput) -> Tensor:
         """features_BF."""
-        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
-        return _entities(found.last_hidden_state, batch, self.pool).flatten(1)
+        if batch.features_BF is not None:
+            return batch.features_BF
+        return _entities(states_of(self.encoder, batch), batch, self.pool).flatten(1)
 
 
 def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
     """entities_B2D; zeros for an entity without pieces, unless its opening mark stands for it."""
     if pool == "start":
-        rows_B1 = torch.arange(len(states_BPD))[:, None]
+        rows_B1 = torch.arange(states_BPD.shape[0], device=states_BPD.device)[:, None]
         return states_BPD[rows_B1, batch.openings_B2]
     entities_B2P = torch.stack((batch.head_BP, batch.tail_BP), 1)
     if pool == "sum":

@@ -54,11 +54,11 @@ class SpanClassifier(nn.Module):
         """logits_BNY; those of spans that reach into the padding are meaningless."""
         found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state
-        rows_B1 = torch.arange(len(states_BPD))[:, None]
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         words_BLD = self.dropout(states_BPD[rows_B1, batch.firsts_BL])
         count = words_BLD.shape[1]
         width = self.sizes.width
-        ends_LW = torch.arange(count)[:, None] + torch.arange(width)
+        ends_LW = _ends(count, width, like=words_BLD)
         last_BLH = self.last(words_BLD)
         last_BLWH = last_BLH[:, ends_LW.clamp(max=count - 1)]
         hidden_BLWH = functional.gelu(
@@ -68,10 +68,15 @@ class SpanClassifier(nn.Module):
         return logits_BNY
 
 
+def _ends(words: int, width: int, *, like: Tensor) -> Tensor:
+    """ends_LW: the last word of each span, by its first word and its width."""
+    first_L1 = torch.arange(words, device=like.device)[:, None]
+    return first_L1 + torch.arange(width, device=like.device)
+
+
 def inside(lengths_B: Tensor, *, words: int, width: int) -> Tensor:
     """inside_BN: whether a span ends before its row does."""
-    ends_N = (torch.arange(words)[:, None] + torch.arange(width)).flatten()
-    return ends_N < lengths_B[:, None]
+    return _ends(words, width, like=lengths_B).flatten() < lengths_B[:, None]
 
 
 def cell_losses(logits_BNY: Tensor, gold_BNY: Tensor, weights_BNY: Tensor) -> Tensor:

@@ -22,7 +22,15 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from confide.models.crf import CRF, Posterior, Rules, negative_log_likelihood, posterior, viterbi
+from confide.models.crf import (
+    CRF,
+    Posterior,
+    Rules,
+    Scores,
+    negative_log_likelihood,
+    posterior,
+    viterbi,
+)
 from confide.models.layers import (
     BiLSTM,
     CharacterBiLSTM,
@@ -153,16 +161,15 @@ def loss(model: Tagger, batch: TaggerInput) -> Tensor:
 
 
 def decode_with_posterior(
-    model: Tagger, batch: TaggerInput
+    emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Posterior | None]:
     """The best paths, the rows that have an entity, and the posterior of only these rows.
 
     The posterior is None if no row has an entity.
     """
-    emissions_BLY, scores = model(batch), model.crf.scores()
-    tags_BL = viterbi(emissions_BLY, scores, lengths_B=batch.lengths_B)
+    tags_BL = viterbi(emissions_BLY, scores, lengths_B=lengths_B)
     rows_R = tags_BL.any(1).nonzero()[:, 0]
     if not len(rows_R):
         return tags_BL, rows_R, None
-    found = posterior(emissions_BLY[rows_R], scores, lengths_B=batch.lengths_B[rows_R])
+    found = posterior(emissions_BLY[rows_R], scores, lengths_B=lengths_B[rows_R])
     return tags_BL, rows_R, found

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from confide.models.bodies import states_of
 from confide.models.crf import FORBIDDEN, Rules, Scores, viterbi
 
 
@@ -36,6 +37,13 @@ class TokenInput(Protocol):
     def firsts_BL(self) -> Tensor: ...  # noqa: D102, N802
     @property
     def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
+
+
+class WordInput(TokenInput, Protocol):
+    """`features_BLD` are those of `TokenClassifier.features`, if they are known already."""
+
+    @property
+    def features_BLD(self) -> Tensor | None: ...  # noqa: D102, N802
 
 
 class Tagged(Protocol):
@@ -68,13 +76,18 @@ class TokenClassifier(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         self.tag = nn.Linear(sizes.dim, sizes.tags)
 
-    def forward(self, batch: TokenInput) -> Tensor:
+    def forward(self, batch: WordInput) -> Tensor:
         """logits_BLY; those in the padding are meaningless."""
-        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
-        states_BPD: Tensor = found.last_hidden_state
-        rows_B1 = torch.arange(len(states_BPD))[:, None]
-        logits_BLY: Tensor = self.tag(self.dropout(states_BPD[rows_B1, batch.firsts_BL]))
+        logits_BLY: Tensor = self.tag(self.dropout(self.features(batch)))
         return logits_BLY
+
+    def features(self, batch: WordInput) -> Tensor:
+        """features_BLD: the state of each word's first piece, the last layer's input."""
+        if batch.features_BLD is not None:
+            return batch.features_BLD
+        states_BPD = states_of(self.encoder, batch)
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
+        return states_BPD[rows_B1, batch.firsts_BL]
 
 
 def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
@@ -82,7 +95,9 @@ def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
     losses_BL = functional.cross_entropy(
         logits_BLY.transpose(1, 2), batch.tags_BL, reduction="none"
     )
-    inside_BL = torch.arange(logits_BLY.shape[1]) < batch.lengths_B[:, None]
+    inside_BL = (
+        torch.arange(logits_BLY.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
+    )
     return losses_BL.masked_fill(~inside_BL, 0.0)
 
 
@@ -113,7 +128,7 @@ def path_probabilities(
     `at_2N` holds the row and first word of each span, `tags_NK` its tags (padded), `lengths_N`
     their number.
     """
-    steps_K = torch.arange(tags_NK.shape[1])
+    steps_K = torch.arange(tags_NK.shape[1], device=tags_NK.device)
     inside_NK = steps_K < lengths_N[:, None]
     rows_N1, first_N1 = at_2N[:, :, None].unbind()
     places_NK = torch.where(inside_NK, first_N1 + steps_K, 0)

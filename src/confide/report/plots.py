@@ -197,24 +197,31 @@ Sure = Sequence[tuple[float, float, float]]
 """Points of confidence, share that is right, and share of all finds; fractions."""
 
 
-def reliability(points: Sure, *, before: Sure = (), id: str, alternative: str) -> str:
+def reliability(
+    points: Sure, *, before: Sure = (), id: str, alternative: str, small: bool = False
+) -> str:
     """How often finds are right over how sure the model was; the larger a dot, the more finds.
 
-    `before` are the model's own confidences, as a thin line, if `points` are calibrated.
+    `before` are the model's own confidences, as a thin line, if `points` are calibrated. A `small`
+    one is for rows of several.
     """
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _figure(3.4, 3.3, air=0.13)
+        figure, axes = _figure(*((2.1, 1.9) if small else (3.4, 3.3)), air=0.13)
         axes.plot([0, 100], [0, 100], "--", color=_INK, alpha=0.4, linewidth=1)
         own = [100 * sure for sure, _, _ in before], [100 * right for _, right, _ in before]
         axes.plot(*own, ":", color=COLOURS[1], linewidth=1.4, clip_on=False)
         xs, ys = [100 * sure for sure, _, _ in points], [100 * right for _, right, _ in points]
         axes.plot(xs, ys, "-", color=COLOURS[0], linewidth=1, alpha=0.6, clip_on=False)
-        areas = [18 + 260 * share for _, _, share in points]
+        areas = [18 + (90 if small else 260) * share for _, _, share in points]
         axes.scatter(xs, ys, s=areas, color=COLOURS[0], alpha=0.85, clip_on=False, zorder=3)
         axes.set_xlim(0, 100)
         axes.set_ylim(0, 100)
-        axes.set_xlabel("confidence")
-        axes.set_ylabel("right")
+        if small:
+            axes.set_xticks([0, 50, 100])
+            axes.set_yticks([0, 50, 100])
+        else:
+            axes.set_xlabel("confidence")
+            axes.set_ylabel("right")
         axes.grid()
         return _svg(figure, id=id, alternative=alternative)
 

@@ -213,7 +213,8 @@ def _privacy(settings: Settings, copied: Copied) -> str:
     if settings.method not in REFERENCES:
         lines.append(
             "No noise was added: this is not differential privacy. A field that was seen as a sum"
-            " was added up by the server's code; no cryptography hid the single ones."
+            " was added up by the server's code; no cryptography hid the single ones, unless the"
+            " table says masked."
         )
         changed = settings.guards.model_dump(exclude_defaults=True)
         set_ = ", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items()))

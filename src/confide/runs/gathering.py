@@ -36,7 +36,7 @@ from confide.seeds import derive_seed
 from confide.settings import PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS, USUAL
 from confide.text.document import Document, Problem
-from confide.text.formats import read
+from confide.text.formats import Options, read
 from confide.text.pairs import stated_pairs
 from confide.text.retag import check_types, retag
 from confide.text.splitting import into_sentences
@@ -268,17 +268,13 @@ def _read(
     parts: Sequence[str] = PARTS,
 ) -> Parts:
     """Each part's documents under their common names; adds what did not fit to `problems`."""
-
-    def how(key: str) -> str | None:
-        stated: str | None = getattr(table, key, None) or getattr(settings.data, key)
-        return stated
-
+    keys = ("format", "scheme", "encoding", "columns", "annotators", "skip_broken")
+    how = {key: getattr(table, key, None) or getattr(settings.data, key) for key in keys}
+    format = how.pop("format")
     read_parts: Parts = {part: [] for part in parts}
     for part, documents in read_parts.items():
         for path in getattr(table, part):
-            reading = read(
-                locate(path), how("format"), scheme=how("scheme"), encoding=how("encoding")
-            )
+            reading = read(locate(path), format, options=Options(**how))
             documents += reading.documents
             problems += reading.problems
     found = [one for documents in read_parts.values() for one in documents]

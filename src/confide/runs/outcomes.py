@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide import __version__
-from confide.federation.combining import Combining
+from confide.errors import SettingsError
+from confide.federation.combining import NEEDED, Combining
+from confide.federation.engine import Engine
 from confide.federation.events import Watcher
-from confide.federation.federation import Engine, Federation
+from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
+from confide.federation.secure.exchanges import Sums
+from confide.federation.secure.roster import threshold
+from confide.federation.secure.summing import Summing
 from confide.methods import Method, check_enough, method_named
 from confide.runs.folder import RunFolder, decisive
 from confide.runs.histories import joined
@@ -44,7 +49,8 @@ from confide.userfiles import Tree
 class Plan:
     """What the federations of one run have in common.
 
-    `binding` is a digest of everything that decides the numbers (`binding_of`).
+    `binding` is a digest of everything that decides the numbers (`binding_of`); `called` is the
+    run's name, if sites know it by one.
     """
 
     settings: Settings
@@ -53,6 +59,7 @@ class Plan:
     folder: RunFolder
     binding: str
     watch: Watcher
+    called: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,14 @@ def outcome_of(
     """
     settings = plan.settings
     ledger = ledger or open_ledger(plan.folder, name)
-    federation = federation_of(plan.settings, plan.engine, ledger, sites=sites, watch=plan.watch)
+    federation = federation_of(
+        plan.settings,
+        plan.engine,
+        ledger,
+        sites=sites,
+        watch=plan.watch,
+        summing=summing_of(settings, run=plan.called or plan.binding, sites=sites),
+    )
     rounds = Rounds(
         plan.method,
         federation,
@@ -105,7 +119,13 @@ def outcome_of(
 
 
 def federation_of(
-    settings: Settings, engine: Engine, ledger: Ledger, *, sites: Sequence[str], watch: Watcher
+    settings: Settings,
+    engine: Engine,
+    ledger: Ledger,
+    *,
+    sites: Sequence[str],
+    watch: Watcher,
+    summing: Summing | None = None,
 ) -> Federation:
     """These sites as the server sees them.
 
@@ -121,7 +141,36 @@ def federation_of(
         sites=sites,
         watch=watch,
         combining=combining_of(settings),
+        summing=summing,
     )
+
+
+def sums_of(settings: Settings) -> Sums:
+    """How replies are summed; the single site of a reference has nobody to hide behind."""
+    return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
+
+
+def summing_of(settings: Settings, *, run: str, sites: Sequence[str]) -> Summing | None:
+    """What sums replies unseen; None if they are summed plainly.
+
+    Raises SettingsError if there are too few sites to hide one among them.
+    """
+    sums = sums_of(settings)
+    if sums == "plain":
+        return None
+    own = settings.federation
+    summing = Summing(sums, run=run, sites=sites, colluding=own.colluding, group=own.groups)
+    if sums == "masked":
+        for members in (sites, *summing.dealt):
+            threshold(len(members), summing.colluding)
+    if own.groups and len(summing.dealt) < NEEDED:
+        raise SettingsError(
+            f"federation.groups = {own.groups} makes too few groups to compare",
+            expected=f"at least {NEEDED} groups",
+            got=f"{len(summing.dealt)} of {len(sites)} sites",
+            fix="make smaller groups, bring more sites together, or leave groups out",
+        )
+    return summing
 
 
 def combining_of(settings: Settings) -> Combining:
@@ -130,7 +179,7 @@ def combining_of(settings: Settings) -> Combining:
     return Combining(
         how="mean" if settings.method in REFERENCES else own.combine,
         trim=own.trim,
-        most_norm=own.most_norm,
+        most_norm=own.limit,
     )
 
 
@@ -212,10 +261,12 @@ def _calibration(
 def _reliability(parts: Parts, types: Sequence[str]) -> Reliability:
     parts = list(parts)
     bins = reliability(parts)
+    by_type = {name: reliability(parts, type=name) for name in types}
     return Reliability(
         error=calibration_error(bins),
-        types={name: calibration_error(reliability(parts, type=name)) for name in types},
+        types={name: calibration_error(own) for name, own in by_type.items()},
         bins=[SureBin(**vars(one)) for one in bins],
+        type_bins={name: [SureBin(**vars(one)) for one in own] for name, own in by_type.items()},
     )
 
 

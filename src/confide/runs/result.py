@@ -224,12 +224,14 @@ class SureBin(Part):
 class Reliability(Part):
     """How far confidences on test text can be trusted: calibration errors and bins.
 
-    `error` and `types` are expected calibration errors from 0 to 1, of all finds and by type.
+    `error` and `types` are expected calibration errors from 0 to 1, of all finds and by type;
+    `bins` and `type_bins` are the bins that they are the means of.
     """
 
     error: Number | None = None
     types: dict[str, Number | None] = {}
     bins: list[SureBin] = []
+    type_bins: dict[str, list[SureBin]] = {}
 
 
 class Scale(Part):

@@ -32,7 +32,8 @@ class Progress:
     """How far a run has come; saved in every checkpoint, so nothing counts twice.
 
     `left_out` holds the sites that failed at the start, with the code of their failure;
-    `calibrator` is that of the best round's confidences.
+    `calibrator` is that of the best round's confidences. Where sums show no single reply,
+    `examples` is what all sites' weights are measured by, and `gone` are sites that a sum lost.
     """
 
     history: list[Tree] = field(default_factory=list)
@@ -43,6 +44,8 @@ class Progress:
     compute_seconds: float = 0.0
     left_out: dict[str, str] = field(default_factory=dict)
     calibrator: list[float] = field(default_factory=lambda: [*AS_IS])
+    examples: float = 0.0
+    gone: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Rounds:
         self._before = Progress()
         self._mean = RunningMean(settings.select.average)
         self._spent = False
+        self._good: Any = None
 
     def run(self) -> Trained:
         """Run all remaining rounds; gives the state of the best round by development counts."""
@@ -128,10 +132,13 @@ class Rounds:
             if checkpoint.next.size:
                 state = self._decoded(checkpoint, checkpoint.next)
                 self._mean.go_on(kept.weights, rounds=last)
+            self._good = state
             self._spent = self._no_more(last)
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
-            self._federation.go_on_without(differ)
+            self._federation.go_on_without([*differ, *progress.gone])
+            if self._federation.summing is not None:
+                self._federation.summing.examples = progress.examples
             self._tell(progress, progress.history[-1])  # listeners may have missed its end
         else:
             state, last = self._method.start(self._federation), 0
@@ -194,8 +201,10 @@ class Rounds:
         settings = self._settings
         self._spent = self._no_more(number)
         scored = number % settings.select.every == 0 or number == settings.rounds
+        if scored and self._develop(self._mean.of(state), progress, record, number):
+            state = self._undone(state, record)
         if scored:
-            self._develop(self._mean.of(state), progress, record, number)
+            self._good = state
         faults = self._federation.take_faults()
         record["failed"] = {fault.site: fault.code for fault in faults}
         record["faults"] = [
@@ -233,8 +242,20 @@ class Rounds:
             " resume: the checkpoint before this round is sound",
         )
 
-    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> None:
-        """Score development text, and note whether this round is the best so far."""
+    def _undone(self, state: Any, record: Tree) -> Any:
+        """The state after the last scoring that was good enough, in place of this one."""
+        if self._good is None:
+            return state
+        record["rolled_back"] = True
+        if self._settings.select.average > 1:
+            self._mean.go_on(self._good.weights, rounds=record["round"])
+        return self._good
+
+    def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> bool:
+        """Score development text, and note whether this round is the best so far.
+
+        Gives whether the score has fallen so far that the round is to be undone.
+        """
         counts = self.score(state, "dev", number)
         task, own = TASKS[self._settings.task], self._settings.select
         total = task.sum(counts.values())
@@ -251,6 +272,8 @@ class Rounds:
             progress.best_score, progress.best_round = value, number
             progress.best_dev = overall if has_text else {}
             progress.calibrator = [*(fitted(total.sure) if own.calibrate else AS_IS)]
+        most = self._settings.federation.roll_back
+        return 0 < most < progress.best_score - value
 
     def _tell(self, progress: Progress, record: Tree) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
@@ -277,6 +300,10 @@ class Rounds:
     def _save(self, state: Any, progress: Progress, number: int) -> None:
         progress.seconds = self._before.seconds + time.perf_counter() - self._clock
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
+        summing = self._federation.summing
+        if summing is not None:
+            progress.examples = summing.examples
+            progress.gone = sorted(set(summing.sites) - set(self._federation.sites))
         kept = self._mean.of(state)
         checkpoint = Checkpoint(
             round=number,

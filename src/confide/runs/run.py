@@ -15,19 +15,20 @@ from pathlib import Path
 
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
+from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, SumsWith
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
+from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of
+from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of, sums_of
 from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
+from confide.runs.telling import ended, started
 from confide.settings import Settings, anchored, load
-from confide.tasks import TASKS
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -80,11 +81,11 @@ def run(
     chosen = _chosen(settings, overrides)
     kind = method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
+    place = place_of(chosen.device, chosen.precision, at_once=chosen.at_once)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
-    said = f"{name}: {chosen.method}"
-    watch(Event("start", rounds=chosen.rounds, message=said, folder=str(folder.path)))
+    watch(started(chosen, name, folder.path))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
@@ -92,12 +93,13 @@ def run(
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
     method = kind(chosen, gathered.public)
     parts = _parts(chosen, gathered, folder)
-    outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
-    watch(Event("scores", message="the sites examine their own errors"))
-    ended = list(zip(parts, outcomes, strict=True))
-    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
-    there = [spec for spec in gathered.specs if spec.name not in left_out]
-    by_site = site_reports(method, (_at_home(spec, ended, method) for spec in there))
+    with computing_at(place, threads=chosen.threads):
+        outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
+        watch(Event("scores", message="the sites examine their own errors"))
+        whole = list(zip(parts, outcomes, strict=True))
+        left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+        there = [spec for spec in gathered.specs if spec.name not in left_out]
+        by_site = site_reports(method, (_at_home(spec, whole, method) for spec in there))
     result = result_of(
         chosen,
         outcomes,
@@ -106,20 +108,8 @@ def run(
         counts=by_site if chosen.method in ONE_SITE else None,
     )
     result.write(folder.path)
-    watch(_end(result, folder))
+    watch(ended(result, folder.path))
     return RunResult(folder.path, result)
-
-
-def _end(result: Result, folder: RunFolder) -> Event:
-    """The last event: the scores on test text, of all sites and of each that has any."""
-    task, scores = TASKS[result.task], result.scores
-    sites = {
-        site: task.value(own, task.kinds[0])
-        for site, own in scores.sites.items()
-        if not task.empty(own)
-    }
-    test = task.values(scores.overall) if sites else None
-    return Event("end", message=str(folder.path), test=test, test_sites=sites or None)
 
 
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
@@ -146,43 +136,37 @@ def _train(
     watch: Watcher,
 ) -> list[Outcome]:
     """Train all federations of the run; those of `alone` run side by side if there are workers."""
-    import torch
-
     specs = [spec for part in parts for spec in part.specs]
+    binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
         {step.name: step for step in method.steps},
         method.Memory,
         settings.seed,
         every=settings.select.every,
         last=settings.rounds,
+        sums=SumsWith(sums_of(settings), bytes.fromhex(binding), settings.federation.groups),
     )
     workers = min(settings.workers, len(specs))
-    binding = binding_of(settings, gathered.fingerprint)
 
     def one(part: Part) -> Outcome:
         plan = Plan(settings, method, engine, folder, binding, watch)
         return outcome_of(plan, part.name, [spec.name for spec in part.specs])
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
     engine: SequentialEngine | WorkerEngine
-    try:
-        engine = (
-            WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
-            if workers > 1
-            else SequentialEngine(specs, hosting)
-        )
-        with closing(engine):
-            if len(parts) == 1 or workers == 1:
-                return [one(part) for part in parts]
-            with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
-                try:
-                    return list(pool.map(one, parts))
-                except BaseException:
-                    engine.stop()  # after Ctrl-C or a failure the others need not finish
-                    raise
-    finally:
-        torch.set_num_threads(threads)
+    engine = (
+        WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
+        if workers > 1
+        else SequentialEngine(specs, hosting)
+    )
+    with closing(engine):
+        if len(parts) == 1 or workers == 1:
+            return [one(part) for part in parts]
+        with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
+            try:
+                return list(pool.map(one, parts))
+            except BaseException:
+                engine.stop()  # after Ctrl-C or a failure the others need not finish
+                raise
 
 
 def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:

@@ -46,6 +46,7 @@ class SentencesFile(BaseModel):
     relaxed: list[Counts] | None = None
     micro: list[Counts] | None = None
     best: list[Counts] | None = None
+    ranked: list[list[Whole]] | None = None
     types: dict[str, list[Counts]] = {}
 
     @property

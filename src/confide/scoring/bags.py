@@ -117,6 +117,23 @@ def count_bags(
     )
 
 
+def ranked_bags(
+    scores_GR: NDArray[np.floating], relations: Sequence[str], facts: Sequence[frozenset[str]]
+) -> list[list[int]]:
+    """Of each bag: how many facts it has, then 2 * bin + (1 if it is a fact) of its candidates.
+
+    Raises DataError as `count_bags` does.
+
+    >>> import numpy as np
+    >>> ranked_bags(np.array([[0.5, 0.5]]), ["no-relation", "binds"], [frozenset({"binds"})])
+    [[1, 8193]]
+    """
+    _check(scores_GR, relations, facts)
+    places_GR = 2 * _bins(scores_GR) + _truths(relations, facts)
+    rows = zip(facts, places_GR[:, 1:].tolist(), strict=True)
+    return [[len(known), *places] for known, places in rows]
+
+
 def _check(
     scores_GR: NDArray[np.floating], relations: Sequence[str], facts: Sequence[frozenset[str]]
 ) -> None:

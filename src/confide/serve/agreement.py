@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from confide.scoring import count_entities, scores
+from confide.serve.corrections import place_of, settled
+from confide.serve.pool import part_of
 from confide.text.document import Document
 from confide.text.segment import tokens_of
 
@@ -28,7 +30,13 @@ class Agreed:
 def agreement(
     first: Mapping[str, Document], second: Mapping[str, Document]
 ) -> tuple[int, list[Agreed]]:
-    """How many texts both corrected, and how far they agree: over all types, then by type."""
+    """How many texts both corrected, and how far they agree: over all types, then by type.
+
+    A text that one of them corrected as a whole is cut into the sentences of the other.
+    """
+    first, second = settled(first), settled(second)
+    mine, its = dict(_cut(first, second)), dict(_cut(second, first))
+    first, second = {**first, **mine}, {**second, **its}
     common = sorted(first.keys() & second.keys())
     both = [
         (first[id], second[id]) for id in common if first[id].text == second[id].text
@@ -42,6 +50,17 @@ def agreement(
         strict, relaxed = found["strict"]["types"][type], found["relaxed"]["types"][type]
         rows.append(_row(type, strict, relaxed, _pairs(marks, type)))
     return len(both), rows
+
+
+def _cut(
+    own: Mapping[str, Document], other: Mapping[str, Document]
+) -> Iterator[tuple[str, Document]]:
+    """Pieces of one's whole texts, where the other corrected sentences of them."""
+    for id, piece in other.items():
+        place = place_of(piece)
+        if place is not None and place[0] in own:
+            of, at = place
+            yield id, part_of(own[of], (at, at + len(piece.text)), id=id)
 
 
 Marks = list[tuple[frozenset[str], frozenset[str]]]

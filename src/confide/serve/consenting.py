@@ -1,29 +1,65 @@
 """The page Agree, at a real site: what a lead asks for, beside what was agreed, and two buttons.
 
-It does what `confide site consent` does. What is agreed to is exactly what the page showed: if
-anything has changed since, nothing is agreed to and the page is shown again.
+It does what `confide site consent` does. The site may put in other bounds than those asked for, and
+agree to some steps only. What is agreed to is exactly what the page showed: if anything has changed
+since, nothing is agreed to and the page is shown again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from confide.errors import ConfideError, printable
+from confide.errors import ConfideError, SettingsError, printable
 from confide.flare.kits.startup import Kit, open_kit
 from confide.flare.run import sitekit, standing
+from confide.flare.run.consenting import Line
+from confide.flare.run.joining import steps_of
 from confide.flare.run.sitekit import Consent
+from confide.methods import METHODS
 from confide.serve.asking import form_of
 from confide.serve.gate import Refused
 from confide.serve.pages import Pages
 from confide.settings import Settings
+from confide.settings.consentfile import BOUNDS
+
+BOUND, STEP = "bound.", "step."
+"""How the names of a form's fields begin: those of bounds, and those of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A bound as a field of a form: its line, the kind of input, and what stands in it."""
+
+    line: Line
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A method on the page: what it sends and asks, as fields and steps to be ticked."""
+
+    found: Consent
+    fields: tuple[Field, ...]
+    steps: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """A form that was sent and not agreed to, and why."""
+
+    form: Mapping[str, str]
+    why: str
 
 
 @dataclass
@@ -47,24 +83,34 @@ class Table:
         return sitekit.consent(self.opened(), method, asked=self._asked_of(method))
 
     def answer(self, form: Mapping[str, str]) -> bool:
-        """Agree or withdraw, as the form says; whether what it showed is still so."""
+        """Agree or withdraw, as the form says; whether what it showed is still so.
+
+        Raises SettingsError, KitError, RunError: a bound that is none, or no step.
+        """
         method, act = form.get("method", ""), form.get("act", "")
         before = self.found(method)
         if digest(before) != form.get("shown", ""):
             return False
         if act == "agree":
-            sitekit.agree(self.opened(), method, steps=before.steps, asked=self._asked_of(method))
+            sitekit.agree(
+                self.opened(),
+                method,
+                steps=steps_in(form, method),
+                asked=self._asked_of(method),
+                bounds=bounds_in(form),
+            )
         elif act == "withdraw":
             sitekit.withdraw(self.opened(), method)
         else:
             raise Refused(422, "act", "agree, or withdraw")
         return True
 
-    def methods(self) -> list[str]:
-        """The methods to show: the one that is asked for, then those agreed to."""
+    def methods(self, other: str = "") -> list[str]:
+        """The methods to show: another one, the one that is asked for, then those agreed to."""
         asked = self.settings()
         agreed = sorted(standing.held_of(self.opened()))
-        return list(dict.fromkeys([*([asked.trained_by] if asked else []), *agreed]))
+        first = [other] if other in METHODS else []
+        return list(dict.fromkeys([*first, *([asked.trained_by] if asked else []), *agreed]))
 
     def _asked_of(self, method: str) -> Settings | None:
         asked = self.settings()
@@ -76,11 +122,68 @@ def digest(found: Consent) -> str:
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
+def bounds_in(form: Mapping[str, str]) -> list[str]:
+    """The bounds in a form, as `confide site consent --bound` takes them."""
+    return [
+        f"{name}={_assigned(name, form[BOUND + name])}" for name in BOUNDS if BOUND + name in form
+    ]
+
+
+def _assigned(name: str, value: str) -> str:
+    """A value as TOML: words with commas between them become a list."""
+    if name in ("combine", "lead", "sites"):
+        return json.dumps([part.strip() for part in value.split(",") if part.strip()])
+    return " ".join(value.split())
+
+
+def steps_in(form: Mapping[str, str], method: str) -> list[str]:
+    """The steps that are ticked in a form; none if all are, as in an agreement.
+
+    Raises SettingsError if none is.
+    """
+    known = [step.name for step in steps_of(method)]
+    ticked = [name for name in known if STEP + name in form]
+    if not ticked:
+        raise SettingsError("no step is ticked", fix="tick the steps to agree to, or withdraw")
+    return [] if ticked == known else ticked
+
+
+def offered(found: Consent, sent: Mapping[str, str]) -> Offer:
+    """A method as the page shows it, or as it was filled in if the form `sent` is about it."""
+    if sent.get("method") != found.method:
+        sent = {}
+    fields = [
+        Field(line, _kind(line.asked), sent.get(BOUND + line.name, _value(line.asked)))
+        for line in found.lines
+    ]
+    known = [step.name for step in steps_of(found.method)]
+    ticked = [name for name in known if STEP + name in sent] if sent else found.steps or known
+    return Offer(found, tuple(fields), tuple((name, name in ticked) for name in known))
+
+
+def _kind(value: object) -> str:
+    """The kind of input for a value."""
+    if isinstance(value, bool):
+        return "choice"
+    kinds = {int: "whole", float: "number", date: "date"}
+    return next((kind for type, kind in kinds.items() if isinstance(value, type)), "text")
+
+
+def _value(value: object) -> str:
+    """A value as an input holds it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def routes(table: Table, pages: Pages) -> list[Route]:
     """The routes of the page."""
 
     async def show(ask: Request) -> Response:
-        return await asyncio.to_thread(_shown, table, pages, changed="changed" in ask.query_params)
+        other, changed = ask.query_params.get("method", ""), "changed" in ask.query_params
+        return await asyncio.to_thread(_shown, table, pages, changed=changed, other=other)
 
     async def answer(ask: Request) -> Response:
         form = await form_of(ask)
@@ -88,7 +191,8 @@ def routes(table: Table, pages: Pages) -> list[Route]:
             try:
                 same = await asyncio.to_thread(table.answer, form)
             except ConfideError as error:
-                raise Refused(422, "not-agreed", printable(error.what, 300)) from None
+                slip = Slip(form, printable(error, 400))
+                return await asyncio.to_thread(_shown, table, pages, slip=slip)
         return RedirectResponse("/consent" if same else "/consent?changed=1", 303)
 
     return [
@@ -97,11 +201,14 @@ def routes(table: Table, pages: Pages) -> list[Route]:
     ]
 
 
-def _shown(table: Table, pages: Pages, *, changed: bool) -> Response:
+def _shown(
+    table: Table, pages: Pages, *, changed: bool = False, other: str = "", slip: Slip | None = None
+) -> Response:
+    sent = {} if slip is None else slip.form
     try:
         kit = table.opened()
         asked = table.settings()
-        found = [(one, digest(one)) for one in map(table.found, table.methods())]
+        found = [table.found(one) for one in table.methods(other or sent.get("method", ""))]
         held = {one.method: one for one in standing.standings(kit)}
         guards = standing.guards(kit)
     except ConfideError as error:
@@ -109,10 +216,18 @@ def _shown(table: Table, pages: Pages, *, changed: bool) -> Response:
     return pages.page(
         "consent",
         title="Agree",
+        status=200 if slip is None else 422,
         site=kit.name,
         asked=None if asked is None else asked.trained_by,
         changed=changed,
-        found=found,
+        wrong=None if slip is None else slip.why,
+        found=[(offered(one, sent), digest(one)) for one in found],
         held=held,
         guards=guards,
+        methods=_names(found),
     )
+
+
+def _names(found: Sequence[Consent]) -> list[str]:
+    """The methods that are not on the page yet."""
+    return sorted(METHODS.keys() - {one.method for one in found})

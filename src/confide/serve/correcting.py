@@ -1,4 +1,8 @@
-"""The page Correct: one sentence at a time, saved at once, exported in any format."""
+"""The page Correct: one sentence or whole text at a time, saved at once, exported in any format.
+
+A whole text shows what the annotator saved of its sentences, and once it is saved, it replaces
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Annotated
 
@@ -17,12 +22,12 @@ from starlette.routing import Route
 from confide.errors import ConfideError
 from confide.serve.agreement import agreement
 from confide.serve.asking import Given, GivenText, Id, Place, Type, body_of, document_of, plain
-from confide.serve.corrections import EXPORTS, Corrections, exported
+from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.serve.models import Served
 from confide.serve.pages import Pages
-from confide.serve.pool import Item, Pool
+from confide.serve.pool import Item, Pool, moved, part_of
 from confide.serve.rest import answered
 from confide.text.document import Document, Entity, Relation
 from confide.text.segment import tokens_of
@@ -38,9 +43,13 @@ class Adds(Given):
 
 
 class Asks(Given):
-    """The body of POST /pages/next: `skip` are ids not to show now, `id` one to show again."""
+    """The body of POST /pages/next: `skip` are ids not to show now, `id` one to show again.
+
+    `whole`: a whole text, not a sentence.
+    """
 
     annotator: Id
+    whole: bool = False
     skip: Annotated[tuple[Id, ...], Field(max_length=20_000, strict=False)] = ()
     id: Id | None = None
 
@@ -124,26 +133,34 @@ def _working(desk: Desk) -> list[Route]:
         if len(asked.texts) > desk.limits.texts:
             raise Refused(413, "too-many", f"at most {desk.limits.texts} texts at once")
         texts = [document_of(one, n, desk.limits) for n, one in enumerate(asked.texts, 1)]
-        return JSONResponse({"added": await desk.add(texts), "sentences": len(desk.pool.items)})
+        added = await desk.add(texts)
+        return JSONResponse({"added": added, "sentences": len(desk.pool.sentences)})
 
     async def following(ask: Request) -> Response:
         asked = await body_of(ask, Asks)
         own = await _own(desk, asked.annotator)
-        if asked.id is not None and asked.id not in desk.pool.items:
+        item = None if asked.id is None else desk.pool.found(asked.id)
+        if asked.id is not None and item is None:
             raise Refused(404, "no-sentence", "there is no such sentence here")
-        item = desk.pool.items.get(asked.id or "") or desk.pool.next({*own, *asked.skip})
-        done = len(own.keys() & desk.pool.items.keys())
-        facts = {"done": done, "sentences": len(desk.pool.items)}
+        item = item or desk.pool.next({*own, *asked.skip}, whole=asked.whole)
+        facts = {
+            "done": desk.pool.done(own.keys(), whole=asked.whole),
+            "sentences": len(desk.pool.all(whole=asked.whole)),
+        }
         return JSONResponse(facts | {"item": _shown(item, own) if item else None})
 
     async def save(ask: Request) -> Response:
         asked = await body_of(ask, Saves)
-        await _own(desk, asked.annotator)
-        if asked.id not in desk.pool.items:
+        own = await _own(desk, asked.annotator)
+        item = desk.pool.found(asked.id)
+        if item is None:
             raise Refused(404, "no-sentence", "there is no such sentence here")
-        document = corrected(desk.pool.items[asked.id].document, asked)
+        if item.of in own:
+            raise Refused(409, "whole", "the whole text was corrected: change it there; NOT saved")
+        document = corrected(item.document, asked)
+        keep = partial(desk.corrections.save, of=item.of, at=item.at)
         try:
-            count = await asyncio.to_thread(desk.corrections.save, asked.annotator, document)
+            count = await asyncio.to_thread(keep, asked.annotator, document)
         except ConfideError:
             raise Refused(
                 507, "not-saved", "the correction could not be written: NOT saved"
@@ -191,16 +208,52 @@ def corrected(document: Document, asked: Saves) -> Document:
 def _shown(item: Item, own: Mapping[str, Document]) -> Tree:
     """A sentence for the page, as it was saved, or else as the first model reads it."""
     saved = own.get(item.document.id)
+    if saved is None and item.of in own:
+        span = (item.at, item.at + len(item.document.text))
+        saved = part_of(own[item.of], span, id=item.document.id)
+    item = item if saved else with_saved(item, own)
     others = answered(replace(item.document, entities=item.others, relations=()))["entities"]
     return {
         **answered(saved or item.document),
         "others": [] if saved else others,
         "saved": saved is not None,
+        "whole": not item.of,
         "tokens": tokens_of(item.document.text),
         "before": item.before,
         "after": item.after,
         "why": item.why,
     }
+
+
+def with_saved(item: Item, own: Mapping[str, Document]) -> Item:
+    """A whole text with what the annotator saved of its sentences, in place of what was found."""
+    document, others = item.document, item.others
+    for saved in own.values():
+        place = place_of(saved)
+        if place is None or place[0] != document.id:
+            continue
+        at, end = place[1], place[1] + len(saved.text)
+        if document.text[at:end] == saved.text:
+            document = _put(document, saved, at=at)
+            others = tuple(one for one in others if one.end <= at or end <= one.start)
+    return replace(item, document=document, others=others)
+
+
+def _put(document: Document, saved: Document, *, at: int) -> Document:
+    """A document with the marks of a sentence that was saved, and no others in that place."""
+    end = at + len(saved.text)
+    left = [one for one in document.entities if one.end <= at or end <= one.start]
+    names = {one.id: f"S{at}-{n}" for n, one in enumerate(saved.entities, 1)}
+    new = [replace(moved(one, at), id=names[one.id]) for one in saved.entities]
+    ids = {one.id for one in left}
+    relations = [one for one in document.relations if {one.head, one.tail} <= ids]
+    linked = [
+        replace(one, id=f"S{at}-{one.id}", head=names[one.head], tail=names[one.tail])
+        for one in saved.relations
+        if {one.head, one.tail} <= names.keys()
+    ]
+    entities = sorted([*left, *new], key=lambda one: (one.start, one.end, one.type))
+    return replace(document, entities=tuple(entities), relations=(*relations, *linked))
 
 
 async def _show(desk: Desk, pages: Pages) -> Response:
@@ -217,7 +270,7 @@ async def _show(desk: Desk, pages: Pages) -> Response:
         counts={name: len(own) for name, own in held.items()},
         pairs=[pair for pair in pairs if pair[2]],
         exports=EXPORTS,
-        sentences=len(desk.pool.items),
+        sentences=len(desk.pool.sentences),
         limits=desk.limits,
     )
 
@@ -231,7 +284,7 @@ async def _export(desk: Desk, ask: Request) -> Response:
     own = await _own(desk, annotator)
     if not own:
         raise Refused(404, "none", "this annotator has corrected nothing yet")
-    raw, suffix = await asyncio.to_thread(exported, list(own.values()), format)
+    raw, suffix = await asyncio.to_thread(exported, list(settled(own).values()), format)
     name = f"{annotator}-{format}{suffix}"
     return Response(
         raw,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ from confide.text.formats import FORMATS, read, write
 from confide.text.formats.jsonl import record
 
 ENDING = ".jsonl"
+OF, AT = "of", "at"
+"""Attributes of a corrected sentence: the id of its text, and the character at which it begins."""
 EXPORTS = tuple(name for name, one in FORMATS.items() if one.write)
 
 
@@ -47,14 +49,16 @@ class Corrections:
         with self._turn:
             return dict(self._of(annotator))
 
-    def save(self, annotator: str, document: Document) -> int:
+    def save(self, annotator: str, document: Document, *, of: str = "", at: int = 0) -> int:
         """Keep a correction, whatever happens next; how many the annotator has now.
 
+        A sentence begins at character `at` of the text with the id `of`; a whole text is of none.
         Raises DataError if it cannot be written: then nothing is kept.
         """
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        own = (("annotator", annotator), ("corrected", when))
-        kept = replace(document, attributes=own)
+        own = [("annotator", annotator), ("corrected", when)]
+        place = [(OF, of), (AT, str(at))] if of else []
+        kept = replace(document, attributes=(*own, *place))
         line = json.dumps(record(kept), ensure_ascii=False) + "\n"
         with self._turn:
             held = self._of(annotator)
@@ -79,6 +83,20 @@ class Corrections:
             documents = read(path, "jsonl").documents if there else []
             self._held[annotator] = {one.id: one for one in documents}
         return self._held[annotator]
+
+
+def place_of(document: Document) -> tuple[str, int] | None:
+    """The id of the text that a corrected sentence is of, and where it begins; None if whole."""
+    held = dict(document.attributes)
+    of, at = held.get(OF, ""), held.get(AT, "")
+    return (of, int(at)) if of and at.isdecimal() and len(at) < 13 else None
+
+
+def settled(own: Mapping[str, Document]) -> dict[str, Document]:
+    """Corrections without the sentences of texts that were corrected as a whole too."""
+    return {
+        id: one for id, one in own.items() if not ((place := place_of(one)) and place[0] in own)
+    }
 
 
 def _mend(path: Path) -> None:

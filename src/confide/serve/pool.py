@@ -1,4 +1,4 @@
-"""Sentences to be corrected, the most useful first.
+"""Sentences, or whole texts, to be corrected, the most useful first.
 
 What the models disagree on comes first, then what the first model is least sure of: the sentence
 with the least sure entity (least confidence: Settles, "Active Learning Literature Survey", 2009).
@@ -23,7 +23,8 @@ class Item:
     """A sentence as a document of its own, what the first model finds in it, and its neighbours.
 
     `sure` is the confidence of the least sure entity, None if there is none; `differ` says that the
-    models find different entities, and `others` are those that only another model finds.
+    models find different entities, and `others` are those that only another model finds. A
+    sentence begins at character `at` of the text with the id `of`; a whole text is of none.
     """
 
     document: Document
@@ -32,6 +33,8 @@ class Item:
     sure: float | None
     differ: bool
     others: tuple[Entity, ...] = ()
+    of: str = ""
+    at: int = 0
 
     @property
     def why(self) -> str:
@@ -44,29 +47,53 @@ class Item:
 
 
 class Pool:
-    """The sentences at hand, in the order in which they are to be corrected."""
+    """The sentences at hand and their whole texts, each in the order in which to correct them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.items: dict[str, Item] = {}
+        self.sentences: dict[str, Item] = {}
+        self.texts: dict[str, Item] = {}
         self._order: list[str] = []
+        self._order_of_texts: list[str] = []
 
     def add(self, sides: Sequence[Sequence[Document]]) -> int:
         """Add texts as each model annotated them; how many sentences are new.
 
-        Sentences beyond the most that a pool holds are left out.
+        Sentences beyond the most that a pool holds are left out, and their texts as a whole.
         """
-        found = chain.from_iterable(items_of(versions) for versions in zip(*sides, strict=True))
-        before = len(self.items)
-        for item in found:
-            if len(self.items) < self._most:
-                self.items.setdefault(item.document.id, item)
-        self._order = list(ordered(self.items))
-        return len(self.items) - before
+        before = len(self.sentences)
+        for versions in zip(*sides, strict=True):
+            items = list(items_of(versions))
+            for item in items:
+                if len(self.sentences) < self._most:
+                    self.sentences.setdefault(item.document.id, item)
+            if items and items[-1].document.id in self.sentences:
+                self.texts.setdefault(versions[0].id, whole_of(versions))
+        self._order = list(ordered(self.sentences))
+        self._order_of_texts = list(ordered(self.texts))
+        return len(self.sentences) - before
 
-    def next(self, done: Collection[str]) -> Item | None:
-        """The most useful sentence that is not done yet."""
-        return next((self.items[id] for id in self._order if id not in done), None)
+    def all(self, *, whole: bool) -> Mapping[str, Item]:
+        """The sentences by id, or the whole texts."""
+        return self.texts if whole else self.sentences
+
+    def found(self, id: str) -> Item | None:
+        """The sentence or the whole text of that id."""
+        return self.sentences.get(id) or self.texts.get(id)
+
+    def next(self, done: Collection[str], *, whole: bool = False) -> Item | None:
+        """The most useful sentence, or whole text, that is not done yet.
+
+        A sentence is done with its text.
+        """
+        items, order = self.all(whole=whole), self._order_of_texts if whole else self._order
+        left = (items[id] for id in order if id not in done)
+        return next((item for item in left if item.of not in done), None)
+
+    def done(self, done: Collection[str], *, whole: bool) -> int:
+        """How many sentences, or whole texts, are done."""
+        items = self.all(whole=whole)
+        return sum(id in done or item.of in done for id, item in items.items())
 
 
 def ordered(items: Mapping[str, Item]) -> Iterator[str]:
@@ -96,15 +123,27 @@ def items_of(versions: Sequence[Document]) -> Iterator[Item]:
     for number, (start, end) in enumerate(rows, 1):
         own = f"{first.id}.s{number}"
         pieces = [part_of(version, (start, end), id=own) for version in versions]
-        sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
-        yield Item(
-            pieces[0],
-            first.text[rows[number - 2][0] : start] if number > 1 else first.text[:start],
-            first.text[end : rows[number][1]] if number < len(rows) else first.text[end:],
-            min(sure, default=None),
-            len({_keys(piece.entities) for piece in pieces}) > 1,
-            tuple(_only_others(pieces)),
-        )
+        before = first.text[rows[number - 2][0] : start] if number > 1 else first.text[:start]
+        after = first.text[end : rows[number][1]] if number < len(rows) else first.text[end:]
+        yield replace(_item(pieces), before=before, after=after, of=first.id, at=start)
+
+
+def whole_of(versions: Sequence[Document]) -> Item:
+    """A whole text, as the models annotated it."""
+    first = versions[0]
+    return _item([part_of(one, (0, len(first.text)), id=first.id) for one in versions])
+
+
+def _item(pieces: Sequence[Document]) -> Item:
+    sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
+    return Item(
+        pieces[0],
+        "",
+        "",
+        min(sure, default=None),
+        len({_keys(piece.entities) for piece in pieces}) > 1,
+        tuple(_only_others(pieces)),
+    )
 
 
 def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
@@ -125,12 +164,13 @@ def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
     return Document(
         id,
         document.text[start:end],
-        tuple(_moved(one, -start) for one in inner),
+        tuple(moved(one, -start) for one in inner),
         tuple(_inner(document.relations, ids)),
     )
 
 
-def _moved(entity: Entity, by: int) -> Entity:
+def moved(entity: Entity, by: int) -> Entity:
+    """An entity, so many characters further on."""
     return replace(entity, fragments=tuple((s + by, e + by) for s, e in entity.fragments))
 
 

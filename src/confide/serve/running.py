@@ -24,7 +24,8 @@ from confide.serve.models import serve_models
 from confide.text.formats import read
 from confide.userfiles import text_of
 
-HERE = ("127.0.0.1", "localhost", "::1")
+FREE = Path("none")
+"""Instead of a token's file: everyone on this machine may enter."""
 SHORTEST = 32
 """Characters of a token; one that we make has 43."""
 
@@ -64,7 +65,9 @@ class Patient(H11Protocol):
 class Address:
     """Where to listen, and who may enter.
 
-    `names` are further names under which browsers reach us; `secure`: over https, by a proxy.
+    `names` are further names under which browsers reach us; `secure`: over https, by a proxy. Who
+    may enter has the token in `token_file`, or one that is made at every start; if the file is
+    `FREE`, it is everyone on this machine.
     """
 
     host: str = "127.0.0.1"
@@ -93,13 +96,28 @@ class Address:
         return Address(host, int(port), token_file, (name.removeprefix("https://"),), True)
 
 
-def token_of(file: Path | None) -> str | None:
-    """The token in a file, made with it if there is none yet. None: no token is asked for.
+def token_for(at: Address) -> str | None:
+    """The token that an address asks for; None if everyone on this machine may enter.
+
+    It comes from the address's file, or is a new one. Raises SettingsError: others reach the
+    address and there is no file; and as `token_of` does.
+    """
+    if at.token_file not in (None, FREE):
+        return token_of(at.token_file)
+    if not is_here(at.host) or at.names:
+        raise SettingsError(
+            "this address can be reached from other machines",
+            where=at.host,
+            fix="give --token-file FILE, and only those who have the token may enter",
+        )
+    return secrets.token_urlsafe(32) if at.token_file is None else None
+
+
+def token_of(file: Path) -> str:
+    """The token in a file, made with it if there is none yet.
 
     Raises SettingsError if the file cannot be read or written, or the token is short.
     """
-    if file is None:
-        return None
     with os_errors_as(SettingsError, "the token's file cannot be used", where=file):
         if not file.exists():
             with for_the_owner():
@@ -164,13 +182,7 @@ def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
 
     Raises SettingsError: an address beyond this machine without a token, or one that is taken.
     """
-    host, token = at.host, token_of(at.token_file)
-    if token is None and (not is_here(host) or at.names):
-        raise SettingsError(
-            "this address can be reached from other machines",
-            where=host,
-            fix="give --token-file FILE, and only those who have the token may enter",
-        )
+    host, token = at.host, token_for(at)
     taken = listening(host, at.port)
     port = taken.getsockname()[1]
     app = application(
@@ -178,6 +190,8 @@ def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
     )
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     say(f"serving at {where}" + (f"enter#{token}" if token else ""))
+    if token and at.token_file is None:
+        say("programs send what follows the # as a bearer token; the next start makes another")
     _server(app, shown.limits).run(sockets=[taken])
 
 
@@ -214,8 +228,8 @@ def serve(
     """Load the models, add them and the documents in `texts` to `pages`, and serve until stopped.
 
     A folder among the runs that is none, but may hold some, is watched. Raises as `confide.load`,
-    `api.read` and `listen` do; SettingsError if there is nothing to serve, or if whoever reaches
-    the address could agree for a site.
+    `api.read` and `listen` do; SettingsError or KitError if there is nothing to serve, or if
+    whoever reaches the address could agree for a site.
     """
     folders = [run for run in runs if _holds_runs(Path(run).expanduser())]
     if len(folders) > 1:
@@ -225,11 +239,12 @@ def serve(
             "there is nothing to serve",
             expected="a run, a folder of runs to watch, --kit DIR or --text FILE",
         )
-    if pages.kit is not None and at.token_file is None:
+    if pages.kit is not None and at.token_file == FREE:
         raise SettingsError(
             "whoever reaches this address could agree for the site",
-            fix="give --token-file FILE, and only those who have the token may enter",
+            fix="leave out --token-file none: only who has the printed address may enter",
         )
+    _check_kit(pages)
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
     named = [run for run in runs if run not in folders]
@@ -237,6 +252,17 @@ def serve(
     documents = [one for path in texts for one in read(path).documents]
     watched = Path(folders[0]).expanduser() if folders else None
     listen(replace(pages, models=models, texts=documents, watched=watched), at, say=say)
+
+
+def _check_kit(pages: Shown) -> None:
+    """Raise SettingsError or KitError if the page Agree could show nothing."""
+    if pages.kit is None:
+        if pages.asked is not None:
+            raise SettingsError("--for is for the page of a site", fix="add --kit DIR")
+        return
+    from confide.serve import consenting  # real sites, which nobody else waits for
+
+    consenting.Table(pages.kit, pages.asked).methods()
 
 
 def _holds_runs(path: Path) -> bool:

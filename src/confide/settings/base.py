@@ -51,7 +51,11 @@ Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Norm = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_none_if_inf)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
 Language = Annotated[str, AfterValidator(_language)]
+Columns = tuple[int | str, int | str]
+"""Two columns, each by number or by name."""
 TagScheme = Literal["iobes", "iob2"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$")]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Table(BaseModel):

@@ -36,18 +36,32 @@ class ModelTable(Table):
     vectors: str | None = None
 
 
+class EncoderTable(Table):
+    """How much of an encoder is trained (`learning.tuning`), by whatever kind has one.
+
+    `tune`: all of it, its `top` layers (`layers`), updates of low rank (`lora`: `rank`, and `alpha`
+    over it for their weight), its biases, or nothing.
+    """
+
+    tune: Literal["all", "top", "lora", "bias", "frozen"] = "all"
+    layers: Annotated[int, Field(ge=1, le=9999)] = 2
+    rank: Annotated[int, Field(ge=1, le=9999)] = 8
+    alpha: Annotated[int, Field(ge=1, le=9999)] = 16
+
+
 class ClassifierTable(Table):
     """The relation classifier: an encoder, given by folder or name, and a linear layer.
 
     `blind` replaces entities by their types; `typed` gives each type marks of its own; `pool` says
-    what represents an entity, the sum of its pieces or its opening mark; `longest` is the length
-    limit in pieces; `width` is the most words of a span, where spans are classified.
+    what represents an entity, the sum of its pieces or its opening mark, or that the first piece of
+    the text represents both (`cls`); `longest` is the length limit in pieces; `width` is
+    the most words of a span, where spans are classified.
     """
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
     blind: bool = True
     typed: bool = False
-    pool: Literal["sum", "start"] = "sum"
+    pool: Literal["sum", "start", "cls"] = "sum"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     longest: Annotated[int, Field(ge=24)] = 128
     width: Annotated[int, Field(ge=1, le=64)] = 12

@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from confide.errors import SettingsError
-from confide.settings.base import Norm, Positive, Table
+from confide.settings.base import Device, Norm, NotNegative, Positive, Precision, Table
 from confide.settings.reading import anchored_table, check_schema, explained, read_tree
 from confide.settings.tables import GuardsTable, SiteTable
 from confide.settings.tomlfile import located
@@ -43,6 +43,7 @@ class SiteGuards(GuardsTable):
     min_batch: Positive = 8
     min_sites: Positive = 3
     max_norm: Norm | None = 1000.0
+    masked: bool = True
 
 
 class ConsentTable(Table):
@@ -58,13 +59,17 @@ class ConsentTable(Table):
 class SiteFile(SiteTable):
     """A site's own file. `memory` is the folder where it keeps its part of every run.
 
-    `compared`: take part only if the fingerprints of server and lead have been compared.
+    `compared`: take part only if the fingerprints of server and lead have been compared. `device`,
+    `precision` and `at_once` say where and how this site computes, whatever the run's settings say.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
     key: str
     memory: str = "memory"
     compared: bool = False
+    device: Device = "cpu"
+    precision: Precision = "auto"
+    at_once: NotNegative = 0
     guards: SiteGuards = SiteGuards()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
 

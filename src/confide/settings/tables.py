@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from confide.errors import printable
 from confide.settings.base import (
+    Columns,
+    Device,
     Encoding,
     Language,
     Limit,
@@ -17,14 +19,17 @@ from confide.settings.base import (
     NotNegative,
     Paths,
     Positive,
+    Precision,
     Share,
     Table,
     TagScheme,
 )
+from confide.settings.federation import FederationTable
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,
     DenoisingTable,
+    EncoderTable,
     LightnerTable,
     ModelTable,
     PcnnTable,
@@ -55,6 +60,9 @@ OLD_NAMES = {
 class DataTable(Table):
     """How files are read, unless a site says otherwise.
 
+    `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
+    whose annotation is read of a document that several annotated: "first", "majority" or a name.
+    With `skip_broken`, a document that cannot be read is left out and named.
     `types` declares the entity types; empty means the union over the sites. A site without `dev` or
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
@@ -69,6 +77,9 @@ class DataTable(Table):
     language: Language = AUTO
     sentences: Sentences = "rules"
     abbreviations: tuple[str, ...] = ()
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     types: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
@@ -96,6 +107,9 @@ class SiteTable(Table):
     language: Language | None = None
     sentences: Sentences | None = None
     abbreviations: tuple[str, ...] = ()
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
@@ -157,6 +171,9 @@ class PublicTable(Table):
     language: Language | None = None
     sentences: Sentences | None = None
     abbreviations: tuple[str, ...] = ()
+    columns: Columns | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
 
@@ -200,25 +217,6 @@ class VocabularyTable(Table):
     min_sites: Positive = 1
 
 
-class FederationTable(Table):
-    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
-
-    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
-    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
-    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
-    `most_norm` times the round's median (inf: never). The run ends before a round that would take
-    what a site has uploaded beyond `megabytes` (0: no bound).
-    """
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    megabytes: Annotated[float, Field(ge=0)] = 0.0
-    at_least: Annotated[int, Field(ge=0)] = 0
-    timeout: Limit = 7200.0
-    combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
-    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
-    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
-
-
 class SelectTable(Table):
     """Which round's state is kept: development counts decide. `patience = 0`: never stop early.
 
@@ -244,7 +242,7 @@ class GuardsTable(Table):
     It refuses to train on fewer than `min_sentences`, to send a gradient of fewer than `min_batch`,
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
-    `max_norm`, if given (inf: no limit).
+    `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
     """
 
     min_sentences: Positive = 1
@@ -254,13 +252,16 @@ class GuardsTable(Table):
     max_rounds: Positive = 100_000
     max_norm: Norm | None = None
     private: tuple[str, ...] = ()
+    masked: bool = False
 
 
 class Settings(Table):
     """The settings of one run.
 
     `key` names the key file of sites that share one machine; "simulated" makes the key from the
-    seed, which repeats the same numbers and protects nothing.
+    seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
+    and in what numbers simulated sites compute, at most `at_once` examples of a batch at a time (0:
+    all); a real site has its own.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -272,6 +273,9 @@ class Settings(Table):
     rounds: Positive = 20
     workers: Positive = 1
     threads: Positive = 1
+    device: Device = "cpu"
+    precision: Precision = "auto"
+    at_once: NotNegative = 0
     key: str | None = None
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
@@ -279,6 +283,7 @@ class Settings(Table):
     pairs: PairsTable = PairsTable()
     public: PublicTable = PublicTable()
     model: ModelTable = ModelTable()
+    encoder: EncoderTable = EncoderTable()
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
     denoising: DenoisingTable = DenoisingTable()
@@ -345,6 +350,7 @@ TABLES: dict[str, type[Table]] = {
     "pairs": PairsTable,
     "public": PublicTable,
     "model": ModelTable,
+    "encoder": EncoderTable,
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
     "denoising": DenoisingTable,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.text.align import flat_spans
+from confide.text.annotators import Version
 from confide.text.document import Document, Problem
-from confide.text.formats import Reading, format_named, read, write
-from confide.text.languages import AUTO
+from confide.text.formats import Options, Reading, format_named, read, write
 from confide.text.segment import segmented
 from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
 from confide.text.uncollected import uncollected
@@ -38,6 +38,7 @@ class CheckReport:
         types: entities of each type, the most frequent first.
         relations: relations of each type, the most frequent first.
         crossings: the types of which more than 1 % cross the end of a sentence.
+        versions: what each annotator made of the documents that several annotated.
     """
 
     documents: list[Document]
@@ -48,6 +49,7 @@ class CheckReport:
     types: dict[str, int] = field(default_factory=dict)
     relations: dict[str, int] = field(default_factory=dict)
     crossings: dict[str, Crossing] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -70,25 +72,26 @@ def check(
     scheme: str | None = None,
     encoding: str | None = None,
     columns: tuple[int, int | None] | None = None,
-    bare_type: str = "entity",
+    bare_type: str | None = None,
     types: Collection[str] | None = None,
-    language: str = AUTO,
+    options: Options | None = None,
 ) -> CheckReport:
     """Read files and report every annotation that does not survive intact.
 
-    `paths` is one file or folder, or several; `language` is that of text without sentences
-    (`confide.text.splitting`), and all other arguments are those of `confide.text.formats.read`.
+    `paths` is one file or folder, or several; all other arguments are those of
+    `confide.text.formats.read`. `options.language` is that of text without sentences.
 
     Raises:
         ConfideError: as `read` does, for what cannot be read at all.
     """
-    splitting = Splitting(language)
+    splitting = _splitting(options)
     readings: dict[str, Reading] = {}
     with uncollected():
         for path in _paths(paths):
             readings[str(path)] = read(
                 path,
                 format,
+                options=options,
                 scheme=scheme,
                 encoding=encoding,
                 columns=columns,
@@ -139,6 +142,7 @@ def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckRepor
         dict(kinds.most_common()),
         dict(links.most_common()),
         crossing.by_type(),
+        [version for reading in readings.values() for version in reading.versions],
     )
 
 
@@ -148,6 +152,10 @@ def _paths(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     if not several:
         raise SettingsError("no file was named", expected="at least one file or folder")
     return [Path(path) for path in several]
+
+
+def _splitting(options: Options | None) -> Splitting:
+    return Splitting((options or Options()).language)
 
 
 def _described(reading: Reading, language: str) -> str:
@@ -180,7 +188,7 @@ def convert(
     scheme: str | None = None,
     to_scheme: str = "iob2",
     encoding: str | None = None,
-    language: str = AUTO,
+    options: Options | None = None,
 ) -> ConvertReport:
     """Write files in another format.
 
@@ -193,7 +201,7 @@ def convert(
         scheme: the tag scheme of CoNLL inputs; None: detect it.
         to_scheme: the tag scheme of CoNLL outputs.
         encoding: the encoding of the inputs; None: that of a byte order mark, or else UTF-8.
-        language: that of text without sentences (`confide.text.splitting`).
+        options: how to read the inputs in all other respects (`confide.text.formats.Options`).
 
     Returns:
         The files and folders that were written, and what was lost, changed or doubtful in
@@ -204,7 +212,7 @@ def convert(
         ConfideError: as `read` and `write` do.
     """
     inputs, target = _paths(paths), Path(out)
-    splitting, cuts = Splitting(language), to in IN_SENTENCES
+    splitting, cuts = _splitting(options), to in IN_SENTENCES
     suffix = format_named(to).suffix
     several = len(inputs) > 1 or (suffix != "" and target.is_dir())
     outputs = [target / f"{_stem(path)}{suffix}" if several else target for path in inputs]
@@ -217,7 +225,7 @@ def convert(
             )
     problems: list[Problem] = []
     for source, output in zip(inputs, outputs, strict=True):
-        reading = read(source, format, scheme=scheme, encoding=encoding)
+        reading = read(source, format, options=options, scheme=scheme, encoding=encoding)
         problems += reading.problems
         documents = reading.documents
         if cuts:

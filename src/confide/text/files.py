@@ -7,6 +7,7 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
 from confide.text.archives import read_member
+from confide.text.looks import looks_like
 from confide.text.pages import must_be_no_pages
 from confide.text.unpacking import GZIP, unpacked
 from confide.userfiles import (
@@ -114,6 +115,7 @@ def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str,
     text = text.removeprefix("\ufeff")
     position = text.find("\0")
     if position >= 0:
+        must_look_like_text(raw, where)
         raise FormatError(
             "a NUL character: a binary file, or UTF-16 without a byte order mark",
             where=f"{where}:{text.count(chr(10), 0, position) + 1}",
@@ -121,6 +123,18 @@ def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str,
             fix='state the encoding (encoding = "utf-16-le") or remove the character',
         )
     return text, "utf-8" if name == "utf-8-sig" else name
+
+
+def must_look_like_text(raw: bytes, where: str) -> None:
+    """Raise FormatError for bytes that are known to be something else, with what to do."""
+    looks = looks_like(raw)
+    if looks is not None:
+        raise FormatError(
+            f"this is {looks.what}, not text",
+            expected="annotated text in one of confide's formats, or raw text",
+            where=where,
+            fix=looks.fix,
+        )
 
 
 def must_be_known(encoding: str | None) -> None:
@@ -135,6 +149,7 @@ def must_be_known(encoding: str | None) -> None:
 
 def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
     """The error for bytes that are not in their encoding, with a remedy if one is known."""
+    must_look_like_text(raw, where)
     line = raw.count(b"\n", 0, offset) + 1
     fix = "state the encoding of the file"
     if name.startswith("utf-8"):
@@ -145,7 +160,7 @@ def _undecodable(raw: bytes, where: str, name: str, offset: int) -> FormatError:
         else:
             fix = f'state the encoding; every byte of the file is valid as encoding = "{other}"'
     return FormatError(
-        f"byte {raw[offset]:#04x} at byte offset {offset} is not {name.removesuffix('-sig')}",
+        f"the text is not {name.removesuffix('-sig')}, first at byte offset {offset}",
         where=f"{where}:{line}",
         fix=fix,
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from confide.errors import DataError, MissingDataError
 from confide.text.archives import must_be_a_path
-from confide.text.formats.sniff import BRAT, files_in, one_corpus
+from confide.text.formats.folders import files_in
+from confide.text.formats.sniff import BRAT, one_corpus
 
 __all__ = ["BRAT", "PARTS", "grouped"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import SettingsError
-from confide.federation.federation import round_half_up
+from confide.federation.quorum import round_half_up
 from confide.flare.run.consenting import (
     Asked,
     beyond,

@@ -18,6 +18,7 @@ from confide.flare.run.coordinating import ATTEMPTS, LOST, follow
 from confide.flare.run.ending import end_run
 from confide.flare.run.events import Bulletin
 from confide.flare.run.notes import ENDED, NOTES
+from confide.jobs.logs import Logs
 from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -118,6 +119,43 @@ def test_the_lead_gets_the_runs_folder_and_hears_every_round(tmp_path: Path, qui
     assert result.scores.sites.keys() == {"site-1", "site-2", "site-3"}
     assert (tmp_path / "lead" / "ledger.jsonl").exists()
     assert not (tmp_path / "lead" / "sites").exists()
+
+
+def test_a_run_over_real_sites_is_logged(tmp_path: Path, quick: None) -> None:
+    """A log has one start, every round with its scores, and the end with those on test text."""
+    settings, files = setting(tmp_path, "rounds=4", "select.every=1")
+    server = Server(tmp_path / "server", engines(files, 20))
+    said: list[str] = []
+    with Logs(["jsonl", "tensorboard"], say=said.append) as logs:
+        result = lead(server, settings, tmp_path / "lead", on_event=logs)
+    assert len(server.jobs) > 1, "the engine lost a job on the way"
+    lines = [json.loads(one) for one in (tmp_path / "lead/events.jsonl").read_text().splitlines()]
+    assert [one["event"] for one in (lines[0], lines[-1])] == ["start", "end"]
+    assert sum(one["event"] in ("start", "end") for one in lines) == 2
+    rounds = [one for one in lines if one["event"] == "round"]
+    assert [one["round"] for one in rounds] == [1, 2, 3, 4]
+    history = {turn.round: turn.dev for turn in result.history}
+    assert [one["dev"] for one in rounds] == [history[n] for n in (1, 2, 3, 4)]
+    assert lines[-1]["test"]["strict"] == result.scores.overall["strict"]["f1"]
+    assert lines[-1]["test_sites"].keys() == result.scores.sites.keys()
+    assert any((tmp_path / "lead/tensorboard").iterdir()) and said == []
+
+
+def test_rounds_that_nobody_heard_of_are_told_at_the_end(tmp_path: Path, quick: None) -> None:
+    settings, files = setting(tmp_path)
+    server = Server(tmp_path / "server", engines(files))
+    lead(server, settings, tmp_path / "lead")
+    told: list[Event] = []
+    server.told = lambda submission, since: None  # type: ignore[method-assign]
+    result = lead(server, settings, tmp_path / "lead", resume=True, on_event=told.append)
+    assert [event.kind for event in told] == ["start", "round", "round", "end"]
+    history = [(turn.round, turn.dev, turn.loss) for turn in result.history]
+    assert [(event.round, event.dev, event.loss) for event in told[1:-1]] == history
+    moved = (told[-2].bytes_up, told[-2].bytes_down)
+    assert result.bytes is not None and told[-1].test
+    assert moved == tuple(
+        sum(getattr(turn.bytes, way) for turn in result.history) for way in ("up", "down")
+    )
 
 
 def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: None) -> None:

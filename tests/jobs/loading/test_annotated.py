@@ -53,3 +53,9 @@ def test_html_escapes_text_and_types_and_marks_each_character_once() -> None:
     assert page.count(">rash<") == 1
     assert "</mark> &amp; ugly <mark" in page
     assert "<td>aspirin</td><td>causes</td><td>bad rash</td><td>25 %</td>" in page
+
+
+def test_entities_that_touch_are_both_marked() -> None:
+    marks = (Entity("1", "DRUG", ((0, 5),)), Entity("2", "DOSE", ((5, 8),)))
+    page = Annotated(Document("x", "drug15mg", marks))._repr_html_()
+    assert page.count("<mark") == 2

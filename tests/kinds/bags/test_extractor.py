@@ -11,7 +11,7 @@ import pytest
 from confide.data.batches.relations import NO_RELATION
 from confide.errors import KeyFileError
 from confide.kinds.bags.extractor import BagExtractor
-from confide.learning.bags import sentence_probabilities
+from confide.learning.bag_scores import sentence_probabilities
 from confide.text.document import Document, Relation
 from contract.bags import bag_documents, holds
 from contract.corpus import KEY, tiny

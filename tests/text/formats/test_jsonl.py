@@ -96,7 +96,7 @@ def test_label_studio(tmp_path):
     document = reading.documents[0]
     assert [(r.type, r.head, r.tail) for r in document.relations] == [("treats", "a", "b")]
     assert (document.id, document.attributes) == ("7", (("ward", "b"),))
-    assert kinds(reading.problems) == ["annotators-ignored", "key-ignored"]
+    assert kinds(reading.problems) == ["key-ignored", "annotators-ignored"]
 
 
 @given(st.lists(any_documents() | tokenised(), min_size=1, max_size=3))

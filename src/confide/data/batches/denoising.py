@@ -11,13 +11,14 @@ without padding, S passages.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confide.data.batches.flat import rows_of
 from confide.data.batches.noise import Ints, Noise, noised
 from confide.data.batches.passages import Passages
 from confide.errors import DataError
@@ -57,9 +58,12 @@ class DenoisingBatch:
     def __len__(self) -> int:
         return len(self.source_BP)
 
-    def on(self, device: torch.device) -> DenoisingBatch:
-        """The same on another device."""
-        return DenoisingBatch(*(getattr(self, one.name).to(device) for one in fields(self)))
+    def part(self, start: int, end: int) -> DenoisingBatch:
+        """Some of its passages."""
+        own = rows_of(self, start, end)
+        begin = int(self.real_BQ[:start].sum())
+        pieces = slice(begin, begin + int(own.real_BQ.sum()))
+        return replace(own, targets_N=self.targets_N[pieces], hidden_N=self.hidden_N[pieces])
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,18 @@ Shapes: S rows, N values of all rows, B rows of a batch, L values of the batch's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
+T = TypeVar("T")
+
+_BY_ROW = re.compile(r"_B[A-Z0-9]*$")  # a shape whose first axis is the rows of a batch
 
 
 def offsets(lengths: Sequence[int] | Rows) -> Rows:
@@ -49,3 +55,17 @@ def padded(from_S1: Rows, rows_B: Rows | NDArray[np.int32]) -> tuple[Rows, NDArr
     steps_L = np.arange(lengths_B.max(initial=0))
     real_BL = steps_L < lengths_B[:, None]
     return np.where(real_BL, from_B[:, None] + steps_L, 0), real_BL
+
+
+def rows_of(batch: T, start: int, end: int) -> T:
+    """The rows `start` to `end` of a padded batch, a dataclass.
+
+    The names of its arrays say which have a row for each: those whose shape begins with B.
+    """
+    own: dict[str, Any] = {one.name: getattr(batch, one.name) for one in fields(batch)}  # type: ignore[arg-type]
+    cut = {
+        name: value[start:end]
+        for name, value in own.items()
+        if value is not None and _BY_ROW.search(name)
+    }
+    return replace(batch, **cut)  # type: ignore[type-var]

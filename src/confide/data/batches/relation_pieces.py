@@ -112,14 +112,20 @@ class EncodedPairs:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRelations(EncodedPairs):
-    """Examples as pieces; the entities are without their marks."""
+    """Examples as pieces; the entities are without their marks.
+
+    `features_SF` are what a frozen encoder gives of each example, if that is known.
+    """
 
     ids_N: Ints
     padding: int
+    features_SF: NDArray[np.float32] | None = None
 
     def only(self, rows: Rows) -> Self:
         """These examples, in this order; `trimmed` is not known of them, and 0."""
-        return replace(super().only(rows), ids_N=self.ids_N[places(self.from_S1, rows)])
+        features_SF = None if self.features_SF is None else self.features_SF[rows]
+        ids_N = self.ids_N[places(self.from_S1, rows)]
+        return replace(super().only(rows), ids_N=ids_N, features_SF=features_SF)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +136,7 @@ class RelationBatch(PieceBatch):
     tail_BP: Tensor
     openings_B2: Tensor
     relations_B: Tensor
+    features_BF: Tensor | None = None
 
 
 def numbered(examples: Sequence[RelationExample], relations: Sequence[str]) -> Ints:
@@ -209,6 +216,9 @@ def relation_batch(encoded: EncodedRelations, rows_B: Rows) -> RelationBatch:
         tail_BP=torch.from_numpy(_within(tails_B2, steps_P)),
         openings_B2=torch.from_numpy(openings_B2),
         relations_B=torch.from_numpy(encoded.relations_S[rows_B].astype(np.int64)),
+        features_BF=(
+            None if encoded.features_SF is None else torch.from_numpy(encoded.features_SF[rows_B])
+        ),
     )
 
 

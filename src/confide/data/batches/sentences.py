@@ -75,6 +75,18 @@ class SentenceBatch:
     def __len__(self) -> int:
         return len(self.rows_B)
 
+    def part(self, start: int, end: int) -> SentenceBatch:
+        """Some of its sentences."""
+        edges = torch.tensor([PIECES * start, PIECES * end])
+        begin, stop = torch.searchsorted(self.pieces_N, edges).tolist()
+        return replace(
+            self,
+            rows_B=self.rows_B[start:end],
+            ids_N3=self.ids_N3[begin:stop],
+            pieces_N=self.pieces_N[begin:stop] - PIECES * start,
+            relations_B=self.relations_B[start:end],
+        )
+
 
 def encode_sentences(
     examples: Sequence[RelationExample],

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.flat import Rows as Rows
-from confide.data.batches.flat import padded
+from confide.data.batches.flat import padded, rows_of
 from confide.data.batches.vocabulary import PAD, UNK
 
 _POOL = 32  # batches that are drawn together and sorted by length
@@ -47,6 +47,10 @@ class TaggerBatch:
 
     def __len__(self) -> int:
         return len(self.windows_B)
+
+    def part(self, start: int, end: int) -> TaggerBatch:
+        """Some of its sentences."""
+        return rows_of(self, start, end)
 
 
 def train_batches(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import Bools, Ints, TagSet, Window
 from confide.data.batches.examples import Example, Span
-from confide.data.batches.flat import Rows, offsets, padded
+from confide.data.batches.flat import Rows, offsets, padded, rows_of
 from confide.data.batches.tagger import longest_first, shuffled
 from confide.errors import DataError
 
@@ -67,6 +68,7 @@ class TokenText:
 
     `firsts_W[words_from_S1[s]:words_from_S1[s + 1]]` are the places in it of its words' first
     pieces. `cut` lists the examples of more than one window, with their number of tokens.
+    `features_WD` are what a frozen encoder gives of each word, if that is known.
     """
 
     examples: int
@@ -77,6 +79,7 @@ class TokenText:
     words_from_S1: NDArray[np.int64]
     padding: int
     cut: tuple[tuple[int, int], ...] = ()
+    features_WD: NDArray[np.float32] | None = None
 
     @property
     def lengths_S(self) -> NDArray[np.int64]:  # noqa: N802
@@ -122,6 +125,10 @@ class PieceBatch:
     def __len__(self) -> int:
         return len(self.rows_B)
 
+    def part(self, start: int, end: int) -> Self:
+        """Some of its rows."""
+        return rows_of(self, start, end)
+
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch(PieceBatch):
@@ -131,6 +138,7 @@ class TokenBatch(PieceBatch):
     lengths_B: Tensor
     tags_BL: Tensor
     source_BL: Tensor
+    features_BLD: Tensor | None = None
 
 
 def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> TokenText:
@@ -215,7 +223,17 @@ def token_batch(
         lengths_B=torch.from_numpy(inside_BL.sum(1)),
         tags_BL=torch.from_numpy(tags_BL),
         source_BL=torch.from_numpy(source_BL),
+        features_BLD=_features(text, words_BL, inside_BL),
     )
+
+
+def _features(text: TokenText, words_BL: Rows, inside_BL: Bools) -> Tensor | None:
+    """The features of the batch's words, 0 in the padding."""
+    if text.features_WD is None:
+        return None
+    values_BLD = np.zeros((*inside_BL.shape, text.features_WD.shape[1]), np.float32)
+    values_BLD[inside_BL] = text.features_WD[words_BL[inside_BL]]
+    return torch.from_numpy(values_BLD)
 
 
 def pieces_of(

@@ -13,8 +13,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from confide.errors import EngineError
+from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
-from confide.federation.federation import Delivery
 from confide.federation.messages import encode
 from confide.flare.nvidia.envelope import ask_of, replied
 from confide.flare.nvidia.freeing import LARGE, free

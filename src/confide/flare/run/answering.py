@@ -39,7 +39,7 @@ class SignedHome:
 
     def __init__(self, home: SiteHome, place: Place) -> None:
         self._home = home
-        self._place = place
+        home.place = self._place = place
         self._server: Card | None = None
         self._run = ""
         self._heads: dict[str, str] = {}

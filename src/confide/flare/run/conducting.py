@@ -15,8 +15,9 @@ from confide import __version__
 from confide.data.corpus.facts import fingerprint
 from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.checkpoints import as_array
+from confide.federation.engine import Engine
 from confide.federation.events import Event, Watcher
-from confide.federation.federation import Engine, Federation
+from confide.federation.federation import Federation
 from confide.federation.files import for_the_owner, inside
 from confide.federation.ledger import CLOSED, Ledger
 from confide.federation.messages import encode
@@ -48,6 +49,7 @@ from confide.runs.outcomes import (
     open_ledger,
     outcome_of,
     result_of,
+    sums_of,
 )
 from confide.runs.result import Result
 from confide.settings import Settings, dump, parse
@@ -118,7 +120,8 @@ class Conductor:
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
         digest = _together(joined, public)
         folder.write("environment.json", environment(settings, digest))
-        sites = {site: _facts(one) for site, one in joined.items()}
+        told = sums_of(settings) == "plain"  # else sites say nothing of how much they have
+        sites = {site: _facts(one) for site, one in joined.items()} if told else {}
         data = {"fingerprint": digest, "sites": sites}
         name = settings.name or self._name
         result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
@@ -145,7 +148,7 @@ class Conductor:
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined, public))
         method = method_of(settings)(settings, public)
-        plan = Plan(settings, method, engine, self._folder, binding, watch)
+        plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and count their own errors"))
         self._leave(federation, outcome, sites=sorted(joined))

@@ -57,15 +57,13 @@ def fewest(settings: Settings, sites: Sequence[str]) -> int:
     Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`).
     """
     from confide.federation.combining import fewest_left
-    from confide.federation.federation import round_half_up  # torch, which takes its time
+    from confide.federation.quorum import round_half_up  # torch, which takes its time
 
     if settings.method == ALONE:
         return 1
     count = len(set(sites))
     drawn = max(1, round_half_up(settings.federation.fraction * count))
-    left = fewest_left(
-        drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.most_norm) else 0
-    )
+    left = fewest_left(drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.limit) else 0)
     return min(drawn, settings.federation.at_least or left)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from confide.errors import EngineError, RunError, printable
+from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner, is_regular
 from confide.flare.kits.peers import Place
@@ -25,7 +26,8 @@ from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.settings import Settings, dump
+from confide.runs.telling import ended, rounds_after, started
+from confide.settings import REFERENCES, Settings, dump
 from confide.userfiles import Tree, opened
 
 RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
@@ -108,10 +110,13 @@ def follow(
     """
     method_of(settings)(settings)
     folder = RunFolder(out)
-    folder.check(settings, resume=resume)
+    if settings.federation.sums is not None:
+        folder.check(settings, resume=resume)
     watch = on_event or unwatched
     session = connect()
     try:
+        settings = with_sums(settings, len(sites or session.connected()))
+        folder.check(settings, resume=resume)
         if resume:
             folder.close()
             notes = read(folder)
@@ -121,6 +126,20 @@ def follow(
         return _Following(settings, folder, notes, session, watch, place).to_its_end()
     finally:
         session.close()
+
+
+def with_sums(settings: Settings, sites: int) -> Settings:
+    """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
+
+    Fewer than three sites cannot mask, and neither can rules that look at single replies or draw
+    the sites of a round.
+    """
+    own = settings.federation
+    looks = own.combine != "mean" or own.most_norm is not None or own.fraction < 1
+    if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
+        return settings
+    masked = own.model_copy(update={"sums": "masked"})
+    return settings.model_copy(update={"federation": masked})
 
 
 def _begin(
@@ -216,13 +235,17 @@ class _Following:
 
     def to_its_end(self) -> Result:
         """Follow the last submission, or a new one, until the run finishes or fails."""
+        self._watch(started(self._settings, self._notes.run, self._folder.path))
         vain = 0
         submission = self._to_follow()
         while True:
             before = self._round
             outcome = self._follow(submission)
             if outcome.get("state") == "finished":
-                return self._folder.result()
+                result = self._folder.result()
+                for event in (*rounds_after(result, self._round), ended(result, self._folder.path)):
+                    self._watch(event)  # the server forgets a run that has ended, so ask the result
+                return result
             if outcome.get("state") == "failed":
                 raise EngineError(
                     f"the run cannot continue: {outcome.get('why')}",
@@ -309,8 +332,8 @@ class _Following:
 
     def _pass_on(self, told: object) -> None:
         event = heard_event(told)
-        if event is None:
-            return
+        if event is None or event.kind in ("start", "end"):
+            return  # a run starts and ends once, however many submissions it takes: we tell it
         if event.kind == "round":
             self._round = max(self._round, event.round or 0)
         self._watch(event)

@@ -28,8 +28,10 @@ _TOLD = ("start", "failed", "round", "scores", "end")
 _WHOLE = ("round", "rounds", "bytes_up", "bytes_down")
 _NUMBERS = ("loss", "dev_f1", "seconds", "seconds_left")
 _WORDS = ("site", "step", "message", "score")
-_HEARD = (*_WHOLE, *_NUMBERS, *_WORDS)
+_SCORES = ("dev",)
+_HEARD = (*_WHOLE, *_NUMBERS, *_WORDS, *_SCORES)
 """What the lead is told of an event; the scores of single sites stay at the server."""
+_MOST_SCORES = 32
 _STATES = ("running", "finished", "failed")
 _MOST = 10**15
 
@@ -90,9 +92,20 @@ def heard_event(told: object) -> Event | None:
             name in _NUMBERS and type(value) in (int, float) and math.isfinite(value)
         ):
             kept[name] = value
+        elif name in _SCORES and isinstance(value, dict):
+            kept[name] = _scores(value)
     if kept["kind"] == "round" and not {"round", "rounds", "seconds", "bytes_up"} <= kept.keys():
         return None
     return Event(**kept)
+
+
+def _scores(told: Tree) -> dict[str, float | None]:
+    """Scores by kind, without what is none."""
+    return {
+        printable(kind, 100): score
+        for kind, score in list(told.items())[:_MOST_SCORES]
+        if score is None or (type(score) in (int, float) and math.isfinite(score))
+    }
 
 
 def heard_told(said: object, since: int) -> Tree | None:

@@ -30,12 +30,16 @@ from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, check_reply
-from confide.federation.inprocess import Hosting, SiteSpec
+from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
+from confide.federation.secure.exchanges import EXCHANGES, as_asked
+from confide.federation.secure.member import Member
 from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
+from confide.flare.kits.peers import Place
 from confide.flare.run.agreements import OUTSIDE, Agreements
+from confide.flare.run.computing import compute_as, own_computing
 from confide.flare.run.consenting import Asked, fewest
 from confide.flare.run.joining import (
     CLOSE,
@@ -48,10 +52,11 @@ from confide.flare.run.joining import (
     Left,
     check_suited,
 )
+from confide.flare.run.peering import member_of
 from confide.methods import method_named
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import own_result
+from confide.runs.outcomes import own_result, sums_of
 from confide.runs.sitereport import Home, site_reports
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
@@ -76,6 +81,8 @@ class SiteHome:
         self._run: _Run | None = None
         self.opening: Tree = {}
         """The facts in the first line of a run's ledger; set from the evidence of the run."""
+        self.place: Place | None = None
+        """The site's identity and pins, with which it takes part in secure sums."""
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply or failure; it is in the site's ledger before it is returned.
@@ -155,6 +162,8 @@ class SiteHome:
         self._agreements.hold(found, asked)
         if name == LEAVE.name:
             return encode(self._leave(self._run, ask_in(Leave, data)))
+        if name in EXCHANGES:  # they carry nothing but what an agreed step has opened
+            return self._run.host.answer(name, round, data)
         if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
         if round > asked.settings.rounds:
@@ -177,14 +186,19 @@ class SiteHome:
         self._agreements.hold(agreed, asked)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
-            update={"site": (_table(file),), "split": None, "public": public}
+            update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
         )
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
         self._agreements.count(agreed, asked)
         gathered = gather(mine, folder.sites, key_file=None)
         guards = Guards(**file.guards.model_dump())
-        self._run = _Run(mine, folder, gathered, guards, asked=asked, opening=self.opening)
+        member = None
+        if sums_of(settings) != "plain":
+            member = member_of(self.place, file, ask, agreed.agreement, settings=settings)
+        self._run = _Run(
+            mine, folder, gathered, guards, asked=asked, opening=self.opening, member=member
+        )
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
@@ -192,6 +206,13 @@ class SiteHome:
         return reply
 
     def _joined(self, gathered: Gathered) -> Joined:
+        if self._run is not None and self._run.host.site.member is not None:
+            return Joined(
+                fingerprint=self._veiled(gathered.fingerprint),
+                sentences=dict.fromkeys(("train", "dev", "test"), 0),
+                entities={},
+                problems={},
+            )
         facts = gathered.facts()["sites"][self._file.name]
         return Joined(
             fingerprint=self._veiled(gathered.fingerprint),
@@ -239,9 +260,11 @@ class SiteHome:
 
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
         """Note both messages in the ledger of the run, or of refusals before the site joins."""
-        step = self._steps.get(name)
+        step = EXCHANGES.get(name) or self._steps.get(name)
         if step is None:
             return  # a step that we do not know, and a reply that says just that
+        if self._run is not None:
+            step = as_asked(step, sums_of(self._run.settings))
         ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
@@ -249,8 +272,8 @@ class SiteHome:
             (reply, Failure if failed else step.reply, "up"),
         ):
             seen = "by the site" if direction == "down" else "one by one"
-            if direction == "up" and step.summed and not failed:
-                seen = "sum"
+            if direction == "up" and not failed:
+                seen = step.seen_as
             ledger.record(
                 _weighed(kind, message),
                 round=round,
@@ -279,10 +302,9 @@ class _Run:
         *,
         opening: Tree,
         asked: Asked,
+        member: Member | None = None,
     ) -> None:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+        compute_as(settings)
         method = method_named(settings.trained_by)
         self.settings = settings
         self.asked = asked
@@ -301,7 +323,8 @@ class _Run:
             settings.seed,
             every=settings.select.every,
             last=settings.rounds,
-        ).host(self.spec, {})
+            sums=SumsWith(sums_of(settings)),
+        ).host(self.spec, {}, member=member)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
         """Note an ask. Raises Refusal after more than `most` different asks of one step.

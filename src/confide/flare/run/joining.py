@@ -20,6 +20,7 @@ from confide.errors import GuardError, SettingsError
 from confide.federation.files import plain_name
 from confide.federation.guards import MOST, check_mark, check_names
 from confide.federation.messages import carries
+from confide.federation.secure.exchanges import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step
 from confide.federation.wire import WireRow, wire_table
 from confide.learning.encoder_files import is_encoder_name
@@ -126,6 +127,9 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
         "pcnn.vectors": settings.pcnn.vectors is not None,
         "data.format": settings.data.format is not None,
         "data.scheme": settings.data.scheme is not None,
+        "data.columns": settings.data.columns is not None,
+        "data.annotators": settings.data.annotators is not None,
+        "data.skip_broken": settings.data.skip_broken,
         "data.encoding": settings.data.encoding is not None,
         "data.mask_common": settings.data.mask_common > 0,
         "data.train_share": settings.data.train_share < 1,
@@ -181,7 +185,7 @@ def _check_names(settings: Settings, *, where: str | None) -> None:
 
 def steps_of(method: str) -> tuple[Step, ...]:
     """Every step of a run of this method over real sites. Raises SettingsError."""
-    return (JOIN, *method_named(method).steps, LEAVE, CLOSE)
+    return (JOIN, *method_named(method).steps, OFFER, *EXCHANGES.values(), LEAVE, CLOSE)
 
 
 def wire_of(method: str) -> list[WireRow]:

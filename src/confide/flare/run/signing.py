@@ -16,8 +16,8 @@ from typing import Protocol
 
 from confide.errors import ConfideError, FederationError, MessageError, SettingsError
 from confide.federation.digests import EMPTY
+from confide.federation.engine import Delivery
 from confide.federation.failures import CODES, Failure, Refusal
-from confide.federation.federation import Delivery
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.messages import encode, peek
 from confide.federation.seals import (

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError
+from confide.federation.secure.repeats import Sets
+from confide.flare.kits.peers import known_to
 from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
+from confide.flare.run.peering import SUMS
 from confide.runs.athome import AtHome, compared_at_home
 from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site
@@ -25,6 +28,7 @@ GUARDS = {
     "max_rounds": "answers no more rounds of a run",
     "max_norm": "scales its uploads down to a change of this norm",
     "private": "keeps these parts of the tagger to itself",
+    "masked": "sends what is summed only under masks",
 }
 """What a site does because of each guard."""
 
@@ -102,6 +106,29 @@ def kept(kit: Kit) -> dict[str, AtHome]:
     folders = sorted(Path(site_of(kit).memory).joinpath(RUNS).glob("*/"))
     found = {path.name: compared_at_home(RunFolder(path), kit.name) for path in folders}
     return {run: one for run, one in found.items() if one is not None}
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The secure sums that a site has helped to open, and the peers that it knows.
+
+    `fewest`: the sites in the smallest of them; 0 if there were none. `compared`: peers whose
+    fingerprints people have compared.
+    """
+
+    sums: int
+    fewest: int
+    pinned: int
+    compared: int
+
+
+def summed(kit: Kit) -> Summed:
+    """The site's secure sums so far. Raises KitError, SettingsError."""
+    sizes = Sets(Path(site_of(kit).memory) / SUMS).sizes()
+    peers = known_to(kit).peers.values()
+    return Summed(
+        len(sizes), min(sizes, default=0), len(peers), sum(peer.compared for peer in peers)
+    )
 
 
 def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date) -> Standing:

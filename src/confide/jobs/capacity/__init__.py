@@ -19,8 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import torch
-
 from confide.errors import DataError, SettingsError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import write_atomically
@@ -28,6 +26,7 @@ from confide.jobs.capacity.measuring import measure
 from confide.jobs.capacity.plot import plot
 from confide.jobs.capacity.training import tagger_training
 from confide.jobs.capacity.verdict import CapacityReport, Point, Verdict, conclude
+from confide.learning.devices import computing_at, place_of
 from confide.recipes import settings_file
 from confide.runs.gathering import gather
 from confide.settings import Settings, load
@@ -72,9 +71,8 @@ def capacity(
     text = _text(settings, site)
     name = site or settings.name or "capacity"
     watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
-    try:
+    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    with computing_at(place, threads=settings.threads):
         measured = measure(
             text.train,
             text.held_out,
@@ -84,8 +82,6 @@ def capacity(
             seed=settings.seed,
             watch=watch,
         )
-    finally:
-        torch.set_num_threads(threads)
     report = conclude(measured, name=name, seed=settings.seed)
     if out is not None:
         _write(report, Path(out))

@@ -7,6 +7,7 @@ spaCy finds the component by the entry point `spacy_factories`, without an impor
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
@@ -76,6 +77,37 @@ class Component:
                 batch, self.model.pipe(texts, batch_size=batch_size), strict=True
             ):
                 yield mark(doc, found)
+
+
+RELEASED = "confide_release"
+"""The component of a pipeline that `confide export --to spacy` writes."""
+
+
+class Released(Component):
+    """A component with a release of its own, which goes with the pipeline's folder."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def take(self, folder: Path) -> Released:
+        """Annotate with this release from now on."""
+        self._folder, self.model = folder, load(folder)
+        return self
+
+    def to_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> None:
+        """Copy the release."""
+        if self._folder is not None:
+            shutil.copytree(self._folder, path, dirs_exist_ok=True)
+
+    def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> Released:
+        """Open the release that was copied."""
+        return self.take(Path(path))
+
+
+@Language.factory(RELEASED, assigns=["doc.ents", "doc.spans"])
+def make_released(*, nlp: Language, name: str) -> Released:
+    """The component of an exported pipeline; it gets its release from the pipeline's folder."""
+    return Released()
 
 
 @Language.factory(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -39,7 +39,8 @@ from confide.jobs.pretrain.plan import Budget, Pretraining, plain
 from confide.jobs.pretrain.plot import plot
 from confide.jobs.pretrain.texts import Texts, read_texts, short_name
 from confide.learning.bart_making import base_digest, write_bart
-from confide.learning.denoising import Denoiser, Measure, moved, rate
+from confide.learning.denoising import Denoiser, Measure, rate
+from confide.learning.devices import has_narrow_units, place_of, placed
 from confide.learning.encoder_files import find_folder
 from confide.learning.text_pieces import Pieces
 from confide.learning.texts import Reading, made_bart
@@ -96,7 +97,10 @@ def pretrain(
     before = _before(folder, resume=resume)
     base = find_folder(plan.base)
     made = made_bart(base, decoder_layers=plan.decoder_layers, dropout=plan.how.dropout)
-    denoiser = Denoiser(moved(made.model, plan.how.device), plan.how)
+    place = place_of(plan.how.device, plan.how.precision)
+    if plan.how.precision == "auto" and place.device.type == "cpu":
+        place = replace(place, narrow=has_narrow_units())
+    denoiser = Denoiser(placed(made.model, place), plan.how)
     read = read_texts(
         texts,
         without=without,

@@ -8,13 +8,15 @@ from typing import ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
-from confide.federation.steps import Step
+from confide.federation.steps import Step, Tables
 from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.bags.form import COUNT_BAGS, BagForm, agree_on_bags
 from confide.kinds.bags.release import in_clear, released
 from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_scored
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
+from confide.kinds.tallies import BagTables
+from confide.kinds.tuned import check_no_encoder
 from confide.kinds.vocabulary import CHECK_KEY
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
@@ -35,15 +37,23 @@ class BagKind:
     steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
 
+    tables: ClassVar[Tables] = BagTables()
+
     check_scored = staticmethod(check_bags_scored)
     counts = staticmethod(bag_counts_of)
+
+    def labels(self, form: BagForm) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.relations)
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None if an encoder reads."""
         return run.pcnn.vectors
 
     def check(self, run: RunSettings) -> None:
-        """Nothing to refuse: every setting works."""
+        """Raise SettingsError if an encoder is to be tuned and none reads."""
+        if run.bags.reader != "encoder":
+            check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

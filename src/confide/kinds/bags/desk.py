@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.bags import held_out_bags, training_bags
-from confide.data.batches.relations import candidates, with_labels
+from confide.data.batches.relations import RelationExample, candidates, with_labels
 from confide.data.batches.sentences import EncodedSentences
 from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import DIGEST_BYTES, UNK
@@ -35,17 +35,12 @@ from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted
 from confide.kinds.relations.form import rules_of
+from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
-from confide.learning.bags import (
-    BagModeller,
-    EncodedBags,
-    bag_scores,
-    fit_bags,
-    fit_sentences,
-    sentence_probabilities,
-    set_vectors,
-)
-from confide.learning.weights import arrays, load
+from confide.learning.bag_scores import EncodedBags, bag_scores, sentence_probabilities
+from confide.learning.bags import BagModeller, fit_bags, fit_sentences, set_vectors
+from confide.learning.context import cache_folder
+from confide.learning.weights import load, trained
 from confide.models.bags import BagModel
 from confide.scoring.bags import count_bags
 
@@ -182,11 +177,18 @@ class BagDesk:
             self._looked[part] = self._training() if part == "train" else self._held_out(part)
         return self._looked[part]
 
+    def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
+        """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
+        bench = self.bench
+        encoded = bench.modeller.encoded(examples)
+        with keeping_features():
+            return bench.modeller.featured(encoded, bench.model, cache_folder())
+
     def _held_out(self, part: str) -> Looked:
         documents = self.site.documents(part)
         examples = candidates(documents, rules_of(self.form)).examples
         held = held_out_bags(examples, documents, same=self.form.same)  # type: ignore[arg-type]
-        encoded = self.bench.modeller.encoded(with_labels(examples, ()))
+        encoded = self.featured(with_labels(examples, ()))
         return Looked(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
 
     def _training(self) -> Looked:
@@ -204,7 +206,7 @@ class BagDesk:
             for names, relation in zip(bags.pairs, bags.relations, strict=True)
         ]
         return Looked(
-            encoded=self.bench.modeller.encoded(bags.examples),
+            encoded=self.featured(bags.examples),
             groups=bags.groups,
             relations_G=np.array([number[name] for name in bags.relations], np.int64),
             digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(-1, DIGEST_BYTES),
@@ -234,7 +236,7 @@ class BagDesk:
             optimiser=how.steps,
             seed=seed,
         )
-        return Fitted(arrays(model), report.loss, report.sentences)
+        return Fitted(trained(model), report.loss, report.sentences)
 
     def scored(self, weights: Arrays, part: str) -> BagsScored:
         """Counts of how the model ranks the facts of the held-out text."""

@@ -29,7 +29,8 @@ from confide.kinds.bags.report import bag_report
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.form import rules_of
 from confide.kinds.trained import Report
-from confide.learning.bags import BagModeller, bag_scores, sentence_probabilities
+from confide.learning.bag_scores import bag_scores, sentence_probabilities
+from confide.learning.bags import BagModeller
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
 from confide.models.bags import BagModel, Denoise

@@ -43,7 +43,8 @@ from confide.kinds.vocabulary import (
 )
 from confide.learning.bags import BagForm as Made
 from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
-from confide.learning.weights import arrays
+from confide.learning.tuning import Tuning
+from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
 
@@ -102,8 +103,8 @@ class BagForm(PairForm):
     )
 
     def first(self, seed: int) -> Arrays:
-        """The weights of the whole model: all of it is trained."""
-        return arrays(modeller_without_key(self).initial(seed))
+        """The weights of what is trained of the model: all, but for what `tuning` leaves."""
+        return trained(modeller_without_key(self).initial(seed))
 
     def tables(self) -> Sequence[str]:
         """The word table, if a PCNN reads."""
@@ -211,6 +212,7 @@ def bag_form_of(memory: BagForm) -> Made:
             blind=memory.blind,
             pool=memory.pool,  # type: ignore[arg-type]
             longest=memory.longest,
+            tuning=Tuning.of(memory.tuning),
         )
     return Made(tuple(memory.relations), reader, memory.dropout)
 

@@ -13,6 +13,7 @@ from confide.data.batches.relations import NO_RELATION
 from confide.kinds.relations.report import place_of
 from confide.kinds.trained import RIGHT, Report, as_many_of_both, fingerprint
 from confide.scoring import Count, count_bags
+from confide.scoring.bags import ranked_bags
 from confide.text.document import Document
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
         sentences={
             "fingerprint": fingerprint(documents, relations=True),
             "best": [tuple(map(int, count)) for count in counted],
+            "ranked": ranked_bags(scores_GR, extract.relations, bags.facts),
         },
     )
 

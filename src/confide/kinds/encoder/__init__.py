@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from confide.data.batches.examples import Example
+from confide.data.batches.token_pieces import TokenText
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -34,6 +36,7 @@ from confide.kinds.sentences import (
     public_sentences,
     tags_of,
 )
+from confide.kinds.tuned import TUNING, keeping_features, tuning_of
 from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
@@ -42,7 +45,9 @@ from confide.kinds.types import (
     described,
     describing,
 )
+from confide.learning.context import cache_folder
 from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -63,13 +68,14 @@ class EncoderForm(ReadsPieces):
     digest: str = carries("digest of the encoder's files")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
+    tuning: str = carries(TUNING, added=True)
 
     def first(self, seed: int) -> Arrays:
-        """The weights of the encoder and a new linear layer: all are trained."""
+        """The weights of what is trained of the encoder, and of a new linear layer."""
         return trained(TokenModeller(find_encoder(self.encoder), self.made()).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
-        """The number of parameters: all are trained."""
+        """The number of trained parameters."""
         return sum(array.size for array in first.values())
 
     @property
@@ -82,9 +88,9 @@ class EncoderForm(ReadsPieces):
         """The tags."""
         return tags_of(self).tags
 
-    def at(self, site: Site) -> SentenceDesk[EncoderForm]:
+    def at(self, site: Site) -> EncoderDesk:
         """The desk of this form at a site."""
-        return desk_at(site, self, SentenceDesk[EncoderForm])
+        return desk_at(site, self, EncoderDesk)
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
         """The modeller that trains as `how` says."""
@@ -116,14 +122,27 @@ class EncoderForm(ReadsPieces):
             tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
             dropout=self.dropout,
             longest=self.longest,
+            tuning=Tuning.of(self.tuning),
         )
+
+
+class EncoderDesk(SentenceDesk[EncoderForm]):
+    """An encoder that tags words, at a site; what a frozen one gives is kept on the site's disk."""
+
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
+        """The text with the states of its words, if the encoder is frozen. Raises Refusal."""
+        assert isinstance(text, TokenText)
+        bench = self.form.bench(self.site)
+        assert isinstance(bench.modeller, TokenModeller)
+        with keeping_features():
+            return bench.modeller.featured(text, bench.model, folder=cache_folder())
 
 
 @dataclass(frozen=True)
 class ReleasedTokens(EncoderForm):
     """A released encoder that tags words; it needs the public encoder's files, and no key."""
 
-    weights: Arrays = carries("weights of encoder and linear layer")
+    weights: Arrays = carries("weights of what was trained of the encoder, and of the last layer")
     # before format 3, only pseudo-complete trained these models
     apart: int = carries("number of its sites that annotated only some types", before=1)
 
@@ -140,6 +159,8 @@ DESCRIBE = describing(describe_types_and_encoder)
 
 class EncoderKind(EntityKind):
     """The kind `model.kind = "encoder"`."""
+
+    tunes: ClassVar[bool] = True
 
     name: ClassVar[str] = "encoder"
     Form: ClassVar[type] = EncoderForm
@@ -176,5 +197,6 @@ class EncoderKind(EntityKind):
             digest=digest,
             dropout=own.dropout,
             longest=own.longest,
+            tuning=str(tuning_of(run)),
         )
         return agreed(form, replies)

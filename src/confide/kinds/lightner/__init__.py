@@ -35,6 +35,7 @@ from confide.kinds.entities import (
 )
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
@@ -195,7 +196,8 @@ class LightnerKind(EntityKind):
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     def check(self, run: RunSettings) -> None:
-        """Nothing to refuse: every setting works."""
+        """Raise SettingsError if `[encoder]` is to tune it: `lightner.tune` does that."""
+        check_no_encoder(run, "a LightNER")
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

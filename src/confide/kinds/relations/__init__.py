@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
-from confide.federation.steps import Step
+from confide.federation.steps import Step, Tables
 from confide.kinds.evaluation import (
     RelationsScored,
     check_relations_scored,
@@ -20,6 +20,7 @@ from confide.kinds.relations.form import DESCRIBE_RELATIONS, RelationForm, agree
 from confide.kinds.relations.public import PublicExamples, RelationStudent, public_of
 from confide.kinds.relations.release import copied, released
 from confide.kinds.releases import Holders, write_release
+from confide.kinds.tallies import RelationTables
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -44,6 +45,8 @@ class RelationKind:
 
     Public: ClassVar[type] = PublicExamples
 
+    tables: ClassVar[Tables] = RelationTables()
+
     check_scored = staticmethod(check_relations_scored)
     counts = staticmethod(relation_counts_of)
 
@@ -56,6 +59,10 @@ class RelationKind:
     def student(self) -> RelationStudent:
         """A fresh student: the server's own classifier."""
         return RelationStudent()
+
+    def labels(self, form: RelationForm) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.relations)
 
     def vectors(self, run: RunSettings) -> str | None:
         """None: this kind has no word table."""

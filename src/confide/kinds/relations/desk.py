@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -15,6 +15,7 @@ from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch
 from confide.data.batches.relations import (
     NO_RELATION,
     Candidates,
+    RelationExample,
     candidates,
     with_labels,
 )
@@ -35,6 +36,9 @@ from confide.kinds.relations.completing import (
 )
 from confide.kinds.relations.form import CLASS_ROWS, RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import PublicExamples
+from confide.kinds.tuned import keeping_features
+from confide.learning.context import cache_folder
+from confide.learning.devices import beside
 from confide.learning.gradients import gradients
 from confide.learning.relations import (
     RelationModeller,
@@ -43,7 +47,7 @@ from confide.learning.relations import (
     relation_logits,
     relation_slopes,
 )
-from confide.learning.weights import arrays, load
+from confide.learning.weights import load, trained
 from confide.models import relation
 from confide.models.relation import RelationClassifier
 from confide.scoring import count_relations
@@ -129,8 +133,15 @@ class RelationDesk:
             if part == "train" and any(one.relation not in known for one in found.examples):
                 raise Refusal("relation-outside-set")
             unlabelled = with_labels(found.examples, known)
-            self._looked[part] = Looked(found, self.bench.modeller.encoded(unlabelled))
+            self._looked[part] = Looked(found, self.featured(unlabelled))
         return self._looked[part]
+
+    def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
+        """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
+        bench = self.bench
+        encoded = bench.modeller.encoded(examples)
+        with keeping_features():
+            return bench.modeller.featured(encoded, bench.model, folder=cache_folder())
 
     @property
     def known(self) -> list[bool]:
@@ -203,7 +214,7 @@ class RelationDesk:
             seed=seed,
             loss=loss,
         )
-        return Fitted(arrays(model), report.loss, report.sentences)
+        return Fitted(trained(model), report.loss, report.sentences)
 
     def _loss(self, how: How) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
         if all(self.known):
@@ -219,7 +230,7 @@ class RelationDesk:
         model, loss_of = self.model(weights, lent=True), self._loss(how) or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
-        batch = relation_batch(encoded, rows_B)
+        batch = beside(relation_batch(encoded, rows_B), model)
         loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
         return loss, slope, len(rows_B)
 
@@ -241,7 +252,7 @@ class RelationDesk:
         """logits_SR of public examples, which are encoded once per process."""
         made = self.bench.modeller
         encoded = self.site.once(
-            "public pairs", public.name, made.form, make=lambda: made.encoded(public.examples())
+            "public pairs", public.name, made.form, make=lambda: self.featured(public.examples())
         )
         return relation_logits(self.model(weights, lent=True), encoded)
 

@@ -19,10 +19,12 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
 from confide.kinds.protocol import desk_at
+from confide.kinds.tuned import TUNING, tuning_of
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.relations import RelationForm as Made
 from confide.learning.relations import RelationModeller
-from confide.learning.weights import arrays
+from confide.learning.tuning import Tuning
+from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -72,9 +74,10 @@ class PairForm:
     encoder: str = carries("the encoder's name in the settings of the run")
     digest: str = carries("digest of the encoder's files")
     blind: bool = carries("whether entities are replaced by their types")
-    pool: str = carries("what stands for an entity: sum, start or max")
+    pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest example, in word pieces")
+    tuning: str = carries(TUNING, added=True)
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,11 @@ class RelationForm(PairForm):
         return self.relations
 
     def first(self, seed: int) -> Arrays:
-        """The weights of the encoder, rows for the marks and a linear layer: all are trained."""
-        return arrays(modeller_of(self, find_encoder(self.encoder)).initial(seed))
+        """The weights of what is trained of the encoder, of the marks and of a linear layer."""
+        return trained(modeller_of(self, find_encoder(self.encoder)).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
-        """The number of parameters: all are trained."""
+        """The number of trained parameters."""
         return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
@@ -238,6 +241,7 @@ def pair_form(
         pool=pool,
         dropout=own.dropout,
         longest=own.longest,
+        tuning=str(tuning_of(run)) if digest else "",
     )
     return vars(form)
 
@@ -266,5 +270,6 @@ def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModelle
         pool=memory.pool,  # type: ignore[arg-type]
         dropout=memory.dropout,
         longest=memory.longest,
+        tuning=Tuning.of(memory.tuning),
     )
     return RelationModeller(encoder, form)

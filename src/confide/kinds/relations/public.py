@@ -27,9 +27,10 @@ from confide.kinds.context import find_encoder
 from confide.kinds.how import How
 from confide.kinds.public import MIB, NAME, check_named, named, no_public_set
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.learning.devices import on
 from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.teaching import Lesson
-from confide.learning.weights import arrays, load
+from confide.learning.weights import load, trained
 from confide.models.distillation import distillation_loss
 from confide.models.relation import RelationClassifier
 from confide.text.document import Document
@@ -142,9 +143,9 @@ class RelationStudent:
             def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
                 return distillation_loss(
                     model(batch),
-                    teacher_SR[batch.rows_B],
+                    on(teacher_SR[batch.rows_B], batch.relations_B),
                     labels_B=batch.relations_B if labelled else None,
-                    weights_B=told_S[batch.rows_B] if labelled else None,
+                    weights_B=on(told_S[batch.rows_B], batch.relations_B) if labelled else None,
                     temperature=lesson.temperature,
                 )
 
@@ -157,7 +158,7 @@ class RelationStudent:
                 seed=seed,
                 loss=loss,
             )
-            return arrays(model), report.loss
+            return trained(model), report.loss
 
     def said(
         self, form: RelationForm, public: PublicExamples, weights: Arrays
@@ -172,8 +173,10 @@ class RelationStudent:
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
     ) -> tuple[RelationClassifier, EncodedRelations]:
         """The classifier and the encoded public examples, made once for a set and a form."""
-        key = public.name, tuple(form.relations), tuple(form.types)
+        key = public.name, tuple(form.relations), tuple(form.types), form.tuning
         if self._made is None or self._made[0] != key:
             modeller = modeller_of(form, find_encoder(form.encoder))
-            self._made = key, modeller.initial(0), modeller.encoded(public.examples(labels))
+            model = modeller.initial(0)
+            encoded = modeller.encoded(public.examples(labels))
+            self._made = key, model, modeller.featured(encoded, model, folder=None)
         return self._made[1:]

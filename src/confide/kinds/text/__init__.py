@@ -9,12 +9,19 @@ from typing import ClassVar
 from confide.errors import RunError, SettingsError
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
-from confide.federation.steps import Step
+from confide.federation.steps import Step, Tables
 from confide.kinds.context import with_encoder
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders
-from confide.kinds.text.desk import TextModel, TextScored, check_text_scored, text_counts_of
+from confide.kinds.text.desk import (
+    TextModel,
+    TextScored,
+    TextTables,
+    check_text_scored,
+    text_counts_of,
+)
 from confide.kinds.text.form import DESCRIBE_BASE, DescribeBase, TextForm, find_base
+from confide.kinds.tuned import check_no_encoder
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document
@@ -36,15 +43,22 @@ class TextKind:
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_BASE,)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_text"}
 
+    tables: ClassVar[Tables] = TextTables()
+
     check_scored = staticmethod(check_text_scored)
     counts = staticmethod(text_counts_of)
+
+    def labels(self, form: TextForm) -> list[str]:
+        """None: pieces are counted all alike."""
+        return []
 
     def vectors(self, run: RunSettings) -> str | None:
         """None: this kind has no word table."""
         return None
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError unless the optimiser is AdamW."""
+        """Raise SettingsError unless the optimiser is AdamW, and `[encoder]` is left alone."""
+        check_no_encoder(run, "a BART made from an encoder (`denoising.train`)")
         if run.training.optimiser != "adamw":
             raise SettingsError(
                 "a BART is trained with AdamW only",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.data.batches.denoising import DenoisingBatch
 from confide.data.batches.noise import Noise
@@ -128,6 +131,28 @@ def check_text_scored(ask: object, reply: TextScored) -> None:
 def text_counts_of(reply: TextScored) -> TextCounts:
     """The counts in a reply."""
     return TextCounts(**vars(reply))
+
+
+_MILLI = 1000.0  # a loss is counted in thousandths
+
+
+class TextTables:
+    """One table of a denoiser's counts; its loss in thousandths."""
+
+    def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """The shape of the table."""
+        return {"counts": (len(fields(TextScored)),)}
+
+    def of(self, reply: TextScored, labels: Sequence[str]) -> Mapping[str, NDArray[np.int64]]:
+        """A reply as a table."""
+        counts = {**vars(reply), "loss": round(reply.loss * _MILLI)}
+        return {"counts": np.array([counts[one.name] for one in fields(reply)], np.int64)}
+
+    def back(self, tables: Mapping[str, NDArray[np.int64]], labels: Sequence[str]) -> TextScored:
+        """The reply with these counts."""
+        names = [one.name for one in fields(TextScored)]
+        counts = dict(zip(names, tables["counts"].tolist(), strict=True))
+        return TextScored(**{**counts, "loss": counts["loss"] / _MILLI})
 
 
 @dataclass(frozen=True)

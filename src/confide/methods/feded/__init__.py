@@ -318,7 +318,12 @@ class FedED(FedAvg):
         weights = state.weights if part == "test" else self._sent(state)
         ask = ScoreModel(weights, state.version, part)
         return scores_from(
-            federation, self.kind, step=self._step(SCORE_MODEL), ask=ask, round=round
+            federation,
+            self.kind,
+            step=self._step(SCORE_MODEL),
+            ask=ask,
+            round=round,
+            form=state.form,
         )
 
     def _sent(self, state: Central) -> Arrays:

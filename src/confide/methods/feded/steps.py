@@ -6,6 +6,7 @@ Q = R - 1 columns of predictions.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Generic, cast
 
@@ -19,7 +20,7 @@ from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Step, Turn
+from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
@@ -237,9 +238,15 @@ def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
         raise GuardError("knows must name the first class, which all sites know")
 
 
-def numbers_of_predicted(ask: TrainAndPredict) -> dict[str, int]:
-    """How many numbers a reply may hold: one for each row and class but the first."""
-    return {"said_SQ": ask.examples * (ask.classes - 1), "knows": ask.classes}
+def shapes_of_predicted(ask: TrainAndPredict) -> Shapes:
+    """The shapes of a reply: a number for each row and class but the first, one for each class."""
+    knows = {"R": (ask.classes,)} if ask.average == "known" else {}
+    return {"said_SQ": {"": (ask.examples, ask.classes - 1)}, "knows": knows}
+
+
+def lanes_of_predicted(ask: TrainAndPredict) -> tuple[int, float]:
+    """Lanes of 2 bytes for int8; else of 4 bytes, with room for the largest prediction."""
+    return (2, LEVELS) if ask.wire_dtype == "int8" else (4, 2.0 ** math.ceil(math.log2(ask.most)))
 
 
 def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:
@@ -272,7 +279,7 @@ TRAIN_AND_PREDICT = Step.of(
     summed=True,
     check=check_predicted,
     bound=bounded_predicted,
-    numbers=numbers_of_predicted,
-    learnt=Learnt("said_SQ", "sites", has=columns_known),
+    shapes=shapes_of_predicted,
+    learnt=Learnt("said_SQ", "sites", has=columns_known, lanes=lanes_of_predicted),
 )
 SCORE_MODEL = Step.of(score)

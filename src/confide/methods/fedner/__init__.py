@@ -210,7 +210,7 @@ class FedNER(FedAvg):
         """Every site's counts on its own held-out text, each with its own tagger."""
         ask = ScoreOwn(self._sent(state), self._run.select.by)
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
-        return scores_from(federation, self.kind, step=step, ask=ask, round=round)
+        return scores_from(federation, self.kind, step=step, ask=ask, round=round, form=state.form)
 
     def model(self, state: Carried, memory: Enrolled[Form]) -> tuple[Form, Arrays]:
         """The form and weights of the model that a site kept."""

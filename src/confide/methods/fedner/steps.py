@@ -218,6 +218,17 @@ def check_improved(ask: Improve, reply: Improved) -> None:
         raise GuardError("share must be above 0 and at most 1")
 
 
+def lanes_of_improved(ask: Improve) -> tuple[int, float]:
+    """Lanes of 4 bytes with room for gradients, larger than steps and, in float16, scaled."""
+    half = any(array.dtype == np.float16 for array in ask.weights.values())
+    return 4, 64.0 * (HALF if half else 1.0)
+
+
+def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:
+    """Shares are of one whole."""
+    return 1.0
+
+
 def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
     """Zeros if the ask is sparse, so that only rows that differ from zero travel."""
     return np.zeros_like(ask.weights[name]) if ask.sparse else None
@@ -243,7 +254,9 @@ IMPROVE = Step.of(
     start=start_of_improved,
     # gradients of one small batch each, of sites with tasks of their own: an honest one was seen to
     # be 32 times as large as the median, so no ratio tells a lie from a hard batch
-    learnt=Learnt("update", "share", slack=math.inf),
+    learnt=Learnt(
+        "update", "share", slack=math.inf, lanes=lanes_of_improved, whole=shares_of_improved
+    ),
 )
 SCORE_OWN = Step.of(score)
 TEST_OWN = Step.of(test)

@@ -18,7 +18,7 @@ from confide.federation.guards import MOST, bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Step, Turn
+from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
 from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
@@ -97,9 +97,14 @@ def check_weighed(ask: Weigh, reply: Weighed) -> None:
         raise GuardError("slope_G is absurdly large")
 
 
-def numbers_of_weighed(ask: Weigh) -> dict[str, int]:
-    """How many numbers a reply may hold: those of the shared parameter."""
-    return {"slope_G": ask.weights[ask.shared].size}
+def shapes_of_weighed(ask: Weigh) -> Shapes:
+    """The shape of the gradient: the numbers of the shared parameter."""
+    return {"slope_G": {"": (ask.weights[ask.shared].size,)}}
+
+
+def lanes_of_weighed(ask: Weigh) -> tuple[int, float]:
+    """Lanes of 8 bytes: a gradient over all rows has no natural size."""
+    return 8, 2.0**30
 
 
 def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
@@ -271,8 +276,8 @@ WEIGH = Step.of(
     summed=True,
     check=check_weighed,
     bound=bounded_weighed,
-    numbers=numbers_of_weighed,
+    shapes=shapes_of_weighed,
     # each site subtracts its own part from the sum, so it must be a plain sum
-    learnt=Learnt("slope_G", combined=False, slack=4.0),
+    learnt=Learnt("slope_G", combined=False, slack=4.0, lanes=lanes_of_weighed),
 )
 COMPLETE = Step.of(complete, summed=True, **UPLOAD | {"check": check_completed})

@@ -2,14 +2,14 @@ import { byId, droppable, element, marked, opened, percent, post, surface } from
 
 const said = byId("said");
 const types = JSON.parse(byId("work").dataset.types);
-const skipped = [];
+const skipped = { true: [], false: [] };
 let annotator = "";
 let item = null;
 let signs = [];
 let entities = [];
 let relations = [];
 let before = null;
-let made = 0;
+let span = [0, 0];
 
 const say = (words) => { said.textContent = words; };
 const guarded = (act) => async (...given) => {
@@ -20,13 +20,16 @@ const guarded = (act) => async (...given) => {
   }
 };
 
+const whole = () => byId("whole").checked;
+
 const next = async (id) => {
-  const found = await post("/pages/next", { annotator, skip: skipped, ...(id && { id }) });
+  const found = await post("/pages/next", { annotator, whole: whole(), skip: skipped[whole()], ...(id && { id }) });
   item = found.item;
   byId("work").hidden = !item;
-  byId("pool").textContent = found.sentences;
-  say(item ? `${found.done} of ${found.sentences} sentences are corrected.` : "Nothing is left to correct here.");
+  const units = whole() ? "texts" : "sentences";
+  say(item ? `${found.done} of ${found.sentences} ${units} are corrected.` : "Nothing is left to correct here.");
   if (!item) return;
+  byId("sentence-title").textContent = item.whole ? "Text" : "Sentence";
   signs = Array.from(item.text);
   entities = [
     ...item.entities.map((one) => ({ ...one, kept: true })),
@@ -39,6 +42,7 @@ const next = async (id) => {
   for (const select of [byId("from"), byId("to")]) {
     select.replaceChildren(...words.map(([n, label]) => element("option", { value: n }, label)));
   }
+  choose(...(item.tokens[0] || [0, 0]));
   show();
   byId("sentence-title").focus();
 };
@@ -102,15 +106,50 @@ const relationRow = (one) => {
     element("span", { class: "fine" }, state(one)), toggle(one, words));
 };
 
+/** Choose a stretch to mark: as it is, or all of the words that it touches. */
+const choose = (start, end) => {
+  const inside = item.tokens.map((token, n) => [token, n]).filter(([token]) => token[0] < end && start < token[1]);
+  if (!inside.length) return;
+  byId("from").value = inside[0][1];
+  byId("to").value = inside.at(-1)[1];
+  span = byId("parts").checked ? [start, end] : [inside[0][0][0], inside.at(-1)[0][1]];
+  byId("chosen").textContent = signs.slice(...span).join("");
+};
+
+/** The words from one to the other are chosen; the one that was not changed follows. */
+const chooseWords = (event) => {
+  const [from, to] = [Number(byId("from").value), Number(byId("to").value)];
+  const own = Number(event.target.value);
+  const [first, last] = from > to ? [own, own] : [from, to];
+  choose(item.tokens[first][0], item.tokens[last][1]);
+};
+
+/** Move one end of the chosen stretch by one character, within the text. */
+const nudge = (end, by) => {
+  const moved = [...span];
+  moved[end] += by;
+  if (moved[0] < 0 || moved[1] > signs.length || moved[0] >= moved[1]) return;
+  choose(...moved);
+};
+
+const newId = () => {
+  const taken = new Set(entities.map((one) => one.id));
+  let n = 1;
+  while (taken.has(`A${n}`)) n += 1;
+  return `A${n}`;
+};
+
 const mark = (type) => {
-  const places = [Number(byId("from").value), Number(byId("to").value)].sort((a, b) => a - b);
-  const span = [item.tokens[places[0]][0], item.tokens[places[1]][1]];
-  if (entities.some((one) => one.kept && one.type === type && JSON.stringify(one.fragments) === JSON.stringify([span]))) {
+  let [start, end] = span;
+  while (start < end && !signs[start].trim()) start += 1;
+  while (start < end && !signs[end - 1].trim()) end -= 1;
+  if (start === end) return;
+  const same = (one) => one.kept && one.type === type && JSON.stringify(one.fragments) === JSON.stringify([[start, end]]);
+  if (entities.some(same)) {
     say("That is marked already.");
     return;
   }
-  made += 1;
-  entities.push({ id: `A${made}`, type, fragments: [span], kept: true });
+  entities.push({ id: newId(), type, fragments: [[start, end]], kept: true });
   entities.sort((a, b) => a.fragments[0][0] - b.fragments[0][0]);
   if (!types.includes(type)) types.push(type);
   show();
@@ -131,7 +170,7 @@ const save = guarded(async () => {
 });
 
 const skip = guarded(async () => {
-  skipped.push(item.id);
+  skipped[whole()].push(item.id);
   before = item.id;
   await next();
 });
@@ -141,19 +180,14 @@ const back = guarded(async () => {
   else say("There is none before this one.");
 });
 
-/** Words selected with mouse, finger or caret: put into the form, snapped to whole words. */
-const chosen = () => {
+/** What is selected with mouse, finger or caret is chosen. */
+const selected = () => {
   const selection = getSelection();
   const own = document.querySelector("#sentence .own");
   if (!own || !selection.rangeCount || selection.isCollapsed) return;
   const range = selection.getRangeAt(0);
   if (!own.contains(range.startContainer) || !own.contains(range.endContainer)) return;
-  const [start, end] = [place(own, range.startContainer, range.startOffset),
-    place(own, range.endContainer, range.endOffset)];
-  const inside = item.tokens.map((span, n) => [span, n]).filter(([span]) => span[0] < end && start < span[1]);
-  if (!inside.length) return;
-  byId("from").value = inside[0][1];
-  byId("to").value = inside.at(-1)[1];
+  choose(place(own, range.startContainer, range.startOffset), place(own, range.endContainer, range.endOffset));
 };
 
 /** How many code points of the sentence come before a place; labels within marks do not count. */
@@ -206,7 +240,20 @@ byId("link").addEventListener("submit", (event) => {
 byId("save").addEventListener("click", save);
 byId("skip").addEventListener("click", skip);
 byId("back").addEventListener("click", back);
-document.addEventListener("selectionchange", chosen);
+document.addEventListener("selectionchange", selected);
+for (const id of ["from", "to"]) byId(id).addEventListener("change", chooseWords);
+byId("parts").addEventListener("change", () => {
+  byId("nudges").hidden = !byId("parts").checked;
+  choose(...span);
+  selected();
+});
+for (const [id, end, by] of [["start-back", 0, -1], ["start-on", 0, 1], ["end-back", 1, -1], ["end-on", 1, 1]]) {
+  byId(id).addEventListener("click", () => nudge(end, by));
+}
+byId("whole").addEventListener("change", guarded(async () => {
+  before = null;
+  if (annotator) await next();
+}));
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input:not([type=checkbox]), textarea, select");
   if (!byId("keys").checked || typing || !item || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -75,6 +75,9 @@ export const post = async (path, body) => {
 
 export const answered = async (answer) => {
   const found = await answer.json().catch(() => ({}));
+  if (answer.status === 401) {
+    throw new Error("Your time is over, or the server was started again. Open the address that it printed in another tab, then go on here.");
+  }
   if (!answer.ok) throw new Error(found.what || `The server answered ${answer.status}.`);
   return found;
 };

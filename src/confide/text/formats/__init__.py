@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from confide.errors import MissingDataError, SettingsError
-from confide.text.archives import must_be_a_path
+from confide.errors import DataError, MissingDataError, SettingsError
+from confide.text.annotators import Version, settled
+from confide.text.archives import is_folder, must_be_a_path
 from confide.text.document import Document, Problem
 from confide.text.files import must_be_known
 from confide.text.formats import (
@@ -17,48 +19,113 @@ from confide.text.formats import (
     chemprot,
     conll,
     conll_write,
+    conllu,
     ddi,
-    doccano,
+    docbin,
+    docbin_write,
+    docred,
+    fhir,
+    hub,
+    hub_write,
     i2b2,
+    i2b2_2009,
+    i2b2_xml,
     jsonl,
+    notes,
     nyt10,
     opennre,
+    pair_json,
     pgr,
     plain,
     psytar,
     pubtator,
     semeval,
+    span_json,
     table,
+    token_json,
+    webanno,
+    webanno_write,
+    xmi,
+    xmi_write,
 )
-from confide.text.formats.base import Format, Options, Reading
-from confide.text.formats.sniff import detect, files_in
+from confide.text.formats.base import Columns, Format, Options, Reading
+from confide.text.formats.folders import files_under
+from confide.text.formats.sniff import detect
 from confide.text.uncollected import uncollected
 
-__all__ = ["FORMATS", "Format", "Options", "Reading", "detect", "read", "write"]
+__all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]
 
 FORMATS: dict[str, Format] = {
-    "conll": Format("conll", "CoNLL columns", ".conll", conll.read, conll_write.write),
-    "brat": Format("brat", "brat standoff", "", brat.read, brat.write, whole=True),
-    "jsonl": Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
-    "doccano": Format("doccano", "doccano's JSON Lines", ".jsonl", jsonl.read, doccano.write),
-    "pubtator": Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
-    "bioc": Format("bioc", "BioC", "", bioc.read, None),
-    "biobert": Format("biobert", "BioBERT's table of relations", ".tsv", biobert.read, None),
-    "chemprot": Format("chemprot", "ChemProt's JSON Lines", ".jsonl", chemprot.read, None),
-    "ddi": Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
-    "i2b2": Format("i2b2", "i2b2/VA 2010", "", i2b2.read, None, whole=True),
-    "semeval": Format("semeval", "SemEval-2010 task 8", ".txt", semeval.read, None),
-    "nyt10": Format("nyt10", "NYT10's lines, and GIDS'", ".txt", nyt10.read, None),
-    "opennre": Format("opennre", "OpenNRE's JSON Lines", ".jsonl", opennre.read, opennre.write),
-    "pgr": Format("pgr", "PGR's table", ".tsv", pgr.read, None),
-    "ade": Format("ade", "ADE corpus", "", ade.read, None, whole=True),
-    "ade-positive": Format(
-        "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
-    ),
-    "psytar": Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
-    "table": Format("table", "a table of relations", ".tsv", table.read, table.write),
-    "text": Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
-}
+    one.name: one
+    for one in (
+        Format("conll", "CoNLL columns", ".conll", conll.read, conll_write.write),
+        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, conllu.write),
+        Format("brat", "brat standoff, and BioNLP's", "", brat.read, brat.write, whole=True),
+        Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
+        Format(
+            "doccano", "doccano's JSON Lines", ".jsonl", jsonl.read,
+            span_json.writer(span_json.DOCCANO),
+        ),
+        Format(
+            "prodigy", "Prodigy's JSON Lines", ".jsonl", jsonl.read,
+            span_json.writer(span_json.PRODIGY),
+        ),
+        Format(
+            "labelstudio", "Label Studio's JSON", ".json", jsonl.read,
+            span_json.writer(span_json.LABEL_STUDIO),
+        ),
+        Format(
+            "labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read,
+            span_json.writer(span_json.LABEL_STUDIO_MIN),
+        ),
+        Format(
+            "pubannotation", "PubAnnotation's JSON", ".json", jsonl.read,
+            span_json.writer(span_json.PUBANNOTATION),
+        ),
+        Format("datasets", "rows of Hugging Face's datasets", ".jsonl", hub.read, hub_write.write),
+        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read, docbin_write.write),
+        Format(
+            "gliner", "GLiNER's JSON", ".json", token_json.reader(token_json.GLINER),
+            token_json.writer(token_json.GLINER),
+        ),
+        Format(
+            "spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT),
+            token_json.writer(token_json.SPERT),
+        ),
+        Format(
+            "dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE),
+            token_json.writer(token_json.DYGIE),
+        ),
+        Format("tacred", "TACRED's JSON", ".json", pair_json.read_tacred, pair_json.write_tacred),
+        Format("fewrel", "FewRel's JSON", ".json", pair_json.read_fewrel, pair_json.write_fewrel),
+        Format("docred", "DocRED's JSON", ".json", docred.read, docred.write),
+        Format("xmi", "UIMA CAS as XMI", "", xmi.read, xmi_write.write, by_annotator=True),
+        Format(
+            "webanno", "WebAnno TSV 3", "", webanno.read, webanno_write.write, by_annotator=True
+        ),
+        Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
+        Format("bioc", "BioC", "", bioc.read, None),
+        Format("biobert", "BioBERT's table of relations", ".tsv", biobert.read, None),
+        Format("chemprot", "ChemProt's JSON Lines", ".jsonl", chemprot.read, None),
+        Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
+        Format("i2b2", "i2b2/VA 2010", "", i2b2.read, None, whole=True),
+        Format("i2b2-2009", "i2b2 2009, medications", "", i2b2_2009.read, None, whole=True),
+        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2_xml.read, i2b2_xml.write),
+        Format("semeval", "SemEval-2010 task 8, and KBP37", ".txt", semeval.read, semeval.write),
+        Format("nyt10", "NYT10's lines, and GIDS'", ".txt", nyt10.read, None),
+        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", opennre.read, opennre.write),
+        Format("pgr", "PGR's table", ".tsv", pgr.read, None),
+        Format("ade", "ADE corpus", "", ade.read, None, whole=True),
+        Format(
+            "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
+        ),
+        Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
+        Format("notes", "a table of notes, CSV or TSV", ".csv", notes.read, notes.write),
+        Format("fhir", "FHIR's texts as JSON", ".json", fhir.read, None),
+        Format("table", "a table of relations", ".tsv", table.read, table.write),
+        Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
+    )
+}  # fmt: skip
 
 
 def format_named(name: str) -> Format:
@@ -78,23 +145,27 @@ def read(
     path: Path | str,
     format: str | None = None,
     *,
+    options: Options | None = None,
     scheme: str | None = None,
     encoding: str | None = None,
-    columns: tuple[int, int | None] | None = None,
-    bare_type: str = "entity",
+    columns: Columns | None = None,
+    bare_type: str | None = None,
     types: Collection[str] | None = None,
 ) -> Reading:
     """Read annotated documents from a file or a folder.
 
     Args:
-        path: a file (gzip is unpacked), or a folder: one of brat, i2b2 or DDI files, the ADE
-            corpus, or one of files of one other format, which are read in the order of their names.
+        path: a file (gzip is unpacked), or a folder, which is searched at any depth: one of brat,
+            i2b2 or DDI files, the ADE corpus, a saved dataset, or one of files of one other format,
+            which are read in the order of their names.
         format: a key of `FORMATS`; None: detect it from the content.
-        scheme: the tag scheme of CoNLL files; None: detect it.
+        options: all that follows and more, such as whose annotation is read; the arguments below
+            come before what it says.
+        scheme: the tag scheme of CoNLL files and rows of tags; None: detect it.
         encoding: the encoding of every file; None: that of a byte order mark, or else UTF-8.
-        columns: the columns of the token and the tag (None: no tags) in CoNLL files, counted from
-            0; None: find them.
-        bare_type: the type of entities whose tags are only B, I and O.
+        columns: the columns of the token and the tag (None: no tags), by number or name; of a
+            table of notes, those of the id and the text. None: find them.
+        bare_type: the type of entities whose tags are only B, I and O; "entity" by default.
         types: the entity types that may occur; None: any.
 
     Returns:
@@ -110,22 +181,75 @@ def read(
     path = Path(path)
     must_be_a_path(path)
     must_be_known(encoding)
-    options = Options(
-        scheme, encoding, columns, bare_type, None if types is None else frozenset(types)
-    )
-    kind = format_named(detect(path, encoding) if format is None else format)
+    stated = {
+        "scheme": scheme,
+        "encoding": encoding,
+        "columns": columns,
+        "bare_type": bare_type,
+        "types": None if types is None else frozenset(types),
+    }
+    given = {key: value for key, value in stated.items() if value is not None}
+    how = replace(options or Options(), **given)  # type: ignore[arg-type]
+    must_be_known(how.encoding)
+    if format is None:
+        format = detect(path, how.encoding, skip_broken=how.skip_broken)
+    kind = format_named(format)
     with uncollected():
-        if kind.whole or not path.is_dir():
-            return kind.read(path, options)
-        readings = [kind.read(file, options) for file in files_in(path)]
-    if not readings:
+        leaves = _leaves(kind, path)
+        if len(leaves) == 1 and not kind.by_annotator:
+            return kind.read(leaves[0], how)
+        return _together(kind, path, leaves, how)
+
+
+def _leaves(kind: Format, path: Path) -> list[Path]:
+    """The files and folders that are read one by one."""
+    if not is_folder(path):
+        return [path]
+    leaves = files_under(path)
+    if kind.whole and not (leaves and all(leaf.is_dir() for leaf in leaves)):
+        return [path]
+    if not leaves:
         raise MissingDataError("the folder holds no data file", where=str(path))
-    return Reading(
-        [document for reading in readings for document in reading.documents],
-        [problem for reading in readings for problem in reading.problems],
-        kind.name,
-        readings[0].details,
-    )
+    return leaves
+
+
+def _together(kind: Format, path: Path, leaves: Sequence[Path], how: Options) -> Reading:
+    """Several files as one reading; a broken one is left out if that is wished."""
+    problems: list[Problem] = []
+    readings: list[Reading] = []
+    versions: list[Version] = []
+    for leaf in leaves:
+        with how.document(problems, leaf):
+            reading = kind.read(leaf, how)
+            readings.append(reading)
+            problems += reading.problems
+            if kind.by_annotator:
+                versions += [_version(leaf, document) for document in reading.documents]
+    if not readings:
+        raise DataError("no file is left", where=str(path))
+    details = dict(readings[0].details)
+    if not kind.by_annotator:
+        documents = [document for reading in readings for document in reading.documents]
+        several = [version for reading in readings for version in reading.versions]
+        return Reading(documents, problems, kind.name, details, several)
+    chosen = settled(versions, how.annotators, where=str(path), problems=problems)
+    if not chosen.documents:
+        raise DataError("nobody's annotation is left", where=str(path))
+    details |= chosen.details
+    return Reading(chosen.documents, problems, kind.name, details, chosen.versions)
+
+
+_EXPORTED = frozenset(("annotation", "annotation_ser", "curation", "annotations"))
+
+
+def _version(leaf: Path, document: Document) -> Version:
+    """A file's document, and whose it is.
+
+    INCEpTION exports ``annotation/DOCUMENT/ANNOTATOR.xmi``.
+    """
+    if leaf.parent.parent.name.lower() in _EXPORTED:
+        return Version(leaf.name.partition(".")[0], replace(document, id=leaf.parent.name))
+    return Version("", document)
 
 
 def write(

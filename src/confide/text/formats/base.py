@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
-from confide.errors import DataError
+from confide.errors import DataError, FormatError
+from confide.text.annotators import Version
 from confide.text.document import Document, Problem, Span
+from confide.text.languages import AUTO
 
 NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
-    r"|\.(md|html?|pdf|png)$"
+    r"|^(dataset_dict|dataset_infos?|state|label2id|id2label|labels?|rel_info|pid2name)\.json$"
+    r"|^typesystem\.xml$|\.(md|html?|pdf|png|dtd|xsd|conf)$"
 )
 """Names of files that lie beside data but are not data."""
 _SLACK = 200
+_UNSAFE = re.compile(r"[^\w.\-/]+")
 
 
 def is_number(text: str) -> bool:
@@ -23,19 +29,31 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
+Columns = tuple[int | str, int | str | None]
+"""The columns of the token and the tag, or of the id and the text of notes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to read; None or the default means that the reader finds out by itself.
 
-    `types` are the entity types that may occur (None: any); `columns` are those of the token and
-    the tag, counted from 0 or, if negative, from the end (tag None: the file has no tags).
+    `types` are the entity types that may occur (None: any). `columns` are those of the token and
+    the tag (None: the file has no tags): numbers counted from 0 or, if negative, from the end, or
+    the names of columns and keys. In a table of notes they are those of the id and the text.
+    `annotators` says whose annotation of a document that several annotated is read: "first",
+    "majority" or a name; None reads the first, and counts the others as lost. `skip_broken`: a
+    document that cannot be read is left out and named, instead of being an error.
+    `language` is that of text without sentences (`text.splitting`).
     """
 
     scheme: str | None = None
     encoding: str | None = None
-    columns: tuple[int, int | None] | None = None
+    columns: Columns | None = None
     bare_type: str = "entity"
     types: frozenset[str] | None = None
+    annotators: str | None = None
+    skip_broken: bool = False
+    language: str = AUTO
 
     def require(self, kind: str, where: str) -> None:
         """Check a type against the declared ones.
@@ -52,15 +70,32 @@ class Options:
                 fix="declare it, or map it in the site's tags",
             )
 
+    @contextmanager
+    def document(self, problems: list[Problem], where: object) -> Iterator[None]:
+        """A block that reads one document, which is left out if it is broken and that is wished.
+
+        Raises DataError and FormatError as the block does, unless `skip_broken` is set.
+        """
+        try:
+            yield
+        except (DataError, FormatError) as error:
+            if not self.skip_broken:
+                raise
+            problems.append(Problem("broken-document", str(where), f"left out: {error}", lost=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file gave: documents, what was lost or doubtful, the format, and how it was read."""
+    """What a file gave: documents, what was lost or doubtful, the format, and how it was read.
+
+    `versions` are what each annotator made of the documents that several annotated.
+    """
 
     documents: list[Document]
     problems: list[Problem] = field(default_factory=list)
     format: str = ""
     details: dict[str, str] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +104,8 @@ class Format:
 
     `read(path, options)` gives a `Reading`; `write(documents, path, scheme)` gives the problems and
     is None if the format is read-only. `suffix` is empty if the format is a folder. `whole`: the
-    reader takes a whole folder, not file by file.
+    reader takes a whole folder, not file by file. `by_annotator`: a file is one annotator's version
+    of a document, and where it lies says whose and of which.
     """
 
     name: str
@@ -78,6 +114,7 @@ class Format:
     read: Callable[[Path, Options], Reading]
     write: Callable[[Sequence[Document], Path, str], list[Problem]] | None
     whole: bool = False
+    by_annotator: bool = False
 
 
 def place(document: Document, start: int, end: int) -> str:
@@ -140,6 +177,21 @@ def whole_text(text: str, where: str, problems: list[Problem]) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def unheld(path: Path, what: str, count: int, *, kind: str) -> list[Problem]:
-    """One problem for `count` things that a format cannot hold; none for zero."""
-    return [Problem(kind, str(path), f"{count} {what}", lost=True)] if count else []
+def unheld(path: Path, what: str, number: int, *, kind: str) -> list[Problem]:
+    """One problem for a number of things that a format cannot hold; none for zero."""
+    return [Problem(kind, str(path), f"{number} {what}", lost=True)] if number else []
+
+
+def file_name(name: str, taken: set[str]) -> str:
+    """A path in a folder, made from a document's id, that no other document has; it is taken then.
+
+    >>> taken = set()
+    >>> file_name("a b/../c", taken), file_name("A_B/c", taken)
+    ('a_b/c', 'A_B/c-2')
+    """
+    parts = [part.strip(".") for part in _UNSAFE.sub("_", name).split("/")]
+    plain = "/".join(part[:100] for part in parts if part) or "document"
+    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    free = next(name for name in names if name.lower() not in taken)
+    taken.add(free.lower())
+    return free

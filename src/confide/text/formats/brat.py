@@ -1,4 +1,4 @@
-"""brat standoff: a text file and beside it an .ann file (or .a1 and .a2) that points into it.
+"""brat standoff: a text file and beside it an .ann file, or .a1, .a2 and .rel, that point into it.
 
 Read here and written in `brat_write`. T lines are entities, R lines relations, N lines concepts,
 A and M lines attributes, # lines notes. Events and equivalences have no class of their own:
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from confide.errors import FormatError, MissingDataError
+from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import (
@@ -29,7 +29,8 @@ from confide.text.formats.brat_write import CONFIDENCE, write
 __all__ = ["ENDINGS", "read", "write"]
 
 _CONCEPT = "a concept"  # with a blank: no attribute can be called so
-ENDINGS = (".ann", ".a1", ".a2")
+ENDINGS = (".ann", ".a1", ".a2", ".rel")
+"""Of annotations; BioNLP's shared tasks have given entities, events and relations apart."""
 Line = tuple[str, list[str], str]
 """A line's place, its columns, and the first of them (its id)."""
 
@@ -56,9 +57,12 @@ def read(path: Path, options: Options) -> Reading:
         )
     reading = Reading([], [], "brat", {"encoding": options.encoding or "utf-8"})
     for stem in sorted(stems):
-        document, problems = _document(stem, stem.relative_to(path).as_posix(), options)
-        reading.documents.append(document)
-        reading.problems.extend(problems)
+        with options.document(reading.problems, stem):
+            document, problems = _document(stem, stem.relative_to(path).as_posix(), options)
+            reading.documents.append(document)
+            reading.problems.extend(problems)
+    if not reading.documents:
+        raise DataError("no document is left", where=str(path))
     return reading
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.files import write_text
-from confide.text.formats.base import unheld
+from confide.text.formats.base import file_name, unheld
 
 CONFIDENCE = "Confidence"
-_UNSAFE = re.compile(r"[^\w.\-/]+")
 _GROUPS = re.compile(r"event E\d+|equivalence \*\d+")
 _ROLES = ("Arg1", "Arg2")
 _WORD = re.compile(r"[\s:;]+")
@@ -30,8 +29,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     problems: list[Problem] = []
     taken: set[str] = set()
     for document in documents:
-        name = _file_name(document.id, taken)
-        taken.add(name.lower())
+        name = file_name(document.id, taken)
         writer = _Writer(document, problems)
         lines = writer.lines()
         write_text(path / f"{name}.txt", document.text)
@@ -43,14 +41,6 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
         *unheld(path, "documents lose sentences and tokens", cut, kind="segmentation-unheld"),
         *unheld(path, "documents lose attributes", described, kind="attributes-unheld"),
     ]
-
-
-def _file_name(name: str, taken: set[str]) -> str:
-    """A path inside the folder, made from the document's id, that no other document has."""
-    parts = [part.strip(".") for part in _UNSAFE.sub("_", name).split("/")]
-    plain = "/".join(part[:100] for part in parts if part) or "document"
-    names = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
-    return next(name for name in names if name.lower() not in taken)
 
 
 class _Writer:

@@ -93,7 +93,8 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
             expected="CoNLL columns: a token, a tag such as B-Disease or O, cut by tab or space",
             got=f"{width} column{'s' * (width > 1)} on most lines",
             where=f"{where}:{content[0][0]}",
-            fix="state the columns (token, tag), counted from 0",
+            fix="state the columns of token and tag, counted from 0: --columns 0,3, or "
+            "columns = [0, 3] under [data]",
         )
     return Layout(tabs, width, _token_column(columns, tag), tag, doubt)
 

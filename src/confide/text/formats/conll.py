@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confide.errors import DataError, FormatError, SchemeError
+from confide.errors import DataError, FormatError, SchemeError, SettingsError
 from confide.text.document import Document, Entity, Problem, Sentence, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading
+from confide.text.formats.base import Columns, Options, Reading
 from confide.text.formats.columns import (
     Layout,
     find_layout,
@@ -161,7 +161,7 @@ def read(path: Path, options: Options) -> Reading:
     lines = lines_of(text)
     if not text.strip():
         raise DataError("the file is empty", where=str(path))
-    layout = find_layout(lines, options.columns, str(path))
+    layout = find_layout(lines, _numbered(options.columns, str(path)), str(path))
     scan = _Scan(path, layout)
     scan.run(lines)
     if not scan.sentences:
@@ -174,6 +174,21 @@ def read(path: Path, options: Options) -> Reading:
     details["evidence"] = ", ".join(f"{key} {count}" for key, count in guess.evidence.items())
     documents = _documents(scan, guess.scheme, options)
     return Reading(documents, problems, "conll", details)
+
+
+def _numbered(columns: Columns | None, where: str) -> tuple[int, int | None] | None:
+    """The stated columns, which have numbers here. Raises SettingsError for names."""
+    if columns is None:
+        return None
+    token, tag = columns
+    if not isinstance(token, int) or isinstance(tag, str):
+        raise SettingsError(
+            "the columns of a CoNLL file have no names",
+            expected="numbers from 0, or from -1 at the end, such as 0,3 or 0,-1",
+            got=f"{token},{tag}",
+            where=where,
+        )
+    return token, tag
 
 
 def _scheme(

@@ -13,7 +13,7 @@ sibling folders called txt, concept, ast and rel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -87,7 +87,8 @@ def read(path: Path, options: Options) -> Reading:
         )
     reading = Reading([], [], "i2b2", {"encoding": options.encoding or "utf-8"})
     for name, files in sorted(notes.items()):
-        reading.documents.append(_document(name, files, options, reading.problems))
+        with options.document(reading.problems, next(iter(files.values()))):
+            reading.documents.append(_document(name, files, options, reading.problems))
     return reading
 
 
@@ -129,12 +130,6 @@ def _notes(folder: Path) -> dict[str, dict[str, Path]]:
             )
         parts[ending] = file
     annotated = {name: parts for name, parts in notes.items() if parts.keys() - {".txt"}}
-    for name, parts in annotated.items():
-        if ".txt" not in parts:
-            where = next(iter(parts.values()))
-            raise MissingDataError(
-                "the text of the annotations is missing", expected=f"{name}.txt", where=str(where)
-            )
     return {
         name: parts
         for name, parts in notes.items()
@@ -145,14 +140,15 @@ def _notes(folder: Path) -> dict[str, dict[str, Path]]:
 def _document(
     name: str, files: dict[str, Path], options: Options, problems: list[Problem]
 ) -> Document:
+    if ".txt" not in files:
+        raise MissingDataError(
+            "the text of the annotations is missing",
+            expected=f"{name}.txt",
+            where=str(next(iter(files.values()))),
+        )
     text, _ = read_text(files[".txt"], options.encoding)
     rows = lines_of(text)
-    note = _Note(name, "\n".join(rows), [])
-    offset = 0
-    for row in rows:
-        tokens = [match.span() for match in _TOKEN.finditer(row)]
-        note.lines.append(tuple((start + offset, end + offset) for start, end in tokens))
-        offset += len(row) + 1
+    note = _Note(name, "\n".join(rows), tokens_of_lines(rows))
     if CONCEPTS not in files:
         what = "no .con file beside it: read without annotation"
         problems.append(Problem("no-annotation-file", str(files[".txt"]), what))
@@ -222,12 +218,23 @@ def _mention(match: Parts, first: int) -> _Mention:
     return _Mention(match[first], (line, token, last_line, last_token))
 
 
-def _span(note: _Note, place: Place) -> Span | None:
+def tokens_of_lines(lines: Sequence[str]) -> list[tuple[Span, ...]]:
+    """The runs without white space of each line, as offsets into the lines joined by newlines."""
+    found: list[tuple[Span, ...]] = []
+    offset = 0
+    for line in lines:
+        tokens = [match.span() for match in _TOKEN.finditer(line)]
+        found.append(tuple((start + offset, end + offset) for start, end in tokens))
+        offset += len(line) + 1
+    return found
+
+
+def span_of(lines: Sequence[tuple[Span, ...]], place: Place) -> Span | None:
     """The characters from the first token to the last; None if one of them does not exist."""
     line, token, last_line, last_token = place
-    if not 1 <= line <= last_line <= len(note.lines) or (line, token) > (last_line, last_token):
+    if not 1 <= line <= last_line <= len(lines) or (line, token) > (last_line, last_token):
         return None
-    rows = note.lines[line - 1], note.lines[last_line - 1]
+    rows = lines[line - 1], lines[last_line - 1]
     if token >= len(rows[0]) or last_token >= len(rows[1]):
         return None
     return rows[0][token][0], rows[1][last_token][1]
@@ -235,12 +242,12 @@ def _span(note: _Note, place: Place) -> Span | None:
 
 def _concept(note: _Note, match: Parts, where: str, problems: list[Problem]) -> None:
     (surface, place), kind = _mention(match, 1), match[6]
-    span = _span(note, place)
+    span = span_of(note.lines, place)
     if span is None:
         what = f"{kind} {shown(surface)} points to a line or token that the note has not"
         problems.append(Problem("beyond-text", where, what, lost=True))
         return
-    if not _agree(note.text, span, surface):
+    if not agree(note.text, span, surface):
         what = f"{kind} {shown(surface)} is {shown_at(note.text, [span])} in the text"
         problems.append(Problem("text-mismatch", where, what))
     same = note.entities.get(note.at.get(place, ""))
@@ -266,7 +273,7 @@ def _assertion(note: _Note, match: Parts, where: str, problems: list[Problem]) -
     note.assertions.setdefault(name, []).append(("assertion", value))
 
 
-def _agree(text: str, span: Span, surface: str) -> bool:
+def agree(text: str, span: Span, surface: str) -> bool:
     """Whether a stretch equals a surface apart from case and white space."""
     if span[1] - span[0] > 2 * len(surface) + _SLACK:
         return False
@@ -282,7 +289,7 @@ def _relation(note: _Note, match: Parts, where: str, problems: list[Problem]) ->
             problems.append(Problem("dangling-relation", where, what, lost=True))
             return
         span = note.entities[name].fragments[0]
-        if not _agree(note.text, span, end.surface):
+        if not agree(note.text, span, end.surface):
             found = shown_at(note.text, [span])
             what = f"{kind} of {shown(end.surface)} goes to {found}, which stands there"
             problems.append(Problem("text-mismatch", where, what))

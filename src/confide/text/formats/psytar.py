@@ -11,14 +11,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
-from confide.errors import DataError, FormatError, SettingsError
+from confide.errors import DataError, FormatError
 from confide.text.archives import zipped_files
 from confide.text.document import Document, Entity, Problem, Span
+from confide.text.extras import extra
 from confide.text.files import read_bytes
 from confide.text.formats.base import Options, Reading, is_number, shown
 from confide.text.formats.placing import WAYS, Effort, place_mentions
@@ -101,14 +100,7 @@ def _workbook(path: Path) -> dict[str, list[list[str]]]:
     raw = read_bytes(path)
     if not raw.startswith(ZIP):
         raise FormatError("not a workbook", expected="an .xlsx file", where=str(path))
-    try:
-        openpyxl: Any = import_module("openpyxl")
-    except ImportError as error:
-        raise SettingsError(
-            "a workbook can be read only with openpyxl, which is not installed",
-            where=str(path),
-            fix="install confide with its extra xlsx: pip install 'confide[xlsx]'",
-        ) from error
+    openpyxl = extra("openpyxl", "xlsx", where=path, what="a workbook")
     wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
     try:
         _must_be_small(raw, path)

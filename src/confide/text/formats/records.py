@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal, TypeGuard
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.formats.base import Options, merged_fragments, reads, shown, shown_at, whole_text
+from confide.text.pairs import PAIR
 from confide.userfiles import Tree
 
 _ENTITIES = ("entities", "spans", "label", "labels")
@@ -17,7 +18,6 @@ _TYPE = ("type", "label", "tag", "entity")
 _HEAD = ("head", "from_id", "from")
 _TAIL = ("tail", "to_id", "to")
 _KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
-_MOST_LABELS = 100  # of one region of Label Studio
 
 
 def first_of(row: Tree, keys: Iterable[str]) -> Any:
@@ -47,8 +47,16 @@ class RecordReader:
         """
         self._where = where
         text = row.get("text")
+        if text is None:
+            raise FormatError(
+                'a document without "text"',
+                expected='a "text", or the keys of another form, such as "tokens" and "ner_tags"',
+                got=f"the keys {', '.join(map(clean, row))[:200]}" if row else "no key",
+                where=where,
+                fix="rename the key of its text, or state the format",
+            )
         if not isinstance(text, str):
-            raise self._odd('a document without "text"', "a string", text)
+            raise self._odd('"text"', "a string", text)
         text = whole_text(text, where, self.problems)
         given = row.get("id")
         entities = self._entities(row, text)
@@ -74,6 +82,7 @@ class RecordReader:
     def _entities(self, row: Tree, text: str) -> dict[str, Entity]:
         """The entities by the id that the file gives them (or that they get), in order."""
         items = [item for key in _ENTITIES for item in self._list(row, key)]
+        items = self._counted_in_characters(items, text)
         taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
         found: dict[str, Entity] = {}
         for number, item in enumerate(items, 1):
@@ -92,6 +101,22 @@ class RecordReader:
             if entity is not None:
                 found[name] = entity
         return found
+
+    def _counted_in_characters(self, items: list[Any], text: str) -> list[Any]:
+        """The items with offsets in characters, where a browser's tool counted UTF-16 units.
+
+        That is so if their own texts say it: they fit better with a character beyond U+FFFF as two.
+        """
+        if text.isascii() or max(text) <= "\uffff":
+            return items
+        places = [0]
+        for number, character in enumerate(text):
+            places += [number + 1] * (1 + (character > "\uffff"))
+        moved = [_moved(item, places) for item in items]
+        if _misses(moved, text) >= _misses(items, text):
+            return items
+        self._note("offsets-counted", "offsets counted in UTF-16 units", lost=False)
+        return moved
 
     def _list(self, row: Tree, key: str) -> list[Any]:
         value = row.get(key)
@@ -240,12 +265,41 @@ class RecordReader:
         if isinstance(row.get("label"), str):
             others["label"] = row["label"]
         for key, value in others.items():
-            if isinstance(value, str | int | float):
+            listed = key == PAIR or (isinstance(meta, dict) and key in meta)
+            if (
+                listed
+                and isinstance(value, list)
+                and all(isinstance(one, str | int | float) for one in value)
+            ):
+                pairs += [(clean(key), clean(str(one))) for one in value]
+            elif isinstance(value, str | int | float):
                 pairs.append((clean(key), clean(str(value))))
             elif value and key not in self._ignored:
                 self._ignored.add(key)
                 self._note("key-ignored", f"{shown(key)} is not understood, here and below")
         return tuple(pairs)
+
+
+def _moved(item: object, places: list[int]) -> object:
+    """An object with a start and an end, in other units; anything else as it is."""
+    if not isinstance(item, dict):
+        return item
+    moved = dict(item)
+    for key in (*_START, *_END):
+        if _is_count(item.get(key)) and 0 <= item[key] < len(places):
+            moved[key] = places[item[key]]
+    return moved
+
+
+def _misses(items: list[Any], text: str) -> int:
+    """How many objects with a text of their own are not what the text has at their place."""
+    count = 0
+    for item in items:
+        surface = item.get("text") if isinstance(item, dict) else None
+        if isinstance(surface, str):
+            span = first_of(item, _START), first_of(item, _END)
+            count += not all(map(_is_count, span)) or not reads(text, [span], surface)
+    return count
 
 
 def clean(text: str) -> str:
@@ -264,44 +318,3 @@ def _free(name: str, taken: set[str]) -> str:
         wanted = f"{name}-{number}"
         number += 1
     return wanted
-
-
-def label_studio(row: Tree, where: str, problems: list[Problem]) -> Tree:
-    """A Label Studio task as one of our records, with the first of several annotators' results."""
-    data = row["data"]
-    strings = [value for value in data.values() if isinstance(value, str)]
-    text = data.get("text", strings[0] if len(strings) == 1 else None)
-    done = row.get("annotations") or row.get("completions") or []
-    if not isinstance(done, list) or not all(isinstance(one, dict) for one in done):
-        raise FormatError('"annotations"', expected="a list of objects", where=where)
-    if len(done) > 1:
-        what = f"{len(done) - 1} more annotations of the same text; the first is read"
-        problems.append(Problem("annotators-ignored", where, what, lost=True))
-    result = done[0].get("result") if done else []
-    entities: list[Tree] = []
-    relations: list[Tree] = []
-    for item in result if isinstance(result, list) else []:
-        value = item.get("value") if isinstance(item, dict) else None
-        if isinstance(item, dict) and item.get("type") == "relation":
-            ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
-            labels: Sequence[object] = item.get("labels") or ["relation"]
-            relations += [{**ends, "type": label} for label in labels]
-        elif isinstance(value, dict) and isinstance(value.get("labels"), list):
-            if len(value["labels"]) > _MOST_LABELS:
-                raise FormatError(
-                    "a region has far too many labels",
-                    expected=f"at most {_MOST_LABELS}",
-                    got=f"{len(value['labels']):,}",
-                    where=where,
-                )
-            part = {key: value.get(key) for key in ("start", "end", "text")}
-            named = [{"id": item.get("id")}, *[{} for _ in value["labels"][1:]]]
-            for label, name in zip(value["labels"], named, strict=False):
-                entities.append({**part, **name, "type": label})
-        else:
-            kind = item.get("type") if isinstance(item, dict) else item
-            what = f"a result of type {kind!r} is not understood"
-            problems.append(Problem("key-ignored", where, what, lost=True))
-    rest = {key: value for key, value in data.items() if key != "text" and value != text}
-    record: Tree = {"text": text, "entities": entities, "relations": relations, "meta": rest}
-    return record if row.get("id") is None else {**record, "id": row["id"]}

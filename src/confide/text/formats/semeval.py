@@ -2,7 +2,8 @@
 
 A sentence is ``number TAB "text with <e1>...</e1> and <e2>...</e2>"``. The line after it is the
 label, whose end says the direction, ``Cause-Effect(e2,e1)``, or ``Other``; then a comment. The
-task's test file has the sentences alone.
+task's test file has the sentences alone. KBP37 has the same form, with blanks between all tokens
+and inside the marks, labels such as ``per:title(e1,e2)``, and ``no_relation``.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading, shown
+from confide.text.files import lines_of, read_text, write_text
+from confide.text.formats.base import Options, Reading, shown, unheld
+from confide.text.formats.biobert import is_negative
+from confide.text.formats.pair_json import marked_pairs
 from confide.text.formats.sentences import joined
-from confide.text.pairs import pair_attributes
+from confide.text.pairs import NO_RELATION, pair_attributes
 
 OTHER = "Other"
 _SENTENCE = re.compile(r"(\d+)\t(.*\S.*)", re.DOTALL | re.ASCII)
-_LABEL = re.compile(r"[A-Za-z][\w-]*(\(e[12],e[12]\))?")
+_LABEL = re.compile(r"[A-Za-z][\w:/.-]*(\(e[12],e[12]\))?")
 _COMMENT = "Comment:"
 _MARK = re.compile(r"<(/?)e([12])>")
 
@@ -42,7 +45,7 @@ def read(path: Path, options: Options) -> Reading:
 
     Marks and outer quotation marks are removed from the text. Both entities have the type
     `options.bare_type`. A relation goes from e1 to e2, and its type is the whole label, direction
-    included; ``Other`` is no relation. A comment becomes the attribute "comment".
+    included; ``Other`` and ``no_relation`` are none. A comment becomes the attribute "comment".
 
     Raises:
         FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
@@ -97,11 +100,11 @@ def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
 def _document(item: _Item, kind: str) -> Document:
     marked = item.marked.strip()
     if len(marked) > 1 and marked[0] == marked[-1] == '"':
-        marked = marked[1:-1]
+        marked = marked[1:-1].strip()
     text, spans = _unmarked(marked, item.where)
     whole = joined([text])
     relations: tuple[Relation, ...] = ()
-    if item.label is not None and item.label != OTHER:
+    if item.label is not None and not is_negative(item.label):
         relations = (Relation("R1", item.label, "T1", "T2"),)
     comment = (("comment", item.comment),) if item.comment else ()
     return Document(
@@ -122,16 +125,61 @@ def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
     for match in _MARK.finditer(marked):
         text += marked[last : match.start()]
         last = match.end()
+        if text[-1:] in ("", " ") and marked[last : last + 1] == " ":
+            last += 1  # a mark that stands alone, as in KBP37
         twice = twice or match[0] in borders
         borders[match[0]] = len(text)
     text += marked[last:]
+    whole = len(borders) == 4 and not twice
+    for mark in ("</e1>", "</e2>"):
+        borders[mark] = len(text[: borders.get(mark, 0)].rstrip())
     first, second = (
         (borders.get(f"<e{number}>", 0), borders.get(f"</e{number}>", 0)) for number in (1, 2)
     )
-    if twice or len(borders) != 4 or first[0] >= first[1] or second[0] >= second[1]:
+    if not whole or first[0] >= first[1] or second[0] >= second[1]:
         raise FormatError(
             "the sentence does not mark two nominals",
             expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
             where=where,
         )
     return text, (first, second)
+
+
+# --- writing ------------------------------------------------------------------------------
+
+_DIRECTED = re.compile(r".*\(e[12],e[12]\)")
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write a sentence for each pair, e1 its head and e2 its tail; `scheme` is not used.
+
+    A relation that states no direction goes from e1 to e2; a pair without one is ``Other``. Types
+    and identifiers of entities are not held. Raises DataError if the file cannot be written.
+    """
+    problems: list[Problem] = []
+    lines: list[str] = []
+    types: set[str] = set()
+    overlaps = 0
+    for part, pair, label in marked_pairs(documents, path, problems):
+        head, tail = (part.mentions[end] for end in pair)
+        if head.start < tail.end and tail.start < head.end:
+            overlaps += 1
+            continue
+        types |= {head.type, tail.type}
+        tokens = [token for sentence in part.sentences for token in sentence]
+        for number, mention in ((1, head), (2, tail)):
+            tokens[mention.start] = f"<e{number}>{tokens[mention.start]}"
+            tokens[mention.end - 1] += f"</e{number}>"
+        number = len(lines) // 4 + 1
+        sentence = " ".join(" ".join(tokens).split())
+        named = label if _DIRECTED.fullmatch(label) else f"{'_'.join(label.split())}(e1,e2)"
+        named = OTHER if label == NO_RELATION else named
+        lines += [f'{number}\t"{sentence}"', named, "Comment:", ""]
+    write_text(path, "\n".join(lines) + "\n" if lines else "")
+    bare = len(types) if len(types) > 1 else 0
+    return [
+        *problems,
+        *unheld(path, "pairs of overlapping entities are not written", overlaps,
+                kind="pairs-unheld"),
+        *unheld(path, "types of entities are not written", bare, kind="types-unheld"),
+    ]  # fmt: skip

@@ -1,0 +1,157 @@
+"""One site of nine lies, under sums that nobody can open: F1 of all, with and without groups.
+
+    python benchmarks/attacks/grouped.py --out runs/attacks [--only CELL]... [--seed N]
+
+A cell is ATTACK/COLUMN, "honest/groups" say. Sums are whole numbers without masks (`integers`),
+which give the same numbers as masked ones. Finished cells are in OUT/grouped.jsonl and are not run
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lying import LIES, dealt, read_conll, written
+from run import machine
+
+import confide.runs.run
+from confide.federation.engine import Delivery
+from confide.federation.failures import Failure
+from confide.federation.inprocess import SequentialEngine
+from confide.federation.messages import decode, encode, peek
+from confide.federation.secure.messages import Masked
+from confide.runs.run import run
+from confide.settings import Settings, parse
+
+SITES, EACH, LIAR = 9, 300, "site-5"
+NOISE = "any-lanes"
+"""Random lanes in place of the site's numbers: code that checks nothing."""
+ATTACKS = ("honest", "change-times-minus-10", "random-weights", NOISE)
+COLUMNS: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "mean-roll-back": {"roll_back": 0.05},
+    "groups": {"groups": 3, "combine": "median", "colluding": 1},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", action="append", default=[], metavar="CELL")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=12)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for attack in ATTACKS:
+        for column in COLUMNS:
+            if not given.only or any(part in f"{attack}/{column}" for part in given.only):
+                once(given, attack, column)
+
+
+def once(given: argparse.Namespace, attack: str, column: str) -> None:
+    kept = given.out / "grouped.jsonl"
+    cell = {"attack": attack, "column": column, "seed": given.seed, "rounds": given.rounds}
+    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    if any({key: one.get(key) for key in cell} == cell for one in done):
+        return
+    folder = given.out / "grouped"
+    shutil.rmtree(folder, ignore_errors=True)
+    start = time.time()
+    confide.runs.run.SequentialEngine = engine_with(attack)  # type: ignore[misc]
+    result = run(settings_of(given, column, folder / "data"), out=folder / "run").result
+    undone = sum(bool((turn.model_extra or {}).get("rolled_back")) for turn in result.history)
+    line = cell | {
+        "f1": 100 * result.scores.overall["strict"]["f1"],
+        "undone": undone,
+        "seconds": round(time.time() - start, 1),
+    }
+    with open(kept, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line | machine()) + "\n")
+    print(f"{attack}/{column}: {line['f1']:.1f}", flush=True)
+
+
+def engine_with(attack: str) -> type[SequentialEngine]:
+    """The engine of one machine, one site of which lies."""
+
+    class Lying(SequentialEngine):
+        def __init__(self, specs: Any, hosting: Any) -> None:
+            super().__init__(specs, hosting)
+            lie, host = LIES.get(attack), self._hosts[LIAR]
+            if lie is None:
+                return
+            step = host._steps["train"]
+
+            def lying(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
+                reply, after = step.answer(site, memory, ask, turn)
+                before = {name: step.start(ask, reply, name) for name in reply.weights}
+                told = lie(before, reply.weights, turn.round)
+                for name, seen_V in reply.seen.items():
+                    told[name] = told[name] * (seen_V[:, None] > 0)
+                return dataclasses.replace(reply, weights=told), after
+
+            host._steps = {**host._steps, "train": dataclasses.replace(step, answer=lying)}
+
+        def deliver(
+            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        ) -> Iterator[Delivery]:
+            for found in super().deliver(step, round, asks=asks, timeout=timeout):
+                is_it = attack == NOISE and step == "train" and found.site == LIAR
+                if not is_it or peek(found.reply)["message"] == Failure.__name__:
+                    yield found
+                    continue
+                lanes_B = decode(Masked, found.reply).lanes_B.copy()
+                wide = 64 * 8  # numbers such as the weight stay as they are
+                draws = np.random.default_rng(round)
+                lanes_B[wide:] = draws.integers(0, 256, len(lanes_B) - wide, dtype=np.uint8)
+                yield Delivery(found.site, encode(Masked(lanes_B)), found.seconds)
+
+    return Lying
+
+
+def settings_of(given: argparse.Namespace, column: str, folder: Path) -> Settings:
+    corpus = Path(os.environ["CONFIDE_DATA"]) / "ncbi_disease_ner"
+    train = dealt(read_conll(str(corpus / "train.tsv")), SITES, each=EACH, seed=given.seed)
+    test = read_conll(str(corpus / "test.tsv"))
+    dev = read_conll(str(corpus / "devel.tsv"))
+    tables = []
+    for place in range(SITES):
+        name = f"site-{place + 1}"
+        parts = {
+            "train": train[place],
+            "dev": dev[place * 20 : place * 20 + 20],
+            "test": dev[-1:] if name == LIAR else test[place::SITES],
+        }
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for part, sentences in parts.items():
+            (folder / name / f"{part}.conll").write_text(written(sentences), encoding="utf-8")
+        tables.append({"name": name} | {p: str(folder / name / f"{p}.conll") for p in parts})
+    tree = {
+        "name": "attacks-grouped",
+        "method": "fedavg",
+        "key": "simulated",
+        "seed": given.seed,
+        "rounds": given.rounds,
+        "data": {"format": "conll", "scheme": "iob2"},
+        "site": tables,
+        "select": {"by": "last", "every": 1 if "roll_back" in COLUMNS[column] else given.rounds},
+        "federation": {"sums": "integers", "at_least": 3, **COLUMNS[column]},
+        "training": {
+            "optimiser": "adam", "learning_rate": 0.008, "decay": 0.96, "batch_size": 16,
+            "local_epochs": 1,
+        },
+    }  # fmt: skip
+    return parse(tree)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

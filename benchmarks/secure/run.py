@@ -1,0 +1,252 @@
+"""What a sum that nobody can open costs.
+
+    python benchmarks/secure/run.py bare [--numbers 1.3e6] [--sites 10] [--lost 0.2] [--repeat 3]
+    python benchmarks/secure/run.py round [--sites 10] [--repeat 3] [--rounds 2]
+
+`bare` is the protocol alone: members and server in one process, messages handed over as they are,
+numbers that are already whole. Seconds are those of the processor, of one site on average and of
+the server; bytes are those of the encoded messages that one site sends. The sum is compared with
+the exact one. `round` runs the same rounds of FedAvg plainly, as whole numbers and under masks, in
+turns, and compares wall time and bytes up. Every measurement is a line in `measured.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from confide.federation.messages import encode
+from confide.federation.secure.exchanges import GREET, MEET
+from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
+from confide.federation.secure.member import Member
+from confide.federation.secure.messages import Opening
+from confide.federation.secure.primitives import fresh_signer
+from confide.federation.secure.repeats import Turns
+from confide.federation.secure.roster import Pinned
+from confide.federation.secure.statements import context_of
+from confide.federation.secure.summing import Asking, Summing, _masked
+from confide.federation.steps import Step
+
+MEASURED = Path(__file__).parent / "measured.jsonl"
+ASK = b"ask"
+STEP = Step("bare", None, None, lambda: (None, None))
+
+
+class Forgetful:
+    """A record that writes nothing: a file for each sum is not what is measured here."""
+
+    def claim(self, turn: Turns, names: list[str]) -> None:
+        """Allow every set."""
+
+
+class Bare:
+    """Members that sum vectors, all alike but for one number each, and the time that it takes."""
+
+    def __init__(self, sites: int, numbers: int, lost: int) -> None:
+        names = [f"site-{number:03d}" for number in range(1, sites + 1)]
+        self.lost = set(names[1 :: max(1, sites // lost)][:lost]) if lost else set()
+        self.layout = Layout(
+            (Part(ODD, "", (), 8, 1.0), Part("weights", "", (numbers,), 4, 2.0**27)), float(sites)
+        )
+        self.members = {
+            name: Member(
+                name, fresh_signer(), pinned=Pinned(), binding=bytes(32), record=Forgetful()
+            )
+            for name in names
+        }
+        self.base = np.random.default_rng(1).integers(0, 256, self.layout.length, np.uint8)
+        self.base[:8] = 0
+        self.seconds = 0.0
+        self.up: dict[str, int] = {}
+        self.down: dict[str, int] = {}
+
+    def numbers_of(self, name: str) -> Lanes:
+        """The lanes of a site: the same for all, and the site's number in the second one."""
+        lanes = self.base.copy()
+        lanes[8:12].view("<u4")[:] = list(self.members).index(name)
+        return lanes
+
+    def wanted(self, names: list[str]) -> Lanes:
+        """The exact sum."""
+        total = self.base.copy()
+        lanes = total[8:].view("<u4")
+        lanes *= np.uint32(len(names))
+        lanes[0] = sum(list(self.members).index(name) for name in names)
+        return total
+
+    def exchange(
+        self, step: Step, asks: Mapping[str, Any], *, round: int, failed: Any
+    ) -> Iterator[tuple[str, Any]]:
+        """Replies as `Federation` gives them, without a codec, and timed at the sites."""
+        for name, ask in asks.items():
+            if name in self.lost and step.name not in (GREET.name, MEET.name, STEP.name):
+                continue
+            member = self.members[name]
+            if step.name == "mask":
+                own = member._sum
+                assert own is not None
+                own.lanes = self.numbers_of(name)  # not before, or all sites' would fill memory
+            start = time.process_time()
+            if step.name == STEP.name:
+                reply: Any = member.offer(
+                    ask, round=round, step=STEP.name, layout=self.layout, lanes=None,  # type: ignore[arg-type]
+                    settle=lambda: None,
+                )  # fmt: skip
+            else:
+                reply = getattr(member, step.name)(ask)
+            self.seconds += time.process_time() - start
+            if step.name not in self.up:
+                self.up[step.name], self.down[step.name] = len(encode(reply)), len(encode(ask))
+            if step.name == "mask":
+                assert member._sum is not None
+                member._sum.said["mask"] = (b"", None)  # or one process keeps all sites' numbers
+            yield name, reply
+
+
+def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
+    """One sum: seconds at a site and at the server, bytes up, and whether it is exact."""
+    ring = Bare(sites, numbers, lost)
+    asking = Asking(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
+    roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
+    ring.seconds = 0.0
+    opening = Opening(np.frombuffer(ASK, np.uint8), roster.id.hex(), 1, sites, 0.0, [])
+    context = context_of(
+        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=ring.layout.digest
+    )
+    start = time.process_time()
+    found = _masked(
+        asking, STEP, opening, list(ring.members),
+        roster=roster, layout=ring.layout, context=context,
+    )  # fmt: skip
+    spent = time.process_time() - start
+    assert found is not None, "too many were lost"
+    lanes, summed = found
+    return {
+        "site_s": ring.seconds / sites,
+        "server_s": spent - ring.seconds,
+        "up_bytes": sum(ring.up[name] for name in (STEP.name, "mask", "agree", "unmask")),
+        "plain_bytes": 4 * numbers,
+        "down_bytes": sum(ring.down[name] for name in ("mask", "agree", "unmask")),
+        "summed": len(summed),
+        "exact": bool(np.array_equal(lanes, ring.wanted(summed))),
+    }
+
+
+def memory(sites: int, numbers: int, lost: int) -> float:
+    """The most that the server holds at once besides one site's message, in models."""
+    ring = Bare(sites, numbers, lost)
+    asking = Asking(1, ring.exchange, lambda fault: None)
+    roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
+    opening = Opening(np.frombuffer(ASK, np.uint8), roster.id.hex(), 1, sites, 0.0, [])
+    context = context_of(
+        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=ring.layout.digest
+    )
+    tracemalloc.start()
+    _masked(
+        asking, STEP, opening, list(ring.members),
+        roster=roster, layout=ring.layout, context=context,
+    )  # fmt: skip
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / (4 * numbers)
+
+
+def note(**what: Any) -> None:
+    """Append a measurement, with what it was measured on."""
+    line = {
+        **what,
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, numpy"
+        f" {np.__version__}",
+        "command": "python benchmarks/secure/" + " ".join(["run.py", *sys.argv[1:]]),
+    }
+    with open(MEASURED, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(json.dumps({key: line[key] for key in what}))
+
+
+def bare_table(options: argparse.Namespace) -> None:
+    """Measure every size that was asked for."""
+    for numbers in options.numbers:
+        for sites in options.sites:
+            for share in options.lost:
+                lost = round(share * sites) if share < 1 else int(share)
+                runs = [bare(sites, int(numbers), lost) for _ in range(options.repeat)]
+                assert all(one["exact"] for one in runs)
+                middle = {
+                    key: round(statistics.median(one[key] for one in runs), 4)
+                    for key in ("site_s", "server_s")
+                }
+                note(
+                    what="bare", sites=sites, numbers=int(numbers), lost=lost,
+                    repeat=options.repeat, **{**runs[0], **middle},
+                )  # fmt: skip
+    if options.memory:
+        note(what="memory", sites=10, numbers=1_300_000, models=round(memory(10, 1_300_000, 2), 2))
+
+
+def run_once(sums: str, options: argparse.Namespace, settings: Path, out: Path) -> dict[str, Any]:
+    """One run in a process of its own: seconds of its rounds, and what went up."""
+    command = [sys.executable, str(Path(__file__).parent / "rounds.py"), str(settings), str(out)]
+    command += [sums, str(options.sites[0]), str(options.rounds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def round_table(options: argparse.Namespace) -> None:
+    """Run plainly, as whole numbers and under masks, in turns."""
+    found: dict[str, list[dict[str, Any]]] = {"plain": [], "integers": [], "masked": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(options.repeat):
+            for sums, runs in found.items():
+                out = Path(folder) / f"{sums}-{turn}"
+                runs.append(run_once(sums, options, options.settings, out))
+    plain = found["plain"]
+    for sums, runs in found.items():
+        pairs = [one["seconds"] / base["seconds"] for one, base in zip(runs, plain, strict=True)]
+        note(
+            what="round",
+            sums=sums,
+            sites=options.sites[0],
+            rounds=options.rounds,
+            repeat=options.repeat,
+            seconds=round(statistics.median(one["seconds"] for one in runs), 2),
+            ratio=round(statistics.median(pairs), 4),
+            ratios=[round(one, 4) for one in pairs],
+            up_bytes=runs[0]["up"],
+            up_ratio=round(runs[0]["up"] / plain[0]["up"], 4),
+            score=runs[0]["score"],
+        )
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", choices=["bare", "round"])
+    parser.add_argument("--numbers", type=float, nargs="+", default=[1.3e6])
+    parser.add_argument("--sites", type=int, nargs="+", default=[10])
+    parser.add_argument("--lost", type=float, nargs="+", default=[0, 1, 0.2])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--settings", type=Path, default=None)
+    options = parser.parse_args()
+    (bare_table if options.what == "bare" else round_table)(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""How files are read: options that the verbs about files share, handed to them as one value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confide.cli.words import Encoding, Format, Language, Scheme
+from confide.errors import SettingsError
+
+if TYPE_CHECKING:
+    from confide.text.formats import Columns, Options
+
+_NO_TAGS = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What was said about reading; `format` is apart, since it says which reader."""
+
+    format: Format = None
+    scheme: Scheme = None
+    encoding: Encoding = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN,TAG",
+            help="Columns by number from 0 or by name; of a table of notes, ID,TEXT.",
+        ),
+    ] = None
+    annotators: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Of several annotators: first, majority, or a name."),
+    ] = None
+    language: Language = "auto"
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
+    ] = False
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
+    ] = None
+    bare_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="The type for tags that are only B, I or O.")
+    ] = "entity"
+
+    def options(self) -> Options:
+        """The same for the readers. Raises SettingsError for columns of another form."""
+        from confide.text.formats import Options
+
+        return Options(
+            self.scheme,
+            self.encoding,
+            columns_named(self.columns),
+            self.bare_type,
+            None if self.types is None else frozenset(self.types),
+            self.annotators,
+            self.skip_broken,
+            self.language,
+        )
+
+
+def columns_named(given: str | None) -> Columns | None:
+    """Two columns, each a number or a name; the second may be `none`. Raises SettingsError.
+
+    >>> columns_named("0,-1"), columns_named("words,none")
+    ((0, -1), ('words', None))
+    """
+    if given is None:
+        return None
+    first, second = (part.strip() for part in given.partition(",")[::2])
+    if not first or not second or "," in second:
+        raise SettingsError(
+            "--columns takes two columns", expected="TOKEN,TAG, such as 0,3", got=repr(given[:60])
+        )
+    return _column(first), None if second == _NO_TAGS else _column(second)
+
+
+def _column(word: str) -> int | str:
+    digits = word.removeprefix("-")
+    return int(word) if digits.isascii() and digits.isdigit() and len(digits) < 5 else word
+
+
+def reads(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the options of `How`; its own parameter `how` gets what was said."""
+    own = [one for one in inspect.signature(verb, eval_str=True).parameters.values()
+           if one.name != "how"]  # fmt: skip
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(How(), name), annotation=kind
+        )
+        for name, kind in inspect.get_annotations(How, eval_str=True).items()
+    ]
+
+    @wraps(verb)
+    def whole(**given: Any) -> None:
+        how = How(**{one.name: given.pop(one.name) for one in shared})
+        verb(how=how, **given)
+
+    every = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
+    whole.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    whole.__annotations__ = {one.name: one.annotation for one in every}
+    del whole.__wrapped__
+    return whole

@@ -1,0 +1,297 @@
+"""A reply as whole numbers in lanes, which add up modulo the size of a lane.
+
+What a site learnt travels as its change from the ask, times the site's share of all weights, as
+rint(x · 2^30 / most) in 32 bits: shares sum to at most 1, so the sum of changes that are each at
+most `most` is at most that too, and half of the lane's range is never used. Counts are as they are;
+numbers such as a loss are multiplied by 2^24, in 64 bits. Site and server derive the same layout
+from the step and the ask, and it enters the masks' keys.
+
+Wide lanes come first, so that every part lies on a multiple of its width.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import GuardError
+from confide.federation.adding import Total
+from confide.federation.combining import changes
+from confide.federation.digests import digest
+from confide.federation.forms import by_name, forms_of, made_of, values_of
+from confide.federation.messages import Arrays
+from confide.federation.steps import Learnt, Step
+
+NUMBERS = 2.0**24
+"""The scale of numbers such as a loss."""
+_BLOCK = 2**18
+"""Numbers that are restored at a time."""
+ODD = "odd"
+"""The part that counts the sites which had nothing to add that could be summed."""
+Lanes = NDArray[np.uint8]
+"""The bytes of all lanes, end to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`."""
+
+    field: str
+    name: str
+    shape: tuple[int, ...]
+    width: int
+    scale: float
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All parts of a reply, end to end.
+
+    `whole` is what all sites' weights sum to at most; so many `sites` must have room in every lane.
+    """
+
+    parts: tuple[Part, ...]
+    whole: float
+    sites: int = 1
+
+    @property
+    def length(self) -> int:
+        """The bytes of all lanes."""
+        return sum(part.size * part.width for part in self.parts)
+
+    def room(self, width: int) -> float:
+        """The largest number that every site can add to a lane of `width` bytes."""
+        return _room(width, self.sites)
+
+    @property
+    def digest(self) -> bytes:
+        """Equal for equal layouts."""
+        parts = [[p.field, p.name, list(p.shape), p.width, p.scale.hex()] for p in self.parts]
+        return digest(json.dumps([parts, self.whole.hex(), self.sites]).encode())
+
+    def by_width(self, lanes: Lanes) -> list[tuple[Lanes, int]]:
+        """The stretches of equal width, from the widest on."""
+        found, start = [], 0
+        for width in (8, 4, 2):
+            size = sum(part.size * width for part in self.parts if part.width == width)
+            found.append((lanes[start : start + size], width))
+            start += size
+        return found
+
+    def views(self, lanes: Lanes) -> dict[tuple[str, str], NDArray[Any]]:
+        """The lanes of every part, flat and unsigned, by field and name."""
+        found: dict[tuple[str, str], NDArray[Any]] = {}
+        start = 0
+        for part in self.parts:
+            stop = start + part.size * part.width
+            found[part.field, part.name] = lanes[start:stop].view(f"<u{part.width}")
+            start = stop
+        return found
+
+
+def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout:
+    """How the reply of a summed step to this ask is laid out; `sites` are asked."""
+    like = {replied: getattr(ask, asked) for asked, replied in step.like}
+    shapes = step.shapes(ask) if step.shapes is not None else {}
+    parts = [Part(ODD, "", (), 8, 1.0)]
+    for field, form in forms_of(step.reply).items():
+        if not form.holds_arrays:
+            parts.append(Part(field, "", (), 8, 1.0 if form.hint is int else NUMBERS))
+            continue
+        given = by_name(like[field]) if field in like else {}
+        wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
+        width, scale = _lane(step, field, ask, form.dtypes, sites=sites)
+        parts += [Part(field, name, shape, width, scale) for name, shape in sorted(wanted.items())]
+    whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
+    return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
+
+
+def _room(width: int, sites: int) -> float:
+    largest = math.nextafter(2.0**63, 0) if width == 8 else 2.0 ** (8 * width - 1) - 1
+    return largest / max(1, sites)
+
+
+def _lane(
+    step: Step, field: str, ask: object, dtypes: frozenset[str], *, sites: int
+) -> tuple[int, float]:
+    """The width and the scale of an array's lanes. Codes of very many sites need wider ones."""
+    if step.learnt is not None and field == step.learnt.field:
+        width, most = step.learnt.lanes(ask)
+        if width == 2 and most > _room(2, sites):
+            width = 8
+        return width, {2: 1.0, 4: 2.0**30 / most, 8: NUMBERS}[width]
+    wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
+    return 8 if wide else 4, 1.0
+
+
+def no_lanes(layout: Layout, *, odd: bool) -> Lanes:
+    """Lanes that add nothing; `odd` says that the site had nothing that could be summed."""
+    lanes = np.zeros(layout.length, np.uint8)
+    layout.views(lanes)[ODD, ""][:] = int(odd)
+    return lanes
+
+
+def lanes_of(layout: Layout, step: Step, ask: object, reply: Any) -> Lanes:
+    """A reply in lanes. Raises GuardError if a number does not fit its lane, or form its layout."""
+    lanes = no_lanes(layout, odd=False)
+    views = layout.views(lanes)
+    learnt = step.learnt
+    for field, form, value in values_of(reply):
+        if form.holds_arrays and not (learnt is not None and field == learnt.field):
+            for name, array in by_name(value).items():
+                _put_counts(layout, views, field, name, array)
+        elif not form.holds_arrays:
+            scale = 1.0 if form.hint is int else NUMBERS
+            most = layout.room(8)
+            views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
+    if learnt is not None:
+        _put_changes(layout, views, learnt, ask, reply)
+    expected = {(part.field, part.name) for part in layout.parts} - {(ODD, "")}
+    if expected != _places(reply):
+        raise GuardError("the reply does not hold the arrays of its layout")
+    return lanes
+
+
+def _places(reply: object) -> set[tuple[str, str]]:
+    found = set()
+    for field, form, value in values_of(reply):
+        names = by_name(value) if form.holds_arrays else {"": value}
+        found |= {(field, name) for name in names}
+    return found
+
+
+def _put_counts(
+    layout: Layout,
+    views: Mapping[tuple[str, str], NDArray[Any]],
+    field: str,
+    name: str,
+    array: np.ndarray,
+) -> None:
+    view = views.get((field, name))
+    if view is None or view.size != array.size:
+        raise GuardError(f"{field} does not have the form of its layout")
+    width = view.dtype.itemsize
+    found = _whole(array.ravel(), layout.room(width), field, exact=True)
+    view.view(f"<i{width}")[:] = found
+
+
+def _put_changes(
+    layout: Layout,
+    views: Mapping[tuple[str, str], NDArray[Any]],
+    learnt: Learnt,
+    ask: object,
+    reply: object,
+) -> None:
+    """Put what a site learnt, times its share, into its lanes.
+
+    A share above 1 counts as 1. If such a site were left out, a server that names too few examples
+    could leave out all sites but the smallest, and read that one's reply.
+    """
+    weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
+    share = weight / layout.whole if learnt.weight else 1.0
+    if not share > 0:
+        raise GuardError(f"{learnt.weight} is not a share of all weights")
+    share = min(share, 1.0)
+    _, most = learnt.lanes(ask)
+    parts = [part for part in layout.parts if part.field == learnt.field]
+    arrays = by_name(getattr(reply, learnt.field))
+    if {part.name: part.shape for part in parts} != {n: a.shape for n, a in arrays.items()}:
+        raise GuardError(f"{learnt.field} does not have the form of its layout")
+    blocks = changes(learnt, ask, reply)
+    for part in parts:  # both in the order of their names
+        view, done = views[part.field, part.name], 0
+        shared = part.width == 4 and learnt.weight
+        factor = part.scale * (share if shared else 1.0)
+        room = 2.0**30 if shared else layout.room(part.width)
+        while done < part.size:
+            block = np.nan_to_num(
+                next(blocks), copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf
+            )
+            if block.size and not np.abs(block).max() <= most * (1 + 1e-6):
+                raise GuardError(f"{part.field}/{part.name} is absurdly large")
+            own = view[done : done + block.size].view(f"<i{part.width}")
+            own[:] = _whole(block * factor, room, part.field)
+            done += block.size
+
+
+def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) -> np.ndarray:
+    """Values as whole numbers, to the nearest. Raises GuardError if one is larger than `most`."""
+    found = np.rint(values) if values.dtype.kind == "f" else values
+    if values.dtype.kind == "f" and (
+        not np.isfinite(found).all() or (exact and (found != values).any())
+    ):
+        raise GuardError(f"{field} is not a whole number")
+    if found.size and max(float(found.max()), -float(found.min())) > most:
+        raise GuardError(f"{field} does not fit its lane")
+    return found.astype(np.int64)
+
+
+def total_of(layout: Layout, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
+    """What the replies come to, field by field as `Federation.sum` gives it; and the odd sites."""
+    views = layout.views(lanes)
+    total: Total = {}
+    forms = forms_of(step.reply)
+    for part in layout.parts:
+        if part.field == ODD:
+            continue
+        view = views[part.field, part.name].view(f"<i{part.width}")
+        form = forms[part.field]
+        if not form.holds_arrays:
+            whole = int(view[0])
+            total[part.field] = whole if form.hint is int else whole / part.scale
+            continue
+        floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+        floats |= step.learnt is not None and part.field == step.learnt.field
+        summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
+        if form.kind == "array":
+            total[part.field] = summed
+        else:
+            total.setdefault(part.field, {})[part.name] = summed
+    for field, form in forms.items():
+        if form.kind == "arrays":
+            total.setdefault(field, {})
+    if step.learnt is not None:
+        _restore(layout, step, step.learnt, ask, total)
+    return total, int(views[ODD, ""][0])
+
+
+def _restore(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Total) -> None:
+    """Turn the sum of changes into the sum of what sites would have sent without lanes."""
+    start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
+    summed: Arrays = by_name(total[learnt.field])
+    rest = made_of(step.reply, total)
+    weight = getattr(rest, learnt.weight) if learnt.weight else 1.0
+    for part in layout.parts:
+        if part.field != learnt.field:
+            continue
+        array = summed[part.name]
+        array *= (layout.whole if part.width == 4 and learnt.weight else 1.0) / part.scale
+        if part.name in start:
+            has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
+            _add_times(array, start[part.name], weight if has is None else has)
+
+
+def _add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
+    """Add `start` times weights to float64, in place, a block of rows at a time."""
+    rows, begun = np.atleast_1d(array), np.atleast_1d(start)
+    times = np.broadcast_to(times, rows.shape)
+    count = max(1, _BLOCK // max(1, rows[:1].size))
+    for first in range(0, len(rows), count):
+        part = slice(first, first + count)
+        rows[part] += begun[part].astype(np.float64) * times[part]
+
+
+def with_shapes(step: Step, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Step:
+    """The step with these shapes, whatever the ask."""
+    return replace(step, shapes=lambda ask: shapes)

@@ -1,0 +1,117 @@
+"""The cryptography of a secure sum, all of it from `cryptography`: keys, keystreams, boxes.
+
+Key agreement is X25519 (RFC 7748), signatures are Ed25519 (RFC 8032), keys are derived by
+HKDF-SHA256 (RFC 5869), keystreams are AES-256 in counter mode (NIST SP 800-38A), and boxes are
+sealed with ChaCha20-Poly1305 (RFC 8439). Known answers: tests/federation/secure.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from confide.federation.digests import digest
+
+SECRET = 32
+"""The bytes of every secret: keys and seeds."""
+TAG = 16
+"""The bytes that a sealed box is longer than what is in it."""
+_NONCE = bytes(12)  # every box key seals one message
+_BLOCK = 2**22
+
+
+def fresh_secret() -> bytes:
+    """32 bytes from the operating system."""
+    return secrets.token_bytes(SECRET)
+
+
+def public_of(secret: bytes) -> bytes:
+    """The public X25519 key of a secret one, raw."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def shared(secret: bytes, public: bytes) -> bytes:
+    """What both owners of two X25519 keys know. Raises ValueError for a key of low order."""
+    peer = X25519PublicKey.from_public_bytes(public)
+    return X25519PrivateKey.from_private_bytes(secret).exchange(peer)
+
+
+def is_low_order(public: bytes) -> bool:
+    """Whether a public key leads everyone to the same shared secret, or is none at all."""
+    try:
+        shared(bytes([1]) * SECRET, public)
+    except ValueError:
+        return True
+    return False
+
+
+def derived(secret: bytes, info: bytes) -> bytes:
+    """A key for one use, which `info` names: HKDF-SHA256 without salt."""
+    return HKDF(hashes.SHA256(), length=SECRET, salt=None, info=info).derive(secret)
+
+
+def pair_info(context: bytes, one: str, other: str) -> bytes:
+    """What a pair key is for: the sum, and the two names in order."""
+    low, high = sorted((one, other))
+    return digest(context, b"pair", low.encode(), high.encode())
+
+
+def own_info(context: bytes) -> bytes:
+    """What the key of a site's own mask is for."""
+    return digest(context, b"own")
+
+
+def box_info(context: bytes, sender: str, receiver: str) -> bytes:
+    """What the key of a box is for."""
+    return digest(context, b"box", sender.encode(), receiver.encode())
+
+
+def add_keystream(lanes: NDArray[np.uint8], key: bytes, *, width: int, sign: int = 1) -> None:
+    """Add a keystream to little-endian lanes of `width` bytes, in place and modulo their size.
+
+    `lanes` are bytes, whole lanes of them; `sign = -1` subtracts. `add_streams` goes on where
+    another width begins, so no byte of a keystream is used twice.
+    """
+    add_streams([(lanes, width)], key, sign=sign)
+
+
+def add_streams(parts: list[tuple[NDArray[np.uint8], int]], key: bytes, *, sign: int = 1) -> None:
+    """Add one keystream, laid end to end over parts of different widths, to all of them."""
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    zeros = bytes(_BLOCK)
+    for part, width in parts:
+        kind = np.dtype(f"<u{width}")
+        for start in range(0, len(part), _BLOCK):
+            own = part[start : start + _BLOCK].view(kind)
+            found = np.frombuffer(stream.update(zeros[: own.nbytes]), kind)
+            if sign > 0:
+                np.add(own, found, out=own)
+            else:
+                np.subtract(own, found, out=own)
+
+
+def sealed(key: bytes, inside: bytes) -> bytes:
+    """A box that only holders of this key can open or make. The key seals nothing else."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, inside, None)
+
+
+def unsealed(key: bytes, box: bytes) -> bytes | None:
+    """What is in a box; None if this key did not seal it."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
+    except (InvalidTag, ValueError):
+        return None
+
+
+def fresh_signer() -> Ed25519PrivateKey:
+    """A new key for signatures."""
+    return Ed25519PrivateKey.generate()

@@ -1,0 +1,103 @@
+"""Which sets of sites a site has helped to sum, so that no difference of two sums tells of one.
+
+Two sums of the same replies over sets that differ by one site give that site's reply away. So a
+site writes down each set before it gives the shares that open its sum, and refuses
+
+- the same turn of a run, or the same ask of a step in any run, for another set;
+- in one run, a set with a site that an earlier set of the run lacked.
+
+These rules stop exact repeats only: sums of other rounds or runs over other sets may still differ
+by little more than one site.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from confide.federation.digests import digest, number
+from confide.federation.failures import Refusal
+
+TURN = "turn-"
+"""How the files begin that hold the set of one turn."""
+
+
+class Turns(NamedTuple):
+    """One sum: the run, the round, the step, the digest of the ask; and the attempt."""
+
+    run: str
+    round: int
+    step: str
+    ask: bytes
+    attempt: int = 0
+    group: bool = False
+
+
+class Sets:
+    """The sets that a site has helped to sum, in a folder that it owns; many processes may write.
+
+    A file, once there, is never changed: it is written under another name and linked, so that of
+    two processes only one can claim a turn.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def claim(self, turn: Turns, names: list[str]) -> None:
+        """Write down a set before its sum is opened. Raises Refusal if another was claimed.
+
+        Sums of all sites and of a fixed group (`turn.group`) are different sums.
+        """
+        said = "\n".join(names) + "\n"
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        run, step = turn.run.encode(), turn.step.encode()
+        marks = [
+            TURN + digest(b"turn", run, number(turn.round), step).hex(),
+            "ask-" + digest(b"ask", step, turn.ask).hex(),
+        ]
+        for mark in marks:  # a claim that is refused leaves nothing behind
+            path = self._folder / mark
+            if path.exists() and path.read_text() != said:
+                raise Refusal("other-set")
+        self._shrink(turn, said)
+        for mark in marks:
+            if self._put(mark, said) != said:
+                raise Refusal("other-set")
+
+    def sizes(self) -> list[int]:
+        """How many sites were in each sum that the site has helped to open."""
+        return [len(path.read_text().split()) for path in sorted(self._folder.glob(f"{TURN}*"))]
+
+    def _shrink(self, turn: Turns, said: str) -> None:
+        """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
+        mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
+        before, place = "", 0
+        while True:
+            path = self._folder / f"run-{mark}-{place:04d}"
+            if path.exists():
+                before = path.read_text()
+                if not set(said.split("\n")) <= set(before.split("\n")):
+                    raise Refusal("other-set")
+                place += 1
+            elif before == said or self._put(path.name, said) == said:
+                return
+
+    def _put(self, name: str, said: str) -> str:
+        """What the file of this name holds: this, if it is new."""
+        path = self._folder / name
+        if not path.exists():
+            new = self._folder / f".{secrets.token_hex(8)}"
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(said)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(new, path)
+            except FileExistsError:
+                pass
+            finally:
+                new.unlink()
+        return path.read_text()

@@ -1,0 +1,69 @@
+"""The table `[federation]`: who takes part, and what the server sees of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from confide.settings.base import Limit, Table
+
+
+class FederationTable(Table):
+    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
+
+    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
+    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
+    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
+    `most_norm` times the round's median (inf: never). The run ends before a round that would take
+    what a site has uploaded beyond `megabytes` (0: no bound).
+
+    `sums`: whether the server promises not to look at what it sums ("plain"), gets whole numbers
+    ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
+    real sites mask if there are three of them. `colluding` is how many sites may be in league with
+    the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
+    single replies: then there is no `most_norm`, no `fraction`, and no `combine` but the mean or,
+    of the sums of fixed groups of `groups` sites (0: no groups), another way. A round after which
+    the development score falls by more than `roll_back` (0: never) is undone.
+    """
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    megabytes: Annotated[float, Field(ge=0)] = 0.0
+    at_least: Annotated[int, Field(ge=0)] = 0
+    timeout: Limit = 7200.0
+    combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    sums: Literal["plain", "integers", "masked"] | None = None
+    colluding: Annotated[int, Field(ge=1)] | None = None
+    groups: Annotated[int, Field(ge=0)] = 0
+    roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @property
+    def limit(self) -> float:
+        """`most_norm`, or what it is where the settings leave it open."""
+        unseen = self.sums in ("integers", "masked")
+        return (math.inf if unseen else 5.0) if self.most_norm is None else self.most_norm
+
+    @model_validator(mode="after")
+    def _looks_at_no_single_reply(self) -> Self:
+        if self.groups and (self.combine == "mean" or self.sums in (None, "plain")):
+            raise ValueError(
+                "federation.groups are for sums that nobody can open, whose groups are combined:"
+                ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
+                ' "clipped"'
+            )
+        if self.sums in ("integers", "masked"):
+            for name, fits in {
+                "combine": self.combine == "mean" or self.groups > 0,
+                "most_norm": self.limit == math.inf,
+                "fraction": self.fraction == 1.0,
+            }.items():
+                if not fits:
+                    raise ValueError(
+                        f"federation.{name} = {getattr(self, name)!r} must look at single replies,"
+                        f' or at changing sets of sites, and federation.sums = "{self.sums}" shows'
+                        ' none: leave it out, or set federation.sums = "plain"'
+                    )
+        return self

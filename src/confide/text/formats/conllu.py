@@ -1,0 +1,290 @@
+"""CoNLL-U with entities in the tenth column, MISC: as tags (``NER=B-PER``) or as brackets.
+
+Words that share a token of the text (ranges such as ``1-2``) are one token here, and empty nodes
+(``1.1``) none. ``SpaceAfter=No`` is kept. Brackets are those of GUM: ``Entity=(1-person-...`` opens
+an entity that ``1)`` closes; the second part is its type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confide.errors import DataError, FormatError
+from confide.text.align import entities_from_spans, flat_spans
+from confide.text.document import Document, Entity, Problem, Sentence, Span
+from confide.text.files import lines_of, read_text, write_text
+from confide.text.formats.base import Options, Reading, shown, unheld
+from confide.text.formats.keeping import Keeps, cut_down
+from confide.text.formats.marked import PLACEHOLDER
+from confide.text.schemes import (
+    detect_scheme,
+    parse_tag,
+    scheme_named,
+    spans_from_tags,
+    tags_from_spans,
+)
+from confide.text.segment import segmented
+
+COLUMNS = 10
+_ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)
+_TAGS = ("NER", "NE", "ner", "Entity", "NamedEntity", "ne")
+_OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*(\))?|([^()\-]+)\)")
+_NEW = re.compile(r"#\s*newdoc(?:\s+id)?\s*(?:=\s*(.*))?$")
+_SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*)$")
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """A sentence: tokens, whether a blank follows, tags, and entities in brackets."""
+
+    where: str
+    tokens: list[str] = field(default_factory=list)
+    glued: list[bool] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    brackets: list[tuple[int, str]] = field(default_factory=list)
+    new: str | None = None
+    last: int = 0
+    """The last word that the range before covers."""
+    untagged: bool = False
+    """Whether a word of that range has no tag."""
+
+
+def is_conllu(lines: Sequence[str]) -> bool:
+    """Whether the first lines have ten columns, the first of which numbers the words."""
+    rows = [line for line in lines[:200] if line.strip() and not line.startswith("#")]
+    cells = [row.split("\t") for row in rows]
+    return bool(cells) and all(
+        len(row) == COLUMNS and _ID.fullmatch(row[0]) is not None for row in cells
+    )
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read a document for each ``# newdoc``; without one, for each sentence.
+
+    A range whose words are tagged differently has the tag of the first that has one; that is
+    reported. Without any tag or bracket, the documents have no entities ("no-tags").
+
+    Raises:
+        FormatError: a line does not have ten columns, or no number.
+        DataError: there is no word, or a type was not declared.
+    """
+    text, encoding = read_text(path, options.encoding)
+    problems: list[Problem] = []
+    sentences = [one for one in _sentences(lines_of(text), path, problems) if one.tokens]
+    if not sentences:
+        raise DataError("the file holds no word", where=str(path))
+    tagged = [one.tags for one in sentences if any(tag != "O" for tag in one.tags)]
+    scheme = scheme_named(options.scheme) if options.scheme else detect_scheme(tagged).scheme
+    bracketed = any(one.brackets for one in sentences)
+    if not tagged and not bracketed:
+        what = "no entities in MISC: expected NER=B-TYPE, or Entity=(1-type ... 1)"
+        problems.append(Problem("no-tags", str(path), what))
+    documents = [
+        _document(group, f"{path.stem}:{number}", (scheme, options), problems)
+        for number, group in enumerate(_grouped(sentences), 1)
+    ]
+    details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}
+    return Reading(documents, problems, "conllu", details)
+
+
+def _sentences(lines: Sequence[str], path: Path, problems: list[Problem]) -> Iterator[_Sentence]:
+    now = _Sentence(f"{path}:1")
+    waiting: str | None = None
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            yield now
+            now = _Sentence(where)
+        elif line.startswith("#"):
+            new = _NEW.match(line)
+            if new is not None:
+                waiting = (new[1] or "").strip() or f"{path.stem}:{number}"
+        else:
+            if not now.tokens:
+                now.where = where
+                now.new, waiting = waiting, None
+            _word(now, line.split("\t"), where, problems)
+    yield now
+
+
+def _word(now: _Sentence, cells: Sequence[str], where: str, problems: list[Problem]) -> None:
+    number = _ID.fullmatch(cells[0])
+    if number is None or len(cells) != COLUMNS:
+        raise FormatError(
+            f"a line of {len(cells)} columns",
+            expected="ten, cut by tabs, the first a number",
+            got=shown("\t".join(cells)),
+            where=where,
+        )
+    if number[3] is not None:
+        return  # an empty node is no part of the text
+    misc = dict(part.partition("=")[::2] for part in cells[9].split("|"))
+    given = next((misc[key].strip() for key in _TAGS if misc.get(key, "").strip()), "O")
+    first = int(number[1])
+    inside = number[2] is None and first <= now.last
+    if not inside:
+        token = cells[1].replace("\ufeff", "")
+        if not token.strip():
+            what = "the token is empty; read as U+FFFD"
+            problems.append(Problem("empty-token", where, what))
+            token = PLACEHOLDER
+        now.tokens.append(token)
+        now.glued.append(misc.get("SpaceAfter") == "No")
+        now.tags.append("O")
+        now.last = int(number[2]) if number[2] is not None else first
+        now.untagged = False
+    place = len(now.tokens) - 1
+    if "(" in given or ")" in given:
+        now.brackets.append((place, given))
+    elif given in ("O", "_"):
+        now.untagged = now.untagged or inside
+    else:
+        tag = given if parse_tag(given)[0] else f"I-{given}"
+        if now.tags[place] == "O":
+            now.tags[place] = tag
+            if inside and now.untagged:
+                what = f"{tag} begins inside {shown(now.tokens[place])}, which is one token"
+                problems.append(Problem("range-widened", where, what))
+        elif parse_tag(tag)[1] != parse_tag(now.tags[place])[1]:
+            what = f"a word of a range is {tag}, the range {now.tags[place]}"
+            problems.append(Problem("range-tagged-twice", where, what, lost=True))
+
+
+def _grouped(sentences: Sequence[_Sentence]) -> list[list[_Sentence]]:
+    """The sentences of each document."""
+    marked = any(one.new is not None for one in sentences)
+    groups: list[list[_Sentence]] = []
+    for one in sentences:
+        if not marked or one.new is not None or not groups:
+            groups.append([one])
+        else:
+            groups[-1].append(one)
+    return groups
+
+
+def _document(
+    group: Sequence[_Sentence],
+    name: str,
+    how: tuple[str, Options],
+    problems: list[Problem],
+) -> Document:
+    scheme, options = how
+    pieces: list[str] = []
+    rows: list[Sentence] = []
+    spans: list[list[tuple[int, int, str]]] = []
+    offset = 0
+    for one in group:
+        tokens: list[Span] = []
+        for place, (token, glued) in enumerate(zip(one.tokens, one.glued, strict=True)):
+            tokens.append((offset, offset + len(token)))
+            final = place == len(one.tokens) - 1
+            pieces += [token, "\n" if final else "" if glued else " "]
+            offset += len(token) + (final or not glued)
+        rows.append(Sentence(tokens[0][0], tokens[-1][1], tuple(tokens)))
+        found, malformed = spans_from_tags(one.tags, scheme)
+        for _, tag, why in malformed:
+            problems.append(Problem("malformed-tag", one.where, f"{tag}: {why}"))
+        spans.append([(a, b, kind or options.bare_type) for a, b, kind in found])
+    document = Document(
+        group[0].new or name,
+        "".join(pieces)[:-1],
+        sentences=tuple(rows),
+        source=group[0].where,
+    )
+    entities = [*entities_from_spans(document, spans), *_bracketed(group, rows, problems)]
+    for entity in entities:
+        options.require(entity.type, document.source)
+    named = tuple(
+        Entity(f"T{number}", one.type, one.fragments) for number, one in enumerate(entities, 1)
+    )
+    return Document(
+        document.id, document.text, named, sentences=document.sentences, source=document.source
+    )
+
+
+def _bracketed(
+    group: Sequence[_Sentence], rows: Sequence[Sentence], problems: list[Problem]
+) -> Iterator[Entity]:
+    """Entities in brackets, which may be nested and cross sentences."""
+    held: dict[str, list[tuple[int, str]]] = {}
+    for one, row in zip(group, rows, strict=True):
+        for place, brackets in one.brackets:
+            start, end = row.tokens[place]
+            for match in _OPEN.finditer(brackets):
+                if match[4] is None and match[3] is not None:
+                    yield Entity("", match[2], ((start, end),))
+                elif match[4] is None:
+                    held.setdefault(match[1], []).append((start, match[2]))
+                elif held.get(match[4]):
+                    first, kind = held[match[4]].pop()
+                    yield Entity("", kind, ((first, end),))
+                else:
+                    what = f"{match[4]}) closes nothing"
+                    problems.append(Problem("dangling-bracket", one.where, what, lost=True))
+    for name, left in held.items():
+        if left:
+            what = f"({name} is never closed"
+            problems.append(Problem("dangling-bracket", group[0].where, what, lost=True))
+
+
+# --- writing ------------------------------------------------------------------------------
+
+_KEEPS = Keeps(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
+_CELL = re.compile(r"[\t\n\r\0\ufeff]")
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write a ``# newdoc`` for each document, a token per line, and its tag as ``NER=`` in MISC.
+
+    Raises:
+        SettingsError: there is no such scheme.
+        DataError: the file cannot be written.
+    """
+    scheme = scheme_named(scheme)
+    cut, problems = cut_down(documents, _KEEPS, path)
+    relations = sum(len(document.relations) for document in cut)
+    lines: list[str] = []
+    other = 0
+    for document in map(segmented, cut):
+        if not document.sentences:
+            what = "a document without a token has no line"
+            where = document.source or document.id
+            problems.append(Problem("empty-document", where, what, lost=True))
+            continue
+        lines.append(f"# newdoc id = {' '.join(document.id.split()) or '_'}")
+        spans, lost = flat_spans(document)
+        problems += lost
+        kept = ""
+        for number, (sentence, own) in enumerate(zip(document.sentences, spans, strict=True), 1):
+            lines.append(f"# sent_id = {number}")
+            lines.append(f"# text = {_CELL.sub(' ', document.text[sentence.start : sentence.end])}")
+            tags = tags_from_spans(len(sentence.tokens), own, scheme)
+            rows, line = _rows(document, sentence, tags)
+            lines += rows
+            kept += line + "\n"
+        other += kept != document.text + "\n"
+    write_text(path, "\n".join(lines) + "\n" if lines else "")
+    return [
+        *problems,
+        *unheld(path, "relations: CoNLL-U has none", relations, kind="relations-unheld"),
+        *unheld(path, "documents lose their white space", other, kind="white-space-unheld"),
+    ]
+
+
+def _rows(document: Document, sentence: Sentence, tags: Sequence[str]) -> tuple[list[str], str]:
+    """The lines of a sentence, with an empty one after them, and its text as a reader gets it."""
+    lines: list[str] = []
+    kept = ""
+    last = len(sentence.tokens) - 1
+    for place, ((start, end), tag) in enumerate(zip(sentence.tokens, tags, strict=True)):
+        glued = place < last and sentence.tokens[place + 1][0] == end
+        misc = [f"NER={'_'.join(tag.replace('|', '_').split())}"] if tag != "O" else []
+        misc += ["SpaceAfter=No"] if glued else []
+        token = _CELL.sub(" ", document.text[start:end]).strip() or PLACEHOLDER
+        rest = "\t".join("_" * (COLUMNS - 3))
+        lines.append(f"{place + 1}\t{token}\t{rest}\t{'|'.join(misc) or '_'}")
+        kept += token + ("" if glued or place == last else " ")
+    return [*lines, ""], kept

@@ -1,0 +1,336 @@
+"""Records of annotation tools, each turned into one of our own: text and entities by offsets.
+
+Only what was accepted is read: `LeftOut` counts by name what was rejected, ignored, skipped or
+cancelled. A tool's record may hold several annotators' versions of one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from confide.errors import FormatError
+from confide.text.document import Problem
+from confide.text.formats.base import shown
+from confide.userfiles import Tree
+
+_MOST_LABELS = 100  # of one region of Label Studio
+_KEPT_BY_PRODIGY = frozenset(("text", "spans", "relations", "tokens", "answer", "is_binary"))
+_MIN_KEYS = frozenset(("annotator", "annotation_id", "created_at", "updated_at", "lead_time"))
+_CHAINED, _CONCEPT = "_lexicallyChainedTo", "concept"
+_PUB_KEYS = frozenset(
+    ("text", "denotations", "relations", "attributes", "modifications", "tracks", "namespaces")
+)
+
+
+class Taken(NamedTuple):
+    """What one annotator made of a text, as a record of our own."""
+
+    annotator: str
+    record: Tree
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Counts what is left out of a file on purpose, by name: "rejected", "skipped", ..."""
+
+    counts: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def count(self, kind: str, where: str) -> None:
+        """One more of a kind; the place of the first is kept."""
+        number, first = self.counts.get(kind, (0, where))
+        self.counts[kind] = number + 1, first
+
+    def problems(self) -> Iterator[Problem]:
+        """A problem for each kind. Nothing is lost: nobody accepted it."""
+        for kind, (number, first) in self.counts.items():
+            what = f"{number} {_NAMED[kind]}"
+            yield Problem(kind, first, what)
+
+
+_NAMED = {
+    "rejected": "rejected texts or annotations are left out, this one first",
+    "ignored": "ignored texts or annotations are left out, this one first",
+    "cancelled": "cancelled or skipped annotations are left out, this one first",
+    "not-annotated": "texts without anybody's annotation: read without entities, this one first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Where a record stands, and where to write down what it loses."""
+
+    where: str
+    problems: list[Problem]
+    left: LeftOut
+
+    def lost(self, kind: str, what: str) -> None:
+        """Write down a loss."""
+        self.problems.append(Problem(kind, self.where, what, lost=True))
+
+    def odd(self, what: str, expected: str, got: object) -> FormatError:
+        """The error for a part of another form."""
+        shape = "nothing" if got is None else type(got).__name__
+        return FormatError(what, expected=expected, got=shape, where=self.where)
+
+    def rows(self, row: Tree, key: str) -> list[Tree]:
+        """A list of objects in a record; empty if it is missing. Raises FormatError."""
+        value = row.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise self.odd(f'"{key}"', "a list of objects", value)
+        return value
+
+    def accepted(self, answer: object) -> bool:
+        """Whether an answer is no rejection; counts one that is."""
+        if answer in ("reject", "ignore"):
+            self.left.count("rejected" if answer == "reject" else "ignored", self.where)
+            return False
+        return True
+
+
+def taken(row: Tree, notes: Notes) -> tuple[str, list[Taken]]:
+    """The tool that wrote a record ("" for our own form), and each annotator's version of it.
+
+    Raises:
+        FormatError: a part does not have the tool's form.
+    """
+    for tool, belongs, turned in _TOOLS:
+        if belongs(row):
+            return tool, list(turned(row, notes))
+    return "", [Taken("", row)]
+
+
+# --- Label Studio -------------------------------------------------------------------------
+
+
+def _is_label_studio(row: Tree) -> bool:
+    return "text" not in row and isinstance(row.get("data"), dict)
+
+
+def _label_studio(row: Tree, notes: Notes) -> Iterator[Taken]:
+    data = row["data"]
+    strings = [value for value in data.values() if isinstance(value, str)]
+    text = data.get("text", strings[0] if len(strings) == 1 else None)
+    key = "annotations" if row.get("annotations") else "completions"
+    done = notes.rows(row, key)
+    rest = {key: value for key, value in data.items() if key != "text" and value != text}
+    record: Tree = {"text": text, "meta": rest}
+    if row.get("id") is not None:
+        record["id"] = row["id"]
+    if not done:
+        notes.left.count("not-annotated", notes.where)
+        yield Taken("", record)
+    for number, one in enumerate(done, 1):
+        if one.get("was_cancelled") or one.get("skipped"):
+            notes.left.count("cancelled", notes.where)
+            continue
+        entities, relations = _results(one.get("result"), notes)
+        who = _person(one) or (f"annotation {number}" if len(done) > 1 else "")
+        yield Taken(who, {**record, "entities": entities, "relations": relations})
+
+
+def _person(row: Tree) -> str:
+    """The name of an annotator; a person may be an object with an address or a number."""
+    person: Any = next((row[k] for k in ("completed_by", "annotator") if row.get(k)), "")
+    if isinstance(person, dict):
+        person = next((person[key] for key in ("email", "username", "id") if person.get(key)), "")
+    return str(person) if isinstance(person, str | int) else ""
+
+
+def _results(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
+    """The entities and relations of one annotation."""
+    entities: list[Tree] = []
+    relations: list[Tree] = []
+    for item in given if isinstance(given, list) else []:
+        value = item.get("value") if isinstance(item, dict) else None
+        if isinstance(item, dict) and item.get("type") == "relation":
+            ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
+            labels: Sequence[object] = item.get("labels") or ["relation"]
+            relations += [{**ends, "type": label} for label in labels]
+        elif isinstance(value, dict) and isinstance(value.get("labels"), list):
+            entities += _regions(value, item.get("id"), notes)
+        else:
+            kind = item.get("type") if isinstance(item, dict) else type(item).__name__
+            notes.lost("key-ignored", f"a result of type {shown(str(kind))} is not understood")
+    return entities, relations
+
+
+def _regions(value: Tree, name: object, notes: Notes) -> Iterator[Tree]:
+    """A region as an entity for each of its labels; the first has its id."""
+    labels = value["labels"]
+    if len(labels) > _MOST_LABELS:
+        raise FormatError(
+            "a region has far too many labels",
+            expected=f"at most {_MOST_LABELS}",
+            got=f"{len(labels):,}",
+            where=notes.where,
+        )
+    part = {key: value.get(key) for key in ("start", "end", "text")}
+    for number, label in enumerate(labels):
+        own = {"id": name} if number == 0 and name is not None else {}
+        yield {**part, **own, "type": label}
+
+
+def _is_label_studio_min(row: Tree) -> bool:
+    return "annotation_id" in row or {"annotator", "lead_time"} <= row.keys()
+
+
+def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
+    """JSON-MIN: a row for each annotation, its regions in lists under the names of the controls."""
+    entities: list[Tree] = []
+    rest: Tree = {}
+    for key, value in row.items():
+        regions = value if isinstance(value, list) else []
+        if regions and all(isinstance(one, dict) and "labels" in one for one in regions):
+            for region in regions:
+                if not isinstance(region["labels"], list):
+                    raise notes.odd('"labels"', "a list", region["labels"])
+                entities += _regions(region, None, notes)
+        elif key not in (*_MIN_KEYS, "id", "text"):
+            rest[key] = value
+    text = row.get("text")
+    if text is None:  # the text has the name that the project gave it: the one that fits
+        fits = [key for key, one in rest.items() if isinstance(one, str) and _fits(one, entities)]
+        text = rest.pop(fits[0]) if fits else None
+    record: Tree = {"text": text, "entities": entities, "meta": rest}
+    yield Taken(_person(row), record if row.get("id") is None else {**record, "id": row["id"]})
+
+
+def _fits(text: str, entities: Sequence[Tree]) -> bool:
+    """Whether the surfaces of regions are those of a text."""
+    return all(isinstance(one.get("text"), str) and one["text"] in text for one in entities[:20])
+
+
+# --- Prodigy ------------------------------------------------------------------------------
+
+
+def _is_prodigy(row: Tree) -> bool:
+    return "text" in row and ("answer" in row or "_input_hash" in row or "_task_hash" in row)
+
+
+def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
+    if not notes.accepted(row.get("answer")):
+        return
+    spans = [span for span in notes.rows(row, "spans") if notes.accepted(span.get("answer"))]
+    entities: list[Tree] = []
+    at: dict[object, str] = {}
+    for number, span in enumerate(spans, 1):
+        name = f"T{number}"
+        at.setdefault(_place(span), name)
+        at.setdefault(_place(span)[:2], name)
+        for token in (span.get("token_start"), span.get("token_end")):
+            if isinstance(token, int):
+                at.setdefault(token, name)
+        part = {key: span.get(key) for key in ("start", "end", "label", "score")}
+        entities.append({"id": name, **part})
+    relations = [
+        {
+            "type": relation.get("label"),
+            "head": _end(relation, "head", at),
+            "tail": _end(relation, "child", at),
+        }
+        for relation in notes.rows(row, "relations")
+    ]
+    record = {key: value for key, value in row.items()
+              if key not in _KEPT_BY_PRODIGY and not key.startswith("_")}  # fmt: skip
+    record |= {"text": row["text"], "entities": entities, "relations": relations}
+    person = row.get("_annotator_id") or row.get("_session_id") or ""
+    yield Taken(person if isinstance(person, str) else "", record)
+
+
+def _place(span: Tree) -> tuple[int | None, int | None, str]:
+    return _offset(span, "start"), _offset(span, "end"), str(span.get("label"))
+
+
+def _offset(row: Tree, key: str) -> int | None:
+    value = row.get(key)
+    return value if isinstance(value, int) else None
+
+
+def _end(relation: Tree, side: str, at: dict[object, str]) -> str:
+    """The id of the span at an end of a relation; a token without a span has a name of its own."""
+    span = relation.get(f"{side}_span")
+    if isinstance(span, dict):
+        found = at.get(_place(span)) or at.get(_place(span)[:2])
+        if found is not None:
+            return found
+    token = _offset(relation, side)
+    return at.get(token, f"token {token}")
+
+
+# --- PubAnnotation ------------------------------------------------------------------------
+
+
+def _is_pubannotation(row: Tree) -> bool:
+    return "text" in row and ("denotations" in row or "sourcedb" in row or "tracks" in row)
+
+
+def _pubannotation(row: Tree, notes: Notes) -> Iterator[Taken]:
+    """Denotations, attributes and relations; each of several tracks is an annotator's version."""
+    tracks = notes.rows(row, "tracks")
+    meta = {key: value for key, value in row.items() if key not in _PUB_KEYS}
+    for key in ("sourcedb", "sourceid", "divid"):
+        meta.pop(key, None)
+    source = [row.get(key) for key in ("sourcedb", "sourceid", "divid")]
+    record: Tree = {"text": row["text"], "meta": meta}
+    named = [str(one) for one in source if isinstance(one, str | int)]
+    if named:
+        record["id"] = ":".join(named)
+    if isinstance(row.get("id"), str | int):
+        record["id"] = meta.pop("id")
+    for track in tracks or [row]:
+        project = track.get("project")
+        annotator = project if tracks and isinstance(project, str) else ""
+        yield Taken(annotator, {**record, **_denoted(track, notes)})
+
+
+def _denoted(track: Tree, notes: Notes) -> Tree:
+    """The entities and relations of a track; a chain of fragments is one entity."""
+    entities: dict[str, Tree] = {}
+    for number, one in enumerate(notes.rows(track, "denotations"), 1):
+        spans = one.get("span")
+        given = spans if isinstance(spans, list) else [spans]
+        parts = [part for part in given if isinstance(part, dict)]
+        if not parts or len(parts) != len(given):
+            raise notes.odd("a denotation's span", '{"begin": ..., "end": ...}', spans)
+        name = str(one.get("id", f"T{number}"))
+        while name in entities:
+            name += "'"
+        entities[name] = {
+            "id": name,
+            "type": one.get("obj"),
+            "fragments": [[part.get("begin"), part.get("end")] for part in parts],
+            "attributes": [],
+        }
+    relations: list[Tree] = []
+    for one in notes.rows(track, "relations"):
+        ends = str(one.get("subj")), str(one.get("obj"))
+        if one.get("pred") == _CHAINED and set(ends) <= entities.keys() and ends[0] != ends[1]:
+            entities[ends[1]]["fragments"] += entities.pop(ends[0])["fragments"]
+            continue
+        own = {"id": one["id"]} if isinstance(one.get("id"), str) else {}
+        relations.append({**own, "type": one.get("pred"), "head": ends[0], "tail": ends[1]})
+    said = [(one, "subj", "obj") for one in notes.rows(track, "attributes")]
+    said += [(one, "obj", "") for one in notes.rows(track, "modifications")]
+    known = {one["id"]: one for one in relations if "id" in one} | entities
+    for one, subject, value in said:
+        key, about = one.get("pred"), known.get(str(one.get(subject)))
+        if about is None or not isinstance(key, str):
+            notes.lost("dangling-attribute", f"{shown(str(key))} is of no denotation")
+        elif key == _CONCEPT and "fragments" in about:
+            about.setdefault("concepts", []).append(str(one.get(value)))
+        else:
+            pair = [key, str(one.get(value, "true")) if value else "true"]
+            about.setdefault("attributes", []).append(pair)
+    return {"entities": list(entities.values()), "relations": relations}
+
+
+_TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterator[Taken]]], ...] = (
+    ("Label Studio", _is_label_studio, _label_studio),
+    ("Label Studio, JSON-MIN", _is_label_studio_min, _label_studio_min),
+    ("Prodigy", _is_prodigy, _prodigy),
+    ("PubAnnotation", _is_pubannotation, _pubannotation),
+)

@@ -1,0 +1,265 @@
+"""Every pair sums whole numbers, under masks or not, to the same state bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.errors import DataError, QuorumError, SettingsError
+from confide.federation.failures import Failure
+from confide.federation.inprocess import Hosting, SiteSpec
+from confide.federation.ledger import read_ledger
+from confide.federation.messages import encode
+from confide.federation.site import SiteHost
+from confide.methods import METHODS
+from confide.methods.fedavg import mean_of
+from confide.runs.run import run
+from contract.corpus import tiny
+from contract.entries import ENTRIES
+from contract.runs import (
+    Forging,
+    breaking,
+    differences,
+    result,
+    states,
+    stopping_at,
+    use_engine,
+)
+from contract.test_contract import first_score, moments
+
+QUICK = (
+    "fedavg-tagger",
+    "fedner-tagger",
+    "feded-relations",
+    "pseudo-complete-tagger",
+    "lazy-mil-bags",
+)
+SEEN_ONE_BY_ONE = ("fedatt", "feddf", "chain")
+"""Methods that look at single replies, so that nothing of theirs is summed but counts."""
+
+
+def forms() -> list[object]:
+    found: list[object] = []
+    for name in METHODS:
+        marks = [] if name in QUICK else [pytest.mark.slow]
+        found.append(pytest.param(name, (), id=name, marks=marks))
+        kept = [v for v in ENTRIES[name].variants if not any("fraction" in one for one in v)]
+        found += [
+            pytest.param(name, v, id="-".join((name, *v)), marks=[pytest.mark.slow]) for v in kept
+        ]
+    found.append(pytest.param("feded-relations", ("options.wire_dtype=int8",), id="feded-int8"))
+    return found
+
+
+@pytest.mark.parametrize(("method", "form"), forms())
+def test_masks_change_no_bit_of_the_sum(method: str, form: tuple[str, ...], tmp_path: Path) -> None:
+    folders = {}
+    for sums in ("integers", "masked"):
+        settings = tiny(tmp_path, f"method={method}", *form, "rounds=2", f"federation.sums={sums}")
+        folders[sums] = run(settings, out=tmp_path / sums).folder
+    found = {sums: states(folder) for sums, folder in folders.items()}
+    assert found["integers"] == found["masked"]
+    rows = read_ledger(folders["masked"] / "ledger.jsonl")
+    seen = {row.seen for row in rows if row.direction == "up"}
+    assert "sum" not in seen
+    assert ("masked" in seen) or METHODS[method].method in SEEN_ONE_BY_ONE
+
+
+@pytest.mark.parametrize("sums", ["integers", "masked"])
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, sums: str) -> None:
+    """Stopped at events spread over greeting, offers, masks, agreements, unmasking and scores."""
+    overrides = ("rounds=3", "options.weighting=examples", f"federation.sums={sums}")
+    settings = tiny(tmp_path, *overrides)
+    events: list[Any] = []
+    straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
+    points = moments(events)[::3]
+    assert len(points) > 8
+    for point in points:
+        out = tmp_path / f"stopped-{point}"
+        with pytest.raises(KeyboardInterrupt):
+            run(settings, out=out, on_event=stopping_at(point))
+        run(settings, out=out, resume=(out / "settings.toml").exists())
+        assert states(straight) == states(out)
+        odd = list(differences(result(straight), result(out)))
+        assert not [one for one in odd if "bytes" not in one]  # sites greet anew
+
+
+def test_workers_mask_as_one_process_does(tmp_path: Path) -> None:
+    folders = [
+        run(
+            tiny(tmp_path, "rounds=2", f"workers={workers}", "federation.sums=masked"),
+            out=tmp_path / f"{workers}",
+        ).folder
+        for workers in (1, 2)
+    ]
+    assert states(folders[0]) == states(folders[1])
+
+
+EXCHANGED = ("train", "mask", "agree", "unmask")
+
+
+@pytest.mark.parametrize("step", EXCHANGED)
+@pytest.mark.parametrize("sites", [4, 5])
+def test_a_site_lost_in_any_exchange_is_left_out_or_still_summed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, sites: int
+) -> None:
+    """The sum is that of the sites whose masked numbers came; the lost one is asked no more."""
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        lost = (name, site, round) == (step, "site-2", 1)
+        return encode(Failure("lost", "", "", "")) if lost else reply
+
+    alone = tiny(tmp_path, "rounds=2", "federation.sums=integers", sites=sites)
+    everyone = run(alone, out=tmp_path / "all").result.history[0].sentences
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("rounds=2", "federation.sums=masked", "federation.at_least=3")
+    found = run(tiny(tmp_path, *overrides, sites=sites), out=tmp_path / "run").result
+    assert "site-2" in found.history[0].failed
+    summed = found.history[0].sentences
+    assert (summed == everyone) == (step in ("agree", "unmask"))
+    rows = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    asked = {row.step for row in rows if row.site == "site-2" and row.round == 2}
+    assert ("train" in asked) == (step in ("agree", "unmask"))
+
+
+def test_three_sites_cannot_lose_one_and_two_cannot_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match="cannot hide"):
+        run(tiny(tmp_path / "two", "federation.sums=masked", sites=2), out=tmp_path / "two")
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        lost = (name, site, round) == ("mask", "site-2", 1)
+        return encode(Failure("lost", "", "", "")) if lost else reply
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    settings = tiny(tmp_path, "federation.sums=masked", "federation.at_least=2")
+    with pytest.raises(QuorumError):
+        run(settings, out=tmp_path / "run")
+
+
+def test_a_reply_that_cannot_be_summed_is_zeros_and_nobody_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking(monkeypatch, "site-2", "train", DataError("Hiltrud"))
+    settings = tiny(tmp_path, "federation.sums=masked", "rounds=1", "federation.at_least=2")
+    found = run(settings, out=tmp_path / "run").result
+    assert found.history[0].failed == {}
+    assert "Hiltrud" in (tmp_path / "run" / "sites" / "site-2" / "site.log").read_text()
+    settings = tiny(tmp_path, "federation.sums=masked", "rounds=1")
+    with pytest.raises(QuorumError, match="1 had nothing that could be summed") as caught:
+        run(settings, out=tmp_path / "strict")
+    assert "site-2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("combine", "median"), ("most_norm", "3"), ("fraction", "0.5")],
+)
+def test_rules_that_look_at_single_replies_are_refused_with_masks(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"federation.{key} = "):
+        tiny(tmp_path, "federation.sums=masked", f"federation.{key}={value}")
+
+
+# --- robust and unreadable at once -----------------------------------------------------------
+
+GROUPED = ("federation.groups=3", "federation.combine=median", "federation.colluding=1")
+
+
+@pytest.mark.parametrize("sums", ["integers", "masked"])
+def test_one_group_with_a_liar_moves_a_median_of_groups_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str
+) -> None:
+    """The liar's change is times -10; of nine sites in three groups, two groups are honest."""
+    learning = (*ENTRIES["fedavg-tagger"].learning, f"federation.sums={sums}")
+
+    def reached(name: str, *overrides: str) -> float:
+        settings = tiny(tmp_path, *learning, *overrides, sites=9)
+        found = run(settings, out=tmp_path / name).result
+        return first_score(settings.task, found)
+
+    honest = reached("honest", *GROUPED)
+    real = Hosting.host
+
+    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
+        found = real(self, spec, scratch, **given)
+        if spec.name == "site-5":
+            step = found._steps["train"]
+
+            def lying(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
+                reply, after = step.answer(site, memory, ask, turn)
+                weights = {
+                    name: ask.weights[name] - 10 * (array - ask.weights[name])
+                    for name, array in reply.weights.items()
+                }
+                return dataclasses.replace(reply, weights=weights), after
+
+            found._steps = {**found._steps, "train": dataclasses.replace(step, answer=lying)}
+        return found
+
+    monkeypatch.setattr(Hosting, "host", host)
+    grouped, alone = reached("grouped", *GROUPED), reached("alone")
+    assert grouped > honest - 0.1
+    assert alone < grouped - 0.2
+
+
+def test_groups_that_are_too_few_or_compared_by_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="too few groups"):
+        run(tiny(tmp_path, "federation.sums=integers", *GROUPED, sites=8), out=tmp_path / "run")
+    with pytest.raises(SettingsError, match="whose groups are combined"):
+        tiny(tmp_path, "federation.sums=masked", "federation.groups=3")
+
+
+def test_a_site_that_knows_of_no_groups_is_summed_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that makes up groups would choose who hides whom."""
+    settings = tiny(tmp_path, "federation.sums=masked", *GROUPED, sites=9)
+    real = Hosting.host
+
+    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
+        sums = dataclasses.replace(self.sums, group=0)
+        return real(dataclasses.replace(self, sums=sums), spec, scratch, **given)
+
+    monkeypatch.setattr(Hosting, "host", host)
+    with pytest.raises(QuorumError, match="over too few sites, over strangers"):
+        run(settings, out=tmp_path / "run")
+
+
+def test_a_round_after_which_the_score_falls_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All weights of round 4 are zeros; the state goes on from round 3."""
+    real = mean_of
+
+    def broken(total: Any, before: Any) -> Any:
+        rounds.append(len(rounds) + 1)
+        found = real(total, before)
+        return {n: a * 0 for n, a in found.items()} if rounds[-1] == 4 else found
+
+    monkeypatch.setattr("confide.methods.fedavg.mean_of", broken)
+    learning = (*ENTRIES["fedavg-tagger"].learning, "rounds=5", "federation.sums=masked")
+    found = {}
+    for most in ("0", "0.2"):
+        rounds: list[int] = []
+        settings = tiny(tmp_path, *learning, f"federation.roll_back={most}")
+        found[most] = run(settings, out=tmp_path / most).result.history
+    assert [bool((one.model_extra or {}).get("rolled_back")) for one in found["0.2"]] == [
+        False, False, False, True, False,
+    ]  # fmt: skip
+    assert found["0"][4].dev["strict"] < 0.3 < found["0.2"][4].dev["strict"]
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK[:1])) for m in METHODS]
+)
+def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
+    entry = ENTRIES[method]
+    overrides = (f"method={method}", *entry.learning, "federation.sums=integers")
+    found = run(tiny(tmp_path, *overrides), out=tmp_path / "run")
+    assert first_score(METHODS[method].task, found.result) >= entry.reaches

@@ -1,0 +1,254 @@
+"""Replies as whole numbers: known answers, bounds for any number of sites, and no clipping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from confide.errors import GuardError
+from confide.federation.secure import lanes
+from confide.federation.secure.lanes import ODD, Layout, lanes_of, layout_of, no_lanes, total_of
+from confide.federation.steps import Step
+from federation.secure.plays import named, plus
+from federation.secure.summed import (
+    CODE,
+    COUNT,
+    MOVE,
+    SLOPE,
+    Ask,
+    Coded,
+    Counted,
+    Moved,
+    Sloped,
+    ask,
+)
+
+ONE = Ask({"a": np.zeros(1, np.float32)}, {}, 1)
+
+
+def moved(value: float, *, weight: float = 1.0, loss: float = 0.0) -> Moved:
+    return Moved({"a": np.array([value], np.float64)}, weight, {}, loss, 1)
+
+
+def lane_of(value: float, *, weight: float = 1.0, whole: float = 1.0) -> int:
+    """A change of one number, as it lies in its lane."""
+    layout = replace(layout_of(MOVE, ONE, sites=3, examples=1.0), whole=whole)
+    found = lanes_of(layout, MOVE, ONE, moved(value * weight, weight=weight))
+    return int(layout.views(found)["weights", "a"][0])
+
+
+@pytest.mark.parametrize(
+    ("value", "lane"),
+    [
+        (0.0, 0),
+        (1.0, 134217728),
+        (-1.0, 4160749568),
+        (3.725290298461914e-09, 0),
+        (1.1175870895385742e-08, 2),
+        (-7.999, 3221359690),
+    ],
+)
+def test_fixed_point_known_answers(value: float, lane: int) -> None:
+    """Half a unit goes to zero, and one and a half to two: to the nearest, ties to even."""
+    assert lane_of(value) == lane
+
+
+@pytest.mark.parametrize("value", [8.001, -8.001, 1e30, 1e308])
+def test_what_does_not_fit_is_refused_and_never_clipped(value: float) -> None:
+    """Flower's SecAgg+ clips without a word (its issue 7522)."""
+    with pytest.raises(GuardError, match="absurdly large"):
+        lane_of(value)
+
+
+def test_the_largest_changes_of_all_sites_fit() -> None:
+    """Shares sum to one, so the sum of any number of sites stays within half a lane."""
+    for sites in (3, 10, 100, 1_000):
+        added = sum(lane_of(8.0, weight=1.0, whole=float(sites)) for _ in range(sites))
+        assert added <= 2**30 + sites / 2 < 2**31
+
+
+# --- bounds ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sites", [3, 9, 10, 11, 100, 257, 258, 259, 260, 1_000, 2_000])
+@pytest.mark.parametrize("code", [127, -127])
+def test_codes_of_any_number_of_sites_do_not_overflow(sites: int, code: int) -> None:
+    """Fed-BioMed's sums overflowed from ten nodes on (its issue 1210)."""
+    asked = ask(many=2)
+    layout = layout_of(CODE, asked, sites=sites, examples=0.0)
+    one = lanes_of(layout, CODE, asked, Coded(np.full(2, code, np.int8), 1))
+    total, odd = total_of(layout, CODE, asked, _times(layout, one, sites))
+    assert total["said_N"].tolist() == [code * sites] * 2
+    assert (total["sites"], odd) == (sites, 0)
+
+
+def _times(layout: Layout, one: np.ndarray, sites: int) -> np.ndarray:
+    total = one.copy()
+    for part, width in layout.by_width(total):
+        part.view(f"<u{width}")[:] *= np.uint64(sites).astype(f"<u{width}")
+    return total
+
+
+@pytest.mark.parametrize("sites", [3, 10, 2_000])
+@pytest.mark.parametrize("width", ["wide_N", "narrow_N"])
+def test_counts_that_could_overflow_are_refused_at_the_site(sites: int, width: str) -> None:
+    asked = ask(many=1)
+    layout = layout_of(COUNT, asked, sites=sites, examples=0.0)
+    bits = 63 if width == "wide_N" else 31
+    fits = int((2.0**bits - 1024) // sites)
+
+    def put(value: int) -> np.ndarray:
+        values = {"wide_N": np.zeros(1, np.int64), "narrow_N": np.zeros(1, np.int32)}
+        values[width] = values[width] + np.array([value], values[width].dtype)
+        return lanes_of(layout, COUNT, asked, Counted(**values))
+
+    for value in (fits, -fits):
+        total, _ = total_of(layout, COUNT, asked, _times(layout, put(value), sites))
+        assert total[width].tolist() == [value * sites]
+    for value in (fits + fits // 100 + 2000, -(fits + fits // 100 + 2000), -(2**bits)):
+        with pytest.raises(GuardError, match="does not fit its lane"):
+            put(value)
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64])
+def test_the_ends_of_integer_types_do_not_slip_through(dtype: Any) -> None:
+    """|−2⁶³| is negative in int64, and 2⁶⁴ − 1 is −1."""
+    for value in (np.iinfo(dtype).max, np.iinfo(dtype).min):
+        if value:
+            with pytest.raises(GuardError):
+                lanes._whole(np.array([value], dtype), 2.0**62, "field")
+
+
+@pytest.mark.parametrize("value", [1e12, -1e12, math.nan, math.inf, -math.inf])
+def test_numbers_out_of_range_are_refused(value: float) -> None:
+    layout = layout_of(MOVE, ONE, sites=3, examples=1.0)
+    with pytest.raises(GuardError):
+        lanes_of(layout, MOVE, ONE, moved(0.0, loss=value))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.5])
+def test_counts_that_are_no_whole_numbers_are_refused(value: float) -> None:
+    asked = replace(ask(many=1), weights={"table": np.zeros((1, 1), np.float32)})
+    layout = layout_of(MOVE, asked, sites=3, examples=2.0)
+    seen = {"table": np.array([value], np.float32)}
+    reply = Moved({"table": np.zeros((1, 1))}, 1.0, seen, 0.0, 1)
+    with pytest.raises(GuardError):
+        lanes_of(layout, MOVE, asked, reply)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_an_infinite_change_is_refused(value: float) -> None:
+    with pytest.raises(GuardError):
+        lane_of(value)
+
+
+# --- what a server chooses -----------------------------------------------------------------
+
+
+def test_a_whole_that_is_too_small_leaves_nobody_out() -> None:
+    """A server that names few examples would otherwise read the smallest site alone.
+
+    Sites with more examples than it names would have nothing to add, and the sum over all would be
+    the reply of the one that is left.
+    """
+    weights = [3.0, 50.0, 70.0, 90.0]
+    layout = layout_of(MOVE, ONE, sites=4, examples=4.0)
+    found = [lanes_of(layout, MOVE, ONE, moved(0.25 * w, weight=w)) for w in weights]
+    alone = layout.views(found[0])["weights", "a"][0]
+    total = plus(layout, found)
+    assert layout.views(total)["weights", "a"][0] == 2**25 * 3 + alone
+    assert layout.views(total)[ODD, ""][0] == 0
+    restored, odd = total_of(layout, MOVE, ONE, total)
+    assert (restored["weight"], odd) == (sum(weights), 0)
+
+
+@pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, -math.inf])
+def test_a_whole_that_is_none_leaves_everybody_out(examples: float) -> None:
+    """Not some of the sites, which would tell who they are."""
+    layout = layout_of(MOVE, ONE, sites=4, examples=examples)
+    for weight in (1.0, 7.0, 1e6):
+        with pytest.raises((GuardError, ZeroDivisionError)):
+            lanes_of(layout, MOVE, ONE, moved(weight / 4, weight=weight))
+
+
+def test_every_part_of_a_layout_is_in_its_digest() -> None:
+    layout = layout_of(MOVE, ask(), sites=4, examples=9.0)
+    others = [
+        layout_of(MOVE, ask(), sites=5, examples=9.0),
+        layout_of(MOVE, ask(), sites=4, examples=10.0),
+        layout_of(COUNT, ask(), sites=4, examples=9.0),
+        layout_of(MOVE, ONE, sites=4, examples=9.0),
+        *(
+            Layout((*layout.parts[:-1], replace(layout.parts[-1], **change)), layout.whole, 4)
+            for change in ({"name": "x"}, {"shape": (1,)}, {"width": 8}, {"scale": 2.0})
+        ),
+        Layout(layout.parts[::-1], layout.whole, 4),
+    ]
+    assert len({one.digest for one in (layout, *others)}) == len(others) + 1
+
+
+# --- layouts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [MOVE, COUNT, CODE, SLOPE], ids=lambda step: step.name)
+def test_parts_lie_end_to_end_and_on_multiples_of_their_width(step: Step) -> None:
+    layout = layout_of(step, ask(), sites=4, examples=9.0)
+    start = 0
+    for part in layout.parts:
+        assert start % part.width == 0
+        start += part.size * part.width
+    assert start == layout.length == len(no_lanes(layout, odd=False))
+    assert sum(len(lane) for lane, _ in layout.by_width(no_lanes(layout, odd=False))) == start
+    assert not no_lanes(layout, odd=False).any()
+    assert no_lanes(layout, odd=True).sum() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda reply: replace(reply, weights={}),
+        lambda reply: replace(reply, weights={**reply.weights, "more": np.zeros(1)}),
+        lambda reply: replace(reply, weights={n: np.zeros(3) for n in reply.weights}),
+        lambda reply: replace(reply, seen={**reply.seen, "b": np.zeros(2, np.float32)}),
+        lambda reply: replace(reply, seen={}),
+        lambda reply: replace(reply, seen={"table": np.zeros(4, np.float32)}),
+    ],
+)
+def test_a_reply_of_another_form_has_no_lanes(change: Any) -> None:
+    asked = ask()
+    layout = layout_of(MOVE, asked, sites=4, examples=40.0)
+    weights = {name: array.astype(np.float64) for name, array in asked.weights.items()}
+    reply = Moved(weights, 1.0, {"table": np.ones(5, np.float32)}, 0.5, 3)
+    lanes_of(layout, MOVE, asked, reply)
+    with pytest.raises(GuardError):
+        lanes_of(layout, MOVE, asked, change(reply))
+
+
+def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ask()
+    layout = layout_of(MOVE, asked, sites=4, examples=40.0)
+    draw = np.random.default_rng(2)
+    total = draw.integers(0, 3, layout.length, np.uint8)
+    whole, _ = total_of(layout, MOVE, asked, total)
+    monkeypatch.setattr(lanes, "_BLOCK", 2)
+    monkeypatch.setattr("confide.federation.combining.BLOCK", 2)
+    blocks, _ = total_of(layout, MOVE, asked, total)
+    for name in whole["weights"]:
+        assert np.array_equal(whole["weights"][name], blocks["weights"][name])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=8))
+def test_wide_lanes_hold_a_gradient_to_its_last_bits(values: list[float]) -> None:
+    asked = ask(many=1)
+    layout = layout_of(SLOPE, asked, sites=len(values), examples=0.0)
+    found = [lanes_of(layout, SLOPE, asked, Sloped(np.array([one]))) for one in values]
+    total, _ = total_of(layout, SLOPE, asked, plus(layout, found))
+    assert abs(total["slope_N"][0] - math.fsum(values)) <= len(values) * 2.0**-25
+    assert len(named(3)) == 3

@@ -1,0 +1,178 @@
+"""One set for one sum: in another round, run or process, and of two that race only one wins."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from confide.federation.failures import Refusal
+from confide.federation.secure import repeats
+from confide.federation.secure.repeats import Sets, Turns
+from federation.secure.plays import named
+
+FIVE = named(5)
+TURN = Turns("run", 3, "train", b"ask")
+
+
+def allowed(folder: Path, turn: Turns, names: list[str]) -> bool:
+    """Whether a process that starts now may help to sum this set."""
+    try:
+        Sets(folder).claim(turn, names)
+    except Refusal as error:
+        assert error.code == "other-set"
+        return False
+    return True
+
+
+def test_the_same_set_of_the_same_turn_may_be_claimed_again(tmp_path: Path) -> None:
+    for _ in range(3):
+        assert allowed(tmp_path / "sums", TURN, FIVE)
+        assert allowed(tmp_path / "sums", TURN._replace(attempt=7), FIVE)
+
+
+@pytest.mark.parametrize("second", [FIVE[:4], FIVE[1:], [*FIVE, "site-06"], FIVE[:1]])
+def test_another_set_of_the_same_turn_is_refused(second: list[str], tmp_path: Path) -> None:
+    assert allowed(tmp_path, TURN, FIVE)
+    assert not allowed(tmp_path, TURN, second)
+    assert not allowed(tmp_path, TURN._replace(ask=b"other"), second)
+    assert not allowed(tmp_path, TURN._replace(attempt=1), second)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        TURN._replace(run="other"),
+        TURN._replace(run="other", round=1),
+        TURN._replace(run="other", attempt=3),
+    ],
+)
+def test_the_same_ask_for_another_set_is_refused_in_every_run(
+    elsewhere: Turns, tmp_path: Path
+) -> None:
+    """The difference of the two sums would be one site's reply."""
+    assert allowed(tmp_path, TURN, FIVE)
+    assert not allowed(tmp_path, elsewhere, FIVE[:4])
+    assert allowed(tmp_path, elsewhere, FIVE)
+
+
+def test_the_same_ask_in_another_round_for_a_smaller_set_is_refused(tmp_path: Path) -> None:
+    assert allowed(tmp_path, TURN, FIVE)
+    assert not allowed(tmp_path, TURN._replace(round=4), FIVE[:4])
+
+
+def test_in_a_run_sets_only_shrink(tmp_path: Path) -> None:
+    assert allowed(tmp_path, TURN, FIVE[:4])
+    assert allowed(tmp_path, TURN._replace(round=4, ask=b"4"), FIVE[:3])
+    assert not allowed(tmp_path, TURN._replace(round=5, ask=b"5"), FIVE[:4])
+    assert not allowed(tmp_path, TURN._replace(round=5, ask=b"6"), [*FIVE[:2], "site-05"])
+    assert allowed(tmp_path, TURN._replace(round=5, ask=b"7"), FIVE[:3])
+    assert allowed(tmp_path, TURN._replace(round=5, ask=b"8", step="score"), FIVE[1:3])
+    assert allowed(tmp_path, Turns("other", 1, "train", b"9"), FIVE)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1), st.integers(0, 2), st.integers(0, 1), st.integers(0, 2),
+            st.sets(st.integers(0, 3), min_size=1),
+        ),
+        max_size=14,
+    )
+)  # fmt: skip
+def test_whatever_is_claimed_no_two_sums_differ_exactly(claims: list[Any]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        kept: list[tuple[Turns, set[int]]] = []
+        for run, round, step, ask, chosen in claims:
+            turn = Turns(f"run-{run}", round, f"step-{step}", bytes([ask]))
+            if allowed(Path(folder), turn, [FIVE[k] for k in sorted(chosen)]):
+                for before, names in kept:
+                    if before[:3] == turn[:3] or before[2:4] == turn[2:4]:
+                        assert names == chosen
+                    if before.run == turn.run:
+                        assert chosen <= names
+                kept.append((turn, chosen))
+
+
+@pytest.mark.parametrize("taken", ["_shrink", "_put"])
+def test_without_what_is_written_down_another_set_would_pass(
+    taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = {"_shrink": lambda self, run, said: None, "_put": lambda self, name, said: said}
+    monkeypatch.setattr(Sets, taken, fake[taken])
+    assert allowed(tmp_path, TURN, FIVE[:4])
+    assert allowed(tmp_path, TURN._replace(round=4, ask=b"4"), FIVE)
+    if taken == "_put":
+        assert allowed(tmp_path, TURN, FIVE)
+
+
+def _race(folder: str, place: int, gate: Any, found: Any) -> None:
+    gate.wait()
+    found.put((place, allowed(Path(folder), TURN, FIVE if place % 2 else FIVE[:4])))
+
+
+def test_of_processes_that_race_one_set_wins(tmp_path: Path) -> None:
+    """Two processes of one site, started by a server that plays them against each other."""
+    context = multiprocessing.get_context("fork")
+    for turn in range(4):
+        gate, found = context.Event(), context.Queue()
+        runners = [
+            context.Process(target=_race, args=(str(tmp_path / str(turn)), place, gate, found))
+            for place in range(6)
+        ]
+        for one in runners:
+            one.start()
+        gate.set()
+        results = dict(found.get(timeout=60) for _ in runners)
+        for one in runners:
+            one.join()
+        won = {place % 2 for place, came in results.items() if came}
+        assert len(won) <= 1
+        later = [allowed(tmp_path / str(turn), TURN, names) for names in (FIVE[:4], FIVE)]
+        assert sum(later) <= 1
+
+
+def test_of_two_that_come_between_each_others_steps_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process claims just before this one's file is linked."""
+    real = os.link
+
+    def late(source: Any, target: Any) -> None:
+        if not Path(target).exists():
+            Path(target).write_text("\n".join(FIVE[:4]) + "\n")
+        real(source, target)
+
+    monkeypatch.setattr(repeats.os, "link", late)
+    assert not allowed(tmp_path, TURN, FIVE)
+    monkeypatch.undo()
+    assert not allowed(tmp_path, TURN, FIVE)
+
+
+def test_files_are_the_owners_alone_and_nothing_is_left_over(tmp_path: Path) -> None:
+    folder = tmp_path / "sums"
+    assert allowed(folder, TURN, FIVE)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = sorted(folder.iterdir())
+    assert len(files) == 3 and not any(one.name.startswith(".") for one in files)
+    for one in files:
+        assert stat.S_IMODE(one.stat().st_mode) == 0o600
+        assert one.read_text() == "\n".join(FIVE) + "\n"
+
+
+def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*parts: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(repeats.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        Sets(tmp_path).claim(TURN, FIVE)

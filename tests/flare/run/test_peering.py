@@ -1,0 +1,146 @@
+"""Runs over sites' homes whose sums are masked: numbers, ledgers, rosters, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confide.errors import ConfideError, QuorumError
+from confide.federation.engine import Delivery
+from confide.federation.ledger import read_ledger
+from confide.flare.kits.peers import Pins
+from confide.flare.run.peering import ROSTERS, SUMS
+from confide.runs.run import run
+from confide.settings import Settings
+from contract.corpus import tiny
+from contract.runs import differences, states
+from flare.homes import SealedHomes, place_in, write_site_files
+from flare.run.test_signing import conduct, site_folder
+
+MASKED = "federation.sums=masked"
+
+
+def homes(folder: Path, settings: Settings, **guards: Any) -> SealedHomes:
+    """Homes whose guards demand masks."""
+    guards = {"masked": True, **guards}
+    return SealedHomes(write_site_files(folder / "homes", settings, guards=guards))
+
+
+def test_a_masked_run_has_the_numbers_of_whole_numbers_on_one_machine(tmp_path: Path) -> None:
+    run(tiny(tmp_path, "rounds=2", "federation.sums=integers"), out=tmp_path / "one")
+    settings = tiny(tmp_path, "rounds=2", MASKED)
+    conduct(tmp_path, settings, homes(tmp_path, settings))
+    assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+
+
+def test_the_ledgers_say_what_was_masked_and_nothing_counts_text(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", MASKED)
+    engine = homes(tmp_path, settings)
+    conduct(tmp_path, settings, engine)
+    for path in (tmp_path / "server", site_folder(tmp_path, "site-1")):
+        rows = [row for row in read_ledger(path / "ledger.jsonl") if row.direction == "up"]
+        seen = {row.step: row.seen for row in rows if row.field == "lanes_B"}
+        assert seen == {"mask": "masked"}
+        summed = {row.field for row in rows if row.step in ("train", "score", "count_examples")}
+        summed.discard("(seal)")
+        assert summed == {"key", "commitment", "boxes_O148", "marks_N64", "signature", "(header)"}
+    told = json.loads((tmp_path / "server" / "result.json").read_text())
+    assert list(told["scores"]["sites"]) == ["all sites"]
+    assert told["data"]["sites"] == {}
+
+
+def test_a_site_pins_all_others_and_notes_what_it_helped_to_sum(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", MASKED)
+    engine = homes(tmp_path, settings)
+    conduct(tmp_path, settings, engine)
+    pins = Pins(tmp_path / "homes" / "site-1" / "identity" / "peers.json").read()
+    assert {"site-2", "site-3"} <= pins.keys() and not pins["site-2"].compared
+    kept = tmp_path / "homes" / "site-1" / "memory" / SUMS
+    assert len((kept / ROSTERS).read_text().split()) == 3
+    held = [path.read_text() for path in kept.iterdir() if path.name != ROSTERS]
+    assert held and set(held) == {"site-1\nsite-2\nsite-3\n"}
+
+
+def refused(folder: Path, settings: Settings, engine: SealedHomes, code: str) -> None:
+    with pytest.raises(Exception) as caught:
+        conduct(folder, settings, engine)
+    said = " ".join(
+        path.read_text() for path in (folder / "homes").rglob("site.log") if path.exists()
+    )
+    assert code in said or code in str(caught.value)
+
+
+def test_a_site_refuses_sums_that_the_server_could_read(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", "federation.sums=integers")
+    engine = homes(tmp_path, settings)
+    refused(tmp_path, settings, engine, "guard `masked` forbids")
+    plain = tiny(tmp_path / "plain", "rounds=1")
+    engine = homes(tmp_path / "plain", plain)
+    with pytest.raises(QuorumError, match="masked"):
+        conduct(tmp_path / "plain", plain, engine)
+
+
+def test_a_site_that_compares_refuses_strangers(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", MASKED)
+    files = write_site_files(tmp_path / "homes", settings, guards={"masked": True}, compared=True)
+    engine = SealedHomes(files)
+    for place in engine.places.values():  # server and lead are compared, the sites are not
+        for peer in ("server", "lead"):
+            folder = tmp_path / ("kit" if peer == "server" else "lead")
+            known = place_in(folder, peer, peer)
+            place.pins.pin(peer, known.identity.fingerprint, compared=True)
+    refused(tmp_path, settings, engine, "fingerprints have been compared")
+
+
+def test_another_identity_under_a_pinned_name_is_refused(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", MASKED)
+    engine = homes(tmp_path, settings)
+    engine.places["site-1"].pins.pin("site-2", "0" * 64, compared=True)
+    refused(tmp_path, settings, engine, "is not the one that was pinned")
+
+
+class Forgetting(SealedHomes):
+    """A site's process forgets all that it never wrote down before an exchange of round 1, once."""
+
+    before = ""
+    done = False
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        if (step, round, self.done) == (self.before, 1, False):
+            self.done = True
+            run = self.homes["site-2"]._run
+            assert run is not None
+            member = run.host.site.member
+            member._session = member._roster = member._sum = None
+        yield from super().deliver(step, round, asks=asks, timeout=timeout, seals=seals)
+
+
+@pytest.mark.parametrize("before", ["train", "mask", "agree", "unmask"])
+def test_a_site_that_forgets_greets_again_or_the_run_ends_and_resumes(
+    tmp_path: Path, before: str
+) -> None:
+    settings = tiny(tmp_path, "rounds=2", MASKED)
+    run(tiny(tmp_path, "rounds=2", "federation.sums=integers"), out=tmp_path / "one")
+    files = write_site_files(tmp_path / "homes", settings, guards={"masked": True})
+    engine = Forgetting(files)
+    engine.before = before
+    if before == "train":  # nothing was lost: it greets again, and the round is the same
+        conduct(tmp_path, settings, engine)
+        assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+        return
+    with pytest.raises(ConfideError):  # its secrets are gone, and three sites cannot lose one
+        conduct(tmp_path, settings, engine)
+    conduct(tmp_path, settings, SealedHomes(files))  # resumed from its last checkpoint
+    assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))

@@ -1,0 +1,51 @@
+"""ONNX of encoders of every family; what cannot be written leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
+pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
+
+from confide.errors import SettingsError
+from confide.jobs.export import Copy
+from confide.jobs.export.onnx_file import MODEL, write_onnx
+from confide.learning.encoder import load_encoder
+from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.tokens import TokenForm, TokenModeller
+from learning.families import FAMILIES, tiny
+
+UNWRITTEN = "longformer"
+"""Its windows depend on the length of a text in a way that neither exporter of torch writes."""
+
+
+def written(family: str, place: Path) -> list[float]:
+    encoder = load_encoder(str(tiny(family, place / "encoder")))
+    found = []
+    both: list[Any] = [
+        TokenModeller(encoder, TokenForm(("drug", "effect"), longest=24)),
+        RelationModeller(encoder, RelationForm(("none", "causes"), longest=24)),
+    ]
+    for number, made in enumerate(both):
+        out = place / str(number)
+        out.mkdir()
+        about = write_onnx(Copy(out, SimpleNamespace(modeller=made, model=made.initial(1)), out))
+        assert (out / MODEL).is_file()
+        found.append(about["largest_difference"])
+    return found
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {UNWRITTEN}))
+def test_every_family_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
+    assert max(written(family, tmp_path)) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_family_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="torch cannot write this model as ONNX") as caught:
+        written(UNWRITTEN, tmp_path)
+    assert str(caught.value).isprintable()
