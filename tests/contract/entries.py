@@ -61,6 +61,15 @@ LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
         ),
         0.9,
     ),
+    "spans": (
+        (
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.batch_size=4",
+            "classifier.dropout=0",
+        ),
+        0.9,
+    ),
     "lightner": (("rounds=8", "training.local_epochs=3", "training.batch_size=4"), 0.8),
     "relations": (("rounds=9", "training.local_epochs=3", "training.batch_size=4"), 0.9),
     "bags": (
@@ -264,6 +273,7 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "fedatt-lightner": {"learning": _CALMER},
     "chain-lightner": {"learning": _CALMER},
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-spans": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
 }
