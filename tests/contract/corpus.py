@@ -161,7 +161,7 @@ def tiny_kind(kind: str) -> dict[str, Any]:
     """What a run of entities needs besides, by the kind of model."""
     slow = {**TINY["training"], "optimiser": "adamw", "learning_rate": 0.005}
     own: dict[str, Any] = {}
-    if kind == "encoder":
+    if kind in ("encoder", "spans"):
         own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
     elif kind == "lightner":
         own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}

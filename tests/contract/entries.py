@@ -37,7 +37,7 @@ class Entry:
     crossed: bool = False
 
 
-OPTIONAL = {"describe_encoder", "count_examples"}
+OPTIONAL = {"describe_encoder", "count_examples", "count_buckets", "count_bag_buckets"}
 """Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), or
 where sums are not plain (tests/contract/test_sums.py)."""
 
@@ -53,6 +53,15 @@ LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
         0.9,
     ),
     "encoder": (
+        (
+            "rounds=6",
+            "training.local_epochs=3",
+            "training.batch_size=4",
+            "classifier.dropout=0",
+        ),
+        0.9,
+    ),
+    "spans": (
         (
             "rounds=6",
             "training.local_epochs=3",
@@ -264,6 +273,7 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "fedatt-lightner": {"learning": _CALMER},
     "chain-lightner": {"learning": _CALMER},
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-spans": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
 }

@@ -239,6 +239,7 @@ PARTS = {
     "tagger": ("crf", "word"),
     "encoder": ("tag", "encoder"),
     "lightner": ("prompts", "bart"),
+    "spans": ("span", "encoder"),
     "relations": ("relation", "encoder"),
     "bags": ("relation", "reader"),
     "text": ("model", "model"),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from confide.cli import screen
-from confide.cli.putting import problem_lines, say_problems
+from confide.cli.putting import crossing_lines, problem_lines, say_problems
 from confide.cli.reading import How, reads
-from confide.cli.words import Format, Json, ReadsFiles, Scheme
+from confide.cli.words import Format, Json, Language, ReadsFiles, Scheme
 
 if TYPE_CHECKING:
     from confide.text.document import Problem
@@ -42,11 +42,11 @@ def check(
 
     found = api.check(files, format=how.format, options=how.options())
     if as_json:
-        names = ("format", "details", "counts", "types", "relations", "problems")
+        names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
         screen.put_json({name: getattr(found, name) for name in names})
     else:
         lines = problem_lines(found.problems, most=None if every else 3)
-        screen.show(*tables.checked(found), *lines)
+        screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
     _end_if_lost(found.problems, strict=strict)
 
 
@@ -134,13 +134,18 @@ def split(
 
 @data.command("stats", cls=ReadsFiles)
 def stats(
-    files: Files, *, format: Format = None, scheme: Scheme = None, as_json: Json = False
+    files: Files,
+    *,
+    format: Format = None,
+    scheme: Scheme = None,
+    language: Language = "auto",
+    as_json: Json = False,
 ) -> None:
     """Count documents, tokens, entities, relations, pairs and repeated sentences."""
     from confide import api
     from confide.cli import tables
 
-    found = api.stats(files, format=format, scheme=scheme)
+    found = api.stats(files, format=format, scheme=scheme, language=language)
     screen.answer(found.to_json(), *tables.statistics(found), as_json=as_json)
 
 

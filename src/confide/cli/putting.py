@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from confide.cli import screen
-from confide.cli.screen import console
+from confide.cli.screen import console, isolated
 from confide.errors import DataError, SettingsError, os_errors_as
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confide.jobs.facts import StatedFact
     from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
+    from confide.text.splitting import Crossing
 
 
 def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
@@ -63,14 +64,42 @@ def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[
         of_kind = [problem for problem in problems if problem.kind == kind]
         if number == 1:
             (only,) = of_kind
-            lines.append(Text.assemble((kind, "bold yellow"), f": {only.where}: {only.what}"))
+            lines.append(
+                Text.assemble((kind, "bold yellow"), f": {only.where}: {isolated(only.what)}")
+            )
             continue
         lost = sum(problem.lost for problem in of_kind)
         heading = f"{kind}: {number}" + (f", {lost} lost" if lost else "")
         lines.append(Text(heading, style="bold yellow"))
-        lines += [Text(f"  {problem.where}: {problem.what}") for problem in of_kind[:most]]
+        lines += [
+            Text(f"  {problem.where}: {isolated(problem.what)}") for problem in of_kind[:most]
+        ]
         if most is not None and number > most:
             lines.append(Text(f"  … and {number - most} more", style="dim"))
+    return lines
+
+
+def crossing_lines(crossings: Mapping[str, Crossing]) -> list[Text]:
+    """A warning for each type whose entities often cross the end of a sentence, and what to do."""
+    from rich.text import Text
+
+    lines = []
+    for type, one in crossings.items():
+        share = 100 * one.crossing / one.entities
+        words = ", ".join(f"{isolated(word)} ({count})" for word, count in one.before.items())
+        what = (
+            f": {one.crossing} of {one.entities} ({share:.1f} %) cross the end of a sentence, after"
+            f" {words}"
+        )
+        lines.append(Text.assemble((type, "bold yellow"), what))
+    if lines:
+        lines.append(
+            Text(
+                "Such entities are neither learnt nor found. State the language, name abbreviations"
+                " that end no sentence (data.abbreviations), or take each line as a sentence"
+                ' (data.sentences = "lines").'
+            )
+        )
     return lines
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confide.cli.words import Encoding, Format, Scheme
+from confide.cli.words import Encoding, Format, Language, Scheme
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class How:
         str | None,
         typer.Option(metavar="RULE", help="Of several annotators: first, majority, or a name."),
     ] = None
+    language: Language = "auto"
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
     ] = False
@@ -60,6 +61,7 @@ class How:
             None if self.types is None else frozenset(self.types),
             self.annotators,
             self.skip_broken,
+            self.language,
         )
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
+from unicodedata import bidirectional
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,6 +34,13 @@ def console(stream: IO[str] | None = None) -> Console:
     return Console(
         file=stream, width=PIPED_WIDTH if piped else None, highlight=False, soft_wrap=False
     )
+
+
+def isolated(text: str) -> str:
+    """Text that may run from right to left, kept from turning round the words beside it."""
+    if any(bidirectional(character) in ("R", "AL", "AN") for character in text):
+        return f"\u2068{text}\u2069"
+    return text
 
 
 def show(*things: RenderableType) -> None:

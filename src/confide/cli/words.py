@@ -36,6 +36,12 @@ Scheme = Annotated[
 Encoding = Annotated[
     str | None, typer.Option(metavar="NAME", help="The files' encoding; UTF-8 by default.")
 ]
+Language = Annotated[
+    str,
+    typer.Option(
+        metavar="CODE", help="Language of text without sentences: en, es, fr ... or auto."
+    ),
+]
 Key = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The sites' shared key, for a model with a keyed word list."),

@@ -108,7 +108,7 @@ def evaluate(
     """
     models = opened(run, site=site, key=key)
     check_options(models, types)
-    files = documents_of(data, format=format, scheme=scheme)
+    files = models.split(documents_of(data, format=format, scheme=scheme))
     gold, _ = retag(files, models.tags, relations=models.relation_names)
     if models.relations is None:
         _must_hold(gold, "entity")

@@ -7,6 +7,7 @@ from confide.kinds.encoder import EncoderKind
 from confide.kinds.lightner import LightnerKind
 from confide.kinds.protocol import Kind
 from confide.kinds.relations import RelationKind
+from confide.kinds.spans import SpanKind
 from confide.kinds.tagger import TaggerKind
 from confide.kinds.tagger.public import PublicTaggerKind
 from confide.kinds.text import TextKind
@@ -17,6 +18,7 @@ KINDS: dict[str, Kind] = {
         TaggerKind(),
         EncoderKind(),
         LightnerKind(),
+        SpanKind(),
         RelationKind(),
         BagKind(),
         TextKind(),

@@ -189,8 +189,8 @@ class TokenModeller:
                 source_B = source_B * on(weights_S[batch.rows_B], source_B)
             return source_B + target_B
 
-        how = _Epochs(epochs, batch_size, optimiser, seed)
-        return _train(model, encoded, loss, how)
+        how = Epochs(epochs, batch_size, optimiser, seed)
+        return train_pieces(model, encoded.text, _in_order(encoded, how), loss=loss, how=how)
 
     def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
         """logits_TY of every word."""
@@ -229,8 +229,8 @@ class TokenModeller:
             own_B = on(weights(batch.rows_B), loss_B)
             return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
 
-        how = _Epochs(epochs, batch_size, optimiser, seed)
-        return _train(model, encoded, loss, how)
+        how = Epochs(epochs, batch_size, optimiser, seed)
+        return train_pieces(model, encoded.text, _in_order(encoded, how), loss=loss, how=how)
 
     def gradient(
         self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
@@ -277,7 +277,7 @@ class TokenModeller:
         return by_word(self.encoder.loaded.cutter, sentences)
 
 
-class _Epochs(NamedTuple):
+class Epochs(NamedTuple):
     """How many epochs, in which steps and in which order a text is read."""
 
     epochs: int
@@ -286,20 +286,25 @@ class _Epochs(NamedTuple):
     seed: int
 
 
-def _train(
-    model: nn.Module, encoded: EncodedTokens, loss: Callable[[TokenBatch], Tensor], how: _Epochs
+def train_pieces(
+    model: nn.Module,
+    text: TokenText,
+    batches: Callable[[int], Iterator[TokenBatch]],
+    *,
+    loss: Callable[[TokenBatch], Tensor],
+    how: Epochs,
 ) -> FitReport:
     """Train in place, with only the rows of pieces that this text reads."""
-
-    def batches(seed: int) -> Iterator[TokenBatch]:
-        return train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
-
-    read = np.append(encoded.text.ids_N, encoded.text.padding)
+    read = np.append(text.ids_N, text.padding)
     table = only_rows(model, table_of(model), read)
     with table if how.optimiser.keeps_still else nullcontext():
         return train(
             model, batches, loss, epochs=how.epochs, optimiser=how.optimiser, seed=how.seed
         )
+
+
+def _in_order(encoded: EncodedTokens, how: Epochs) -> Callable[[int], Iterator[TokenBatch]]:
+    return lambda seed: train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
 
 
 def split_loss(

@@ -18,9 +18,13 @@ class FoundSpan(NamedTuple):
 
 
 def joined(
-    by_window: Sequence[Sequence[FoundSpan]], windows: Sequence[Window], *, examples: int
+    by_window: Sequence[Sequence[FoundSpan]],
+    windows: Sequence[Window],
+    *,
+    examples: int,
+    flat: bool = True,
 ) -> list[list[FoundSpan]]:
-    """The spans of each example, in order of start, without overlaps.
+    """The spans of each example, in order of start and, if `flat`, without overlaps.
 
     `by_window` are those of each window, numbered by its own tokens. A span belongs to the window
     that owns its first token.
@@ -30,7 +34,7 @@ def joined(
         kept = by_example[window.example]
         for span in found:
             start, end = span.start + window.start, span.end + window.start
-            free = not kept or kept[-1].end <= start
+            free = not flat or not kept or kept[-1].end <= start
             if window.own_start <= start < window.own_end and free:
                 kept.append(span._replace(start=start, end=end))
     return by_example

@@ -33,12 +33,13 @@ from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
 from confide.methods import METHODS, method_of
 from confide.seeds import derive_seed
-from confide.settings import PublicTable, Settings, SiteTable, SplitTable
+from confide.settings import PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS, USUAL
 from confide.text.document import Document, Problem
 from confide.text.formats import Options, read
 from confide.text.pairs import stated_pairs
 from confide.text.retag import check_types, retag
+from confide.text.splitting import into_sentences
 from confide.userfiles import Tree
 
 PARTS = ("train", "dev", "test")
@@ -276,7 +277,8 @@ def _read(
             reading = read(locate(path), format, options=Options(**how))
             documents += reading.documents
             problems += reading.problems
-    everything = [one for documents in read_parts.values() for one in documents]
+    found = [one for documents in read_parts.values() for one in documents]
+    everything = into_sentences(found, splitting_of(table, settings.data))
     renamed, changed = retag(everything, table.tags, relations=table.relations)
     if settings.data.types:
         check_types(renamed, settings.data.types)

@@ -6,7 +6,7 @@ A run recognises entities, or finds relations (with bags, facts) between given e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +18,11 @@ from confide.runs.athome import kept_at_home
 from confide.runs.folder import HeldFolder, RunFolder
 from confide.runs.release import release_task, released, released_calibrator
 from confide.scoring.calibration import Calibrator
-from confide.settings import Settings, SiteTable, SplitTable
+from confide.settings import Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.text.pairs import PAIR
+from confide.text.splitting import Splitting, into_sentences
 
 Runs = Path | str | Sequence[Path | str]
 """A run or a release; or a chain of two, one for entities and one for relations, in any order.
@@ -38,7 +39,8 @@ class Models:
 
     `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
     model comes from sites that annotate different entity types, `annotated` has those of the chosen
-    site; None means that every site annotates all types.
+    site; None means that every site annotates all types. `splitting` is how the text was cut that
+    the model learnt from.
     """
 
     entities: FindsEntities | None
@@ -46,12 +48,18 @@ class Models:
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
     annotated: frozenset[str] | None = None
+    splitting: Splitting = field(default_factory=Splitting)
+
+    def split(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents, cut into sentences as those were that the model learnt from."""
+        return into_sentences(documents, self.splitting)
 
     def found(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the entities that the recogniser finds, or else their own."""
+        given = self.split(documents)
         if self.entities is None:
-            return list(documents)
-        return [_unpaired(document) for document in self.entities(documents)]
+            return given
+        return [_unpaired(document) for document in self.entities(given)]
 
     def types(self, documents: Sequence[Document]) -> set[str]:
         """The entity types that the recogniser can find, or else those in the documents."""
@@ -67,6 +75,7 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
     relations: FindsRelations | FindsFacts | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
+    splitting = Splitting()
     for task in filter(folders.__contains__, TASKS):
         others = [folder for other, folder in folders.items() if other != task]
         model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
@@ -75,13 +84,23 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
         else:
             relations = model
         tables += [] if table is None else [table]
+        if not release_task(folders[task].path):
+            splitting = _splitting(folders[task].settings(), table)
     return Models(
         entities,
         relations,
         tags=tables[0].tags if tables else {},
         relation_names=tables[-1].relations if tables else {},
         annotated=annotated,
+        splitting=splitting,
     )
+
+
+def _splitting(settings: Settings, table: SiteTable | SplitTable | None) -> Splitting:
+    """How this site's text was cut or, without a site, that of all sites if they agree."""
+    tables = [table] if table is not None else settings.site
+    found = {splitting_of(one, settings.data) for one in tables}
+    return found.pop() if len(found) == 1 else splitting_of(None, settings.data)
 
 
 def _paths(run: Runs) -> list[Path]:

@@ -12,6 +12,7 @@ from confide.settings.reading import (
     read_tree,
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
+from confide.settings.splitting import splitting_of
 from confide.settings.tables import (
     OLD_NAMES,
     REFERENCES,
@@ -46,4 +47,5 @@ __all__ = [
     "own_settings",
     "parse",
     "read_tree",
+    "splitting_of",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from confide.text.languages import AUTO, CODES
 from confide.userfiles import known_encoding
 
 
@@ -32,6 +33,12 @@ def _encoding(name: str) -> str:
     return name
 
 
+def _language(code: str) -> str:
+    if code != AUTO and code not in CODES:
+        raise ValueError("a language must be auto, or two letters such as en, es, fr, de or ja")
+    return code
+
+
 Paths = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 ]
@@ -43,6 +50,7 @@ Most = Annotated[float, Field(ge=0, allow_inf_nan=True), AfterValidator(_whole)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Norm = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_none_if_inf)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
+Language = Annotated[str, AfterValidator(_language)]
 Columns = tuple[int | str, int | str]
 """Two columns, each by number or by name."""
 TagScheme = Literal["iobes", "iob2"]

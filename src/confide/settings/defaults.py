@@ -24,6 +24,7 @@ OF_PAIRS: dict[str, Tree] = {
         },
     },
     "fedner-encoder": {"training": {"learning_rate": 5e-5}},
+    "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
 }
@@ -44,6 +45,7 @@ OF_METHODS: dict[str, Tree] = {
 }
 OF_KINDS: dict[str, Tree] = {
     "encoder": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
+    "spans": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
     "lightner": {  # Wang et al. 2023, App. C
         "training": {
             "optimiser": "adamw",

@@ -12,13 +12,14 @@ from confide.settings.base import NotNegative, Odd, Positive, Table, TagScheme
 class ModelTable(Table):
     """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
 
-    `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words, or
-    `lightner` (`[lightner]`). `context` names a frozen encoder whose states are appended to the
-    words; `cnn_filters` is the number of filters for each of the word CNN's `cnn_widths` (0: no
-    CNN); `bilstm_layers = 0` leaves the BiLSTM out.
+    `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words,
+    `spans` (`[classifier]`), which finds entities in one another as well, or `lightner`. `context`
+    names a frozen encoder whose states are appended to the words; `cnn_filters` is the number of
+    filters for each of the word CNN's `cnn_widths` (0: no CNN); `bilstm_layers = 0` leaves the
+    BiLSTM out.
     """
 
-    kind: Literal["tagger", "encoder", "lightner"] = "tagger"
+    kind: Literal["tagger", "encoder", "lightner", "spans"] = "tagger"
     word_dim: Positive = 100
     character: Literal["cnn", "bilstm", "none"] = "cnn"
     character_dim: Positive = 30
@@ -53,7 +54,8 @@ class ClassifierTable(Table):
 
     `blind` replaces entities by their types; `typed` gives each type marks of its own; `pool` says
     what represents an entity, the sum of its pieces or its opening mark, or that the first piece of
-    the text represents both (`cls`); `longest` is the length limit in pieces.
+    the text represents both (`cls`); `longest` is the length limit in pieces; `width` is
+    the most words of a span, where spans are classified.
     """
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
@@ -62,6 +64,7 @@ class ClassifierTable(Table):
     pool: Literal["sum", "start", "cls"] = "sum"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     longest: Annotated[int, Field(ge=24)] = 128
+    width: Annotated[int, Field(ge=1, le=64)] = 12
 
 
 class LightnerTable(Table):

@@ -12,6 +12,7 @@ from confide.settings.base import (
     Columns,
     Device,
     Encoding,
+    Language,
     Limit,
     Most,
     Norm,
@@ -34,6 +35,8 @@ from confide.settings.models import (
     PcnnTable,
 )
 from confide.tasks import TASKS, TaskName
+from confide.text.languages import AUTO
+from confide.text.splitting import Sentences
 from confide.userfiles import Tree
 
 SCHEMA = 1
@@ -64,11 +67,16 @@ class DataTable(Table):
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
     is the share of the entities found at several sites whose letters are hidden in training text.
+    `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
+    into them (docs/languages.md).
     """
 
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language = AUTO
+    sentences: Sentences = "rules"
+    abbreviations: tuple[str, ...] = ()
     columns: Columns | None = None
     annotators: str | None = None
     skip_broken: bool = False
@@ -96,6 +104,9 @@ class SiteTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language | None = None
+    sentences: Sentences | None = None
+    abbreviations: tuple[str, ...] = ()
     columns: Columns | None = None
     annotators: str | None = None
     skip_broken: bool = False
@@ -157,6 +168,9 @@ class PublicTable(Table):
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
+    language: Language | None = None
+    sentences: Sentences | None = None
+    abbreviations: tuple[str, ...] = ()
     columns: Columns | None = None
     annotators: str | None = None
     skip_broken: bool = False

@@ -83,6 +83,21 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
     return spans, [notes[number] for number in sorted(notes)]
 
 
+def all_spans(document: Document) -> list[list[TokenSpan]]:
+    """The entities of a segmented document as token spans that may share tokens.
+
+    Left out are only those that are discontinuous, cross a sentence's end or cover no token, as
+    `flat_spans` reports them, and repetitions of the same type and tokens.
+    """
+    spans: list[set[TokenSpan]] = [set() for _ in document.sentences]
+    starts = [sentence.start for sentence in document.sentences]
+    for entity in document.entities if spans else ():
+        found = _locate(document, entity, starts)
+        if isinstance(found, _Candidate):
+            spans[found.sentence].add((found.first, found.last, entity.type))
+    return [sorted(own) for own in spans]
+
+
 def _in_a_blank(document: Document) -> list[Problem]:
     """The entities of a document without a token. Raises DataError if it was not segmented."""
     if tokens_of(document.text):

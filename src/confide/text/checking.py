@@ -17,7 +17,11 @@ from confide.text.annotators import Version
 from confide.text.document import Document, Problem
 from confide.text.formats import Options, Reading, format_named, read, write
 from confide.text.segment import segmented
+from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
 from confide.text.uncollected import uncollected
+
+IN_SENTENCES = frozenset({"conll", "opennre", "table"})
+"""The formats whose writers cut text into sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class CheckReport:
             (problems), "trainable" (entities that a flat tagger can learn).
         types: entities of each type, the most frequent first.
         relations: relations of each type, the most frequent first.
+        crossings: the types of which more than 1 % cross the end of a sentence.
         versions: what each annotator made of the documents that several annotated.
     """
 
@@ -43,6 +48,7 @@ class CheckReport:
     counts: dict[str, int]
     types: dict[str, int] = field(default_factory=dict)
     relations: dict[str, int] = field(default_factory=dict)
+    crossings: dict[str, Crossing] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
 
     @property
@@ -73,11 +79,12 @@ def check(
     """Read files and report every annotation that does not survive intact.
 
     `paths` is one file or folder, or several; all other arguments are those of
-    `confide.text.formats.read`.
+    `confide.text.formats.read`. `options.language` is that of text without sentences.
 
     Raises:
         ConfideError: as `read` does, for what cannot be read at all.
     """
+    splitting = _splitting(options)
     readings: dict[str, Reading] = {}
     with uncollected():
         for path in _paths(paths):
@@ -91,17 +98,20 @@ def check(
                 bare_type=bare_type,
                 types=types,
             )
-        return _report(readings)
+        return _report(readings, splitting)
 
 
-def _report(readings: Mapping[str, Reading]) -> CheckReport:
+def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckReport:
     """How each file was read, by path."""
     documents = [document for reading in readings.values() for document in reading.documents]
+    language = splitting.language_for(documents)
+    segmenter = splitting.segmenter(language)
     problems = [problem for reading in readings.values() for problem in reading.problems]
     problems += _same_ids(documents)
     sentences = tokens = trainable = 0
+    crossing = Crossings()
     for document in documents:
-        ready = segmented(document)
+        ready = segmented(document, segmenter)
         sentences += len(ready.sentences)
         for sentence in ready.sentences:
             tokens += len(sentence.tokens)
@@ -109,6 +119,7 @@ def _report(readings: Mapping[str, Reading]) -> CheckReport:
             spans, left_out = flat_spans(ready)
             problems += left_out
             trainable += sum(map(len, spans))
+            crossing.add(ready)
     kinds = Counter(entity.type for document in documents for entity in document.entities)
     links = Counter(relation.type for document in documents for relation in document.relations)
     lost = sum(problem.lost for problem in problems)
@@ -126,10 +137,11 @@ def _report(readings: Mapping[str, Reading]) -> CheckReport:
         documents,
         problems,
         ", ".join(sorted({reading.format for reading in readings.values()})),
-        {path: _described(reading) for path, reading in readings.items()},
+        {path: _described(reading, language) for path, reading in readings.items()},
         counts,
         dict(kinds.most_common()),
         dict(links.most_common()),
+        crossing.by_type(),
         [version for reading in readings.values() for version in reading.versions],
     )
 
@@ -142,9 +154,15 @@ def _paths(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     return [Path(path) for path in several]
 
 
-def _described(reading: Reading) -> str:
+def _splitting(options: Options | None) -> Splitting:
+    return Splitting((options or Options()).language)
+
+
+def _described(reading: Reading, language: str) -> str:
     """How a file was read, in a few words."""
     words = [format_named(reading.format).title]
+    if language and not all(document.sentences for document in reading.documents):
+        words.append(f"language {language}")
     words += [f"{key} {value}" for key, value in reading.details.items() if key != "evidence"]
     return ", ".join(words)
 
@@ -194,6 +212,7 @@ def convert(
         ConfideError: as `read` and `write` do.
     """
     inputs, target = _paths(paths), Path(out)
+    splitting, cuts = _splitting(options), to in IN_SENTENCES
     suffix = format_named(to).suffix
     several = len(inputs) > 1 or (suffix != "" and target.is_dir())
     outputs = [target / f"{_stem(path)}{suffix}" if several else target for path in inputs]
@@ -208,7 +227,10 @@ def convert(
     for source, output in zip(inputs, outputs, strict=True):
         reading = read(source, format, options=options, scheme=scheme, encoding=encoding)
         problems += reading.problems
-        problems += write(reading.documents, output, to, scheme=to_scheme)
+        documents = reading.documents
+        if cuts:
+            documents = into_sentences(documents, splitting)
+        problems += write(documents, output, to, scheme=to_scheme)
     return ConvertReport(outputs, problems)
 
 

@@ -9,23 +9,35 @@ wrapped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from confide.text.document import Document, Sentence, Span
+from confide.text.languages import Stops, stops_of
 
 _UNITS = "mg|mcg|ug|µg|g|kg|ml|mL|dl|dL|l|L|mm|cm|mmHg|mmol|mEq|IU|hrs?|h|min|days?|wks?|yo|x"
 _MARKS = (
-    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0e7f"
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0e00"
     "\u1ab0-\u1aff\u1dc0-\u1dff\u200c\u200d\u20d0-\u20f0\ufe00-\ufe0f"
+)
+_ALONE = (  # letters of Chinese and Japanese, Thai, Lao, Burmese and Khmer
+    "\u3005-\u3007\u3040-\u3098\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d"
+    "\U00020000-\U0003ffff\u0e01-\u0e30\u0e32\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0ec0-\u0ec6"
+    "\u0edc-\u0edf\u1000-\u102a\u103f\u1050-\u1055\u1780-\u17b3"
+)
+_JOINED = (  # their vowels and tones above, below and behind
+    "\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\u0e31\u0e33-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb3-\u0ebc"
+    "\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u17dd"
 )
 _TOKEN = re.compile(
     rf"""
       \d+(?:[.,]\d+)*(?=(?:{_UNITS})\b)        # the number of a dose: 5 of 5mg
     | \d+(?:[.,]\d+)+                          # decimals and thousands: 3.5, 10,000
-    | [\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]  # scripts without blanks: one by one
-    | [^\W_](?:[{_MARKS}]|[^\W_])*             # words, with their combining marks
+    | [{_ALONE}](?:[\u17d2\u1039][{_ALONE}]|[{_JOINED}])*  # scripts without blanks: one by one
+    | [^\W_{_ALONE}](?:[{_MARKS}]|[^\W_{_ALONE}])*  # words, with their combining marks
     | ['’](?:s|t|d|m|re|ve|ll)\b               # the end of: patient's, don't
     | (?P<run>[.\-=_*~!?\#])(?P=run)+          # ..., ---, ====
     | \S
@@ -33,22 +45,30 @@ _TOKEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _BREAK = re.compile(
-    r"(?<![.!?])(?P<stop>[.!?]++)[\"'”’)\]]*+(?=\s|$)|(?P<line>\n\s*+)|[。！？]++[”’」』]*+"
+    r"(?<![.!?])(?P<stop>[.!?]++)[\"'”’)\]]*+(?=\s|$)|(?P<line>\n\s*+)"
+    "|[。！？｡؟۔।॥։።။។]++[”’」』]*+"
 )
 _BULLET = re.compile(r"(?:[-*•·+>]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
+_LINE = re.compile(r"[\n\r]+")
+_NEXT_WORD = re.compile(r"\w+")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
+_DOTTED = re.compile(r"[^\W\d_]{1,3}(?:\.-?[^\W\d_]{1,3})+")
 _TITLES = (
     "dr mr mrs ms prof st fig figs eq eqs ref refs vs v cf e.g i.e eg ie approx ca nos vol "
     "dept jr sr sp spp resp incl esp viz pp ed eds"
 )
-_DOTTED = "al etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
+_SHORT = "al etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
 _OPENING = (
     "the a an he she it they we i this that these those there in on at for from with no after "
     "before during his her its patient patients pt on our however continue denies"
 )
-_NEVER_LAST = frozenset(_TITLES.split())
-_OFTEN_LAST = frozenset(_DOTTED.split())
-_OPENERS = frozenset(_OPENING.split())
+_PLAIN = Stops(
+    "",
+    never=frozenset(_TITLES.split()),
+    often=frozenset(_SHORT.split()),
+    openers=frozenset(_OPENING.split()),
+    library=False,
+)
 _WRAPPED_AT = 60
 
 
@@ -60,6 +80,7 @@ class Segmenter(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class RuleSegmenter:
     """The sentence splitter and tokeniser that comes with confide; it is deterministic.
 
@@ -67,21 +88,44 @@ class RuleSegmenter:
     number, or a lower-case word follows. A newline ends one unless the line was merely wrapped
     (the next line continues in lower case, or the line has 60 characters or more and no final mark,
     and no list item follows); an empty line always does.
+
+    `language` is a code of ISO 639-1; without one, stops mean what they do in English prose.
+    `abbreviations` are further ones that end no sentence.
     """
+
+    language: str = ""
+    abbreviations: tuple[str, ...] = ()
+
+    @cached_property
+    def stops(self) -> Stops:
+        """What a full stop means here."""
+        if self.language:
+            return stops_of(self.language, self.abbreviations)
+        own = stops_of("", self.abbreviations)
+        return replace(_PLAIN, never=_PLAIN.never | own.never, endings=own.endings)
 
     def __call__(self, text: str) -> tuple[Sentence, ...]:
         """The sentences of a text; none for a text of white space."""
-        tokens = tokens_of(text)
-        sentences: list[Sentence] = []
-        first = 0
-        for cut in (*_cuts(text), len(text)):
-            last = first
-            while last < len(tokens) and tokens[last][0] < cut:
-                last += 1
-            if last > first:
-                sentences.append(_sentence(tokens[first:last]))
-            first = last
-        return tuple(sentences)
+        return cut_at(text, _cuts(text, self.stops))
+
+
+def line_segmenter(text: str) -> tuple[Sentence, ...]:
+    """Each line of a text that is not blank as one sentence."""
+    return cut_at(text, (match.end() for match in _LINE.finditer(text)))
+
+
+def cut_at(text: str, cuts: Iterable[int]) -> tuple[Sentence, ...]:
+    """The sentences between ascending offsets; a cut inside a token comes after that token."""
+    tokens = tokens_of(text)
+    starts = [start for start, _ in tokens]
+    sentences: list[Sentence] = []
+    first = 0
+    for cut in (*cuts, len(text)):
+        last = bisect_left(starts, cut, first)
+        if last > first:
+            sentences.append(_sentence(tokens[first:last]))
+        first = last
+    return tuple(sentences)
 
 
 def tokens_of(text: str) -> list[Span]:
@@ -93,7 +137,7 @@ def _sentence(tokens: list[Span]) -> Sentence:
     return Sentence(tokens[0][0], tokens[-1][1], tuple(tokens))
 
 
-def _cuts(text: str) -> Iterator[int]:
+def _cuts(text: str, stops: Stops) -> Iterator[int]:
     """The offsets where a sentence ends, ascending."""
     line_start = 0
     for match in _BREAK.finditer(text):
@@ -101,7 +145,7 @@ def _cuts(text: str) -> Iterator[int]:
             if _line_ends(text, line_start, match):
                 yield match.end()
             line_start = match.end()
-        elif match.lastgroup is None or _stop_ends(text, line_start, match):
+        elif match.lastgroup is None or _stop_ends(text, line_start, match, stops=stops):
             yield match.end()
 
 
@@ -120,7 +164,7 @@ def _line_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
     return not (following.islower() or (wrapped and (following.isalnum() or following in "(")))
 
 
-def _stop_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
+def _stop_ends(text: str, line_start: int, match: re.Match[str], *, stops: Stops) -> bool:
     """Whether a stop before white space or the end of the text ends the sentence."""
     position = match.end()
     while position < len(text) and text[position].isspace() and text[position] != "\n":
@@ -134,14 +178,22 @@ def _stop_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
         return True
     found = _LAST_WORD.search(text, max(line_start, match.start() - 40), match.start())
     word = found.group() if found else ""
-    if word.lower() in _NEVER_LAST or (word.lower() == "no" and following.isdigit()):
+    lower = word.lower()
+    if stops.never_ends(lower) or (lower == "no" and following.isdigit()):
         return False
     if _BULLET.match(text, match.start() - len(word)) and match.start() - len(word) == line_start:
         return False  # "1. Aspirin"
-    if (len(word) == 1 and word.isalpha()) or word.lower() in _OFTEN_LAST:
-        opener = re.match(r"\w+", text[position : position + 20])
-        return opener is not None and opener.group().lower() in _OPENERS
-    return True
+    ahead = _NEXT_WORD.match(text, position, position + 20)
+    next_word = ahead.group() if ahead else ""
+    initial = stops.library and len(next_word) == 1 and text[position + 1 : position + 2] == "."
+    opens = next_word.lower() in stops.openers and not initial
+    if (len(word) == 1 and word.isalpha()) or lower in stops.often:
+        return opens
+    if stops.library and _DOTTED.fullmatch(word):
+        return opens
+    if stops.ordinals and word.isdigit() and len(word) <= 2:
+        return opens or not next_word
+    return not stops.in_library(word, next_word)
 
 
 def segmented(document: Document, segmenter: Segmenter | None = None) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confide.text.align import flat_spans
+from confide.text.align import all_spans, flat_spans
 from confide.text.document import Document, Problem
 from confide.text.segment import segmented
 
@@ -45,3 +45,13 @@ def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Pr
                 tokens = document.token_texts(sentence)
                 examples.append(Example(number, index, tokens, tuple(spans)))
     return examples, problems
+
+
+def nested_spans(documents: Sequence[Document]) -> list[list[Span]]:
+    """The spans of each example of `examples_from`, with those that share tokens with others."""
+    found: list[list[Span]] = []
+    for document in map(segmented, documents):
+        for sentence, spans in zip(document.sentences, all_spans(document), strict=True):
+            if sentence.tokens:
+                found.append(spans)
+    return found

@@ -13,8 +13,10 @@ from confide.data.batches.relations import Rules, candidates
 from confide.data.corpus.dealing import read_all
 from confide.scoring.matching import shared_characters
 from confide.text.document import Document, Entity
+from confide.text.languages import AUTO
 from confide.text.pairs import stated_pairs
 from confide.text.segment import segmented
+from confide.text.splitting import Splitting, into_sentences
 from confide.userfiles import Tree
 
 Tokens = tuple[str, ...]
@@ -73,14 +75,18 @@ def stats(
     *,
     format: str | None = None,
     scheme: str | None = None,
+    language: str = AUTO,
 ) -> Stats:
-    """Count what annotated files hold. Text without sentences is segmented first.
+    """Count what annotated files hold.
+
+    Text without sentences is segmented first, as text of this `language` (`text.splitting`).
 
     Raises DataError if there is no document, and what the readers raise.
     """
     readings = read_all(paths, format=format, scheme=scheme)
+    splitting = Splitting(language)
     corpora = {
-        path: [segmented(document) for document in reading.documents]
+        path: [segmented(document) for document in into_sentences(reading.documents, splitting)]
         for path, reading in readings.items()
     }
     everything = [document for documents in corpora.values() for document in documents]

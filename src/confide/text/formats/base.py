@@ -12,6 +12,7 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.text.annotators import Version
 from confide.text.document import Document, Problem, Span
+from confide.text.languages import AUTO
 
 NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
@@ -42,6 +43,7 @@ class Options:
     `annotators` says whose annotation of a document that several annotated is read: "first",
     "majority" or a name; None reads the first, and counts the others as lost. `skip_broken`: a
     document that cannot be read is left out and named, instead of being an error.
+    `language` is that of text without sentences (`text.splitting`).
     """
 
     scheme: str | None = None
@@ -51,6 +53,7 @@ class Options:
     types: frozenset[str] | None = None
     annotators: str | None = None
     skip_broken: bool = False
+    language: str = AUTO
 
     def require(self, kind: str, where: str) -> None:
         """Check a type against the declared ones.

@@ -1,0 +1,149 @@
+"""A public encoder that classifies spans: entities that lie in or across one another are learnt.
+
+Zhong & Chen, "A Frustratingly Easy Approach for Entity and Relation Extraction", NAACL 2021, 3.2:
+every span of words up to a width is classified by itself. Unlike theirs, a span may have several
+types, as a drug's adverse effect may be a sign of an illness as well.
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public encoder. The form holds no word, so there is no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from confide.data.batches.examples import nested_spans
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step
+from confide.kinds.context import encoder_of, find_encoder
+from confide.kinds.encoder import DESCRIBE
+from confide.kinds.entities import (
+    Bench,
+    EntityDesk,
+    EntityExtractor,
+    EntityKind,
+    Modeller,
+    ReadsPieces,
+    extractor_with,
+    other_files,
+)
+from confide.kinds.how import How
+from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.types import agree_on_types, agreed
+from confide.learning.spans import SpanForm as Made
+from confide.learning.spans import SpanModeller
+from confide.learning.weights import trained
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class SpanForm(ReadsPieces):
+    """The form of an encoder that classifies spans."""
+
+    private: ClassVar[Sequence[str]] = ("span",)
+    head: ClassVar[str] = "span"
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "span.weight"
+
+    types: list[str] = carries("names of all entity types")
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files")
+    width: int = carries("most words of a span")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("longest window, in word pieces")
+
+    def first(self, seed: int) -> Arrays:
+        """The weights of the encoder and the new layers: all are trained."""
+        return trained(SpanModeller(find_encoder(self.encoder), self.made()).initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of parameters: all are trained."""
+        return sum(array.size for array in first.values())
+
+    def at(self, site: Site) -> SpanDesk:
+        """The desk of this form at a site."""
+        return desk_at(site, self, SpanDesk)
+
+    def bench(self, site: Site) -> Bench:
+        """The process's bench. Raises Refusal if the site's encoder is not that of the form."""
+        encoder = encoder_of(site, self.encoder)
+        if encoder.digest != self.digest:
+            raise Refusal("other-encoder")
+        made = self.made()
+        place = (encoder.folder, repr(made))
+        return site.once("spans", *place, make=lambda: Bench(SpanModeller(encoder, made)))
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """The extractor of a trained one. Raises FederationError; and as `find_encoder`."""
+        found = find_encoder(encoder or self.encoder)
+        if found.digest != self.digest:
+            raise other_files(encoder or self.encoder)
+        return extractor_with(SpanModeller(found, self.made()), weights)
+
+    def made(self) -> Made:
+        """The form as `learning` makes models of it."""
+        return Made(tuple(self.types), self.width, self.dropout, self.longest)
+
+
+class SpanDesk(EntityDesk[SpanForm]):
+    """The desk: its training text has all entities, also those that share words with others."""
+
+    def trained_by(self, how: How) -> Modeller:
+        """The modeller that trains as `how` says."""
+        modeller = self.modeller
+        assert isinstance(modeller, SpanModeller)
+        return replace(modeller, open=how.outside)
+
+    @cached_property
+    def own(self) -> Sized:
+        """The training sentences, encoded, with all of the site's own annotation."""
+        known = set(self.form.types)
+        spans = nested_spans(self.site.train)
+        return self.annotated([[span for span in own if span[2] in known] for own in spans])
+
+
+@dataclass(frozen=True)
+class ReleasedSpans(SpanForm):
+    """A released encoder that classifies spans; it needs the public encoder's files, and no key."""
+
+    weights: Arrays = carries("weights of encoder and layers")
+    apart: int = carries("number of its sites that annotated only some types")
+
+
+class SpanKind(EntityKind):
+    """The kind `model.kind = "spans"`."""
+
+    name: ClassVar[str] = "spans"
+    Form: ClassVar[type] = SpanForm
+    Released: ClassVar[type] = ReleasedSpans
+    released_as: ClassVar[str] = "spans.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
+        own = run.classifier
+        digest = find_encoder(own.encoder).digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
+        )
+        form = SpanForm(
+            types=types,
+            encoder=own.encoder,
+            digest=digest,
+            width=own.width,
+            dropout=own.dropout,
+            longest=own.longest,
+        )
+        return agreed(form, replies)

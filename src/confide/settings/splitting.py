@@ -1,0 +1,16 @@
+"""How a site's text is cut into sentences, from its own table and that of all sites."""
+
+from __future__ import annotations
+
+from confide.settings.base import Table
+from confide.settings.tables import DataTable
+from confide.text.splitting import Splitting
+
+
+def splitting_of(table: Table | None, data: DataTable) -> Splitting:
+    """What the table of a site or of public text says or, where it says nothing, `[data]`."""
+    return Splitting(
+        language=getattr(table, "language", None) or data.language,
+        sentences=getattr(table, "sentences", None) or data.sentences,
+        abbreviations=(*data.abbreviations, *getattr(table, "abbreviations", ())),
+    )
