@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from confide.data.batches.examples import nested_spans
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step
+from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.encoder import DESCRIBE
 from confide.kinds.entities import (
     Bench,
     EntityDesk,
@@ -35,7 +34,14 @@ from confide.kinds.entities import (
 )
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
-from confide.kinds.types import agree_on_types, agreed
+from confide.kinds.types import (
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    agreed,
+    described,
+    describing,
+)
 from confide.learning.spans import SpanForm as Made
 from confide.learning.spans import SpanModeller
 from confide.learning.weights import trained
@@ -67,6 +73,10 @@ class SpanForm(ReadsPieces):
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; with `types`, of the types of its text only."""
+        return replace(self, types=sorted(_seen(site))) if types else self
+
     def at(self, site: Site) -> SpanDesk:
         """The desk of this form at a site."""
         return desk_at(site, self, SpanDesk)
@@ -94,8 +104,37 @@ class SpanForm(ReadsPieces):
         return Made(tuple(self.types), self.width, self.dropout, self.longest)
 
 
+def _seen(site: Site) -> set[str]:
+    """The types of the training text, also those that occur only inside other entities."""
+    return {span[2] for own in nested_spans(site.train) for span in own}
+
+
+def know_own_types(site: Site) -> None:
+    """Let the site know its types as `own_types` does, from all of its entities. Raises Refusal."""
+    if "all types" not in site.cache:
+        seen = _seen(site)
+        if site.knows and not seen <= set(site.knows):
+            raise Refusal("tag-outside-set")
+        site.cache["all types"] = site.cache["own types"] = frozenset(site.knows or seen)
+
+
+def describe_nested_types(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Find the encoder, if one is named, and describe all annotation of the training text."""
+    know_own_types(site)
+    return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
+
+
+DESCRIBE = describing(describe_nested_types)
+
+
 class SpanDesk(EntityDesk[SpanForm]):
     """The desk: its training text has all entities, also those that share words with others."""
+
+    def __init__(self, site: Site, form: SpanForm) -> None:
+        super().__init__(site, form)
+        know_own_types(site)
 
     def trained_by(self, how: How) -> Modeller:
         """The modeller that trains as `how` says."""
@@ -106,9 +145,7 @@ class SpanDesk(EntityDesk[SpanForm]):
     @cached_property
     def own(self) -> Sized:
         """The training sentences, encoded, with all of the site's own annotation."""
-        known = set(self.form.types)
-        spans = nested_spans(self.site.train)
-        return self.annotated([[span for span in own if span[2] in known] for own in spans])
+        return self.annotated(nested_spans(self.site.train))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ NO_DATA = re.compile(
 )
 """Names of files that lie beside data but are not data."""
 _SLACK = 200
+_HALF = re.compile("[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[^\w.\-/]+")
 
 
@@ -170,7 +171,7 @@ def shown(text: str, limit: int = 40) -> str:
 
 def whole_text(text: str, where: str, problems: list[Problem]) -> str:
     """Text with every lone surrogate read as one U+FFFD, which is reported."""
-    if not any("\ud800" <= character <= "\udfff" for character in text):
+    if text.isascii() or not _HALF.search(text):
         return text
     what = "half of a character in the text; read as U+FFFD"
     problems.append(Problem("lone-surrogate", where, what))

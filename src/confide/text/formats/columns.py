@@ -70,7 +70,9 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
     content = [
         (number, line)
         for number, line in enumerate(lines, 1)
-        if line.strip() and not looks_like_comment(line) and not is_document_mark(line)
+        if line
+        and not line.isspace()
+        and (line[0] not in "#-" or not (looks_like_comment(line) or is_document_mark(line)))
     ]
     if not content:  # maybe every token is a "#"
         content = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -74,7 +74,7 @@ class _Scan:
         for number, line in enumerate(lines, 1):
             if not line or line.isspace():
                 self._close()
-            elif is_document_mark(line):
+            elif line[0] == "-" and is_document_mark(line):
                 named = _DOCSTART.match(line)
                 self._mark(named.group(1).strip() if named else "", number)
             elif line[0] == "#" and looks_like_comment(line) and not self._is_row(line):
@@ -136,9 +136,10 @@ class _Scan:
         if not token or token.isspace():
             token = PLACEHOLDER
             self._note("empty-token", number, "the token is empty; read as U+FFFD")
-        self._now.tokens.append(token)
-        self._now.tags.append("O" if layout.tag is None else fields[layout.tag].strip())
-        self._now.lines.append(number)
+        now = self._now
+        now.tokens.append(token)
+        now.tags.append("O" if layout.tag is None else fields[layout.tag].strip())
+        now.lines.append(number)
 
     def _misfits(self, width: int) -> bool:
         """Whether a line whose width differs from the others cannot be read safely."""
