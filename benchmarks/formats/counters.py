@@ -269,9 +269,7 @@ def nyt10(path: Path) -> Counts:
 def pgr(path: Path) -> Counts:
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    verdict = next(name for name in rows[0] if name.startswith("CONFIRMATION"))
-    held = [(row["RELATION"].strip() == "True") == (row[verdict].strip() != "I") for row in rows]
-    return 2 * len(rows), sum(held)
+    return 2 * len(rows), sum(row["RELATION"].strip() == "True" for row in rows)
 
 
 def ade(path: Path) -> Counts:
@@ -279,19 +277,6 @@ def ade(path: Path) -> Counts:
     lines = [len({line for line in _text(path / name).split("\n") if line.strip()})
              for name in ("DRUG-AE.rel", "DRUG-DOSE.rel")]  # fmt: skip
     return -1, sum(lines)
-
-
-def psytar(path: Path) -> Counts:
-    import openpyxl
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        book = openpyxl.load_workbook(path, read_only=True)
-        count = 0
-        for name in ("ADR", "WD", "SSI", "DI"):
-            rows = list(book[f"{name}_Identified"].values)
-            count += sum(bool(str(cell).strip()) for row in rows[1:] for cell in row[2:] if cell)
-    return count, None
 
 
 def texts(path: Path) -> Counts:
@@ -318,5 +303,5 @@ COUNTERS: dict[str, Callable[[Path], Counts]] = {
     "opennre": opennre, "xmi": xmi, "webanno": webanno, "pubtator": pubtator, "bioc": bioc,
     "biobert": biobert, "chemprot": chemprot, "ddi": ddi, "semeval": semeval,
     "i2b2-xml": i2b2_xml, "i2b2-2009": i2b2_2009, "i2b2": i2b2, "nyt10": nyt10, "pgr": pgr,
-    "ade-positive": ade, "psytar": psytar, "notes": texts, "text": texts,
+    "ade-positive": ade, "notes": texts, "text": texts,
 }  # fmt: skip

@@ -39,7 +39,7 @@ PUBLISHED = {
     "conll": "ncbi_disease_ner/test.tsv", "pubtator": CORPORA["BioRED"],
     "bioc": "biored/Test.BioC.XML", "biobert": "gad_re/1/test.tsv",
     "chemprot": "chemprot_re/test.txt", "ddi": "ddi2013/DDICorpus-2013.zip",
-    "nyt10": "gids/dev.tsv", "pgr": "pgr/10_12_2018_corpus/test.tsv",
+    "nyt10": "gids/dev.tsv", "pgr": "pgr/10_12_2018_corpus/train.tsv",
     "ade-positive": "ade_corpus_v2", "psytar": CORPORA["PsyTAR"],
     "semeval": "semeval2010_task8/SemEval2010_task8_all_data.tar.gz",
 }  # fmt: skip

@@ -1,13 +1,14 @@
 """What a sum that nobody can open costs.
 
     python benchmarks/secure/run.py bare [--numbers 1.3e6] [--sites 10] [--lost 0.2] [--repeat 3]
-    python benchmarks/secure/run.py round [--sites 10] [--repeat 3] [--rounds 2]
+    python benchmarks/secure/run.py round [--sites 10] [--repeat 3] [--rounds 1]
 
 `bare` is the protocol alone: members and server in one process, messages handed over as they are,
 numbers that are already whole. Seconds are those of the processor, of one site on average and of
 the server; bytes are those of the encoded messages that one site sends. The sum is compared with
-the exact one. `round` runs the same rounds of FedAvg plainly, as whole numbers and under masks, in
-turns, and compares wall time and bytes up. Every measurement is a line in `measured.jsonl`.
+the exact one. `round` runs the same rounds of FedAvg plainly and under masks, in turns, and
+compares seconds of the processor, wall time and bytes up. Every measurement is a line in
+`measured.jsonl`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Opening
 from confide.federation.secure.primitives import fresh_signer
 from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Pinned
+from confide.federation.secure.roster import Pinned, Roster
 from confide.federation.secure.statements import context_of
 from confide.federation.secure.summing import Asking, Summing, _masked
 from confide.federation.steps import Step
@@ -70,6 +71,7 @@ class Bare:
         self.base = np.random.default_rng(1).integers(0, 256, self.layout.length, np.uint8)
         self.base[:8] = 0
         self.seconds = 0.0
+        self.counts = True
         self.up: dict[str, int] = {}
         self.down: dict[str, int] = {}
 
@@ -108,12 +110,29 @@ class Bare:
             else:
                 reply = getattr(member, step.name)(ask)
             self.seconds += time.process_time() - start
-            if step.name not in self.up:
+            if self.counts and step.name not in self.up:
                 self.up[step.name], self.down[step.name] = len(encode(reply)), len(encode(ask))
             if step.name == "mask":
                 assert member._sum is not None
                 member._sum.said["mask"] = (b"", None)  # or one process keeps all sites' numbers
             yield name, reply
+
+
+def opening_of(roster: Roster, layout: Layout, sites: int) -> tuple[Opening, bytes]:
+    """The ask of a sum, and what names it."""
+    opening = Opening(
+        ask_B=np.frombuffer(ASK, np.uint8),
+        roster=roster.id.hex(),
+        group=False,
+        attempt=1,
+        sites=sites,
+        examples=0.0,
+        labels=[],
+    )
+    context = context_of(
+        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=layout.digest
+    )
+    return opening, context
 
 
 def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
@@ -122,10 +141,7 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
     asking = Asking(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
     roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
     ring.seconds = 0.0
-    opening = Opening(np.frombuffer(ASK, np.uint8), roster.id.hex(), 1, sites, 0.0, [])
-    context = context_of(
-        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=ring.layout.digest
-    )
+    opening, context = opening_of(roster, ring.layout, sites)
     start = time.process_time()
     found = _masked(
         asking, STEP, opening, list(ring.members),
@@ -146,19 +162,21 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
 
 
 def memory(sites: int, numbers: int, lost: int) -> float:
-    """The most that the server holds at once besides one site's message, in models."""
+    """The most that is held at once, one site's message among it, in models of float32."""
     ring = Bare(sites, numbers, lost)
     asking = Asking(1, ring.exchange, lambda fault: None)
     roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
-    opening = Opening(np.frombuffer(ASK, np.uint8), roster.id.hex(), 1, sites, 0.0, [])
-    context = context_of(
-        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=ring.layout.digest
-    )
+    opening, context = opening_of(roster, ring.layout, sites)
+    ring.counts = False
     tracemalloc.start()
-    _masked(
+    found = _masked(
         asking, STEP, opening, list(ring.members),
         roster=roster, layout=ring.layout, context=context,
     )  # fmt: skip
+    assert found is not None
+    views = ring.layout.views(found[0])
+    total = views["weights", ""].view("<i4").astype(np.float64)
+    assert len(total) == numbers
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak / (4 * numbers)
@@ -195,42 +213,46 @@ def bare_table(options: argparse.Namespace) -> None:
                     repeat=options.repeat, **{**runs[0], **middle},
                 )  # fmt: skip
     if options.memory:
-        note(what="memory", sites=10, numbers=1_300_000, models=round(memory(10, 1_300_000, 2), 2))
+        models = round(memory(4, 22_000_000, 1), 2)
+        note(what="memory", sites=4, numbers=22_000_000, lost=1, models=models)
 
 
-def run_once(sums: str, options: argparse.Namespace, settings: Path, out: Path) -> dict[str, Any]:
+def run_once(sums: str, options: argparse.Namespace, sites: int) -> dict[str, Any]:
     """One run in a process of its own: seconds of its rounds, and what went up."""
-    command = [sys.executable, str(Path(__file__).parent / "rounds.py"), str(settings), str(out)]
-    command += [sums, str(options.sites[0]), str(options.rounds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(Path(__file__).parent / "rounds.py"), options.recipe]
+        command += [f"{folder}/run", sums, str(sites), str(options.rounds)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
 
 
 def round_table(options: argparse.Namespace) -> None:
-    """Run plainly, as whole numbers and under masks, in turns."""
-    found: dict[str, list[dict[str, Any]]] = {"plain": [], "integers": [], "masked": []}
-    with tempfile.TemporaryDirectory() as folder:
+    """Run plainly and under masks, in turns."""
+    found: dict[str, list[dict[str, Any]]] = {"plain": [], "masked": []}
+    for sites in options.sites:
         for turn in range(options.repeat):
-            for sums, runs in found.items():
-                out = Path(folder) / f"{sums}-{turn}"
-                runs.append(run_once(sums, options, options.settings, out))
-    plain = found["plain"]
-    for sums, runs in found.items():
-        pairs = [one["seconds"] / base["seconds"] for one, base in zip(runs, plain, strict=True)]
+            for sums, runs in list(found.items())[:: 1 if turn % 2 == 0 else -1]:
+                runs.append(run_once(sums, options, sites))
+        pairs = list(zip(found["masked"], found["plain"], strict=True))
         note(
             what="round",
-            sums=sums,
-            sites=options.sites[0],
+            recipe=options.recipe,
+            sites=sites,
             rounds=options.rounds,
             repeat=options.repeat,
-            seconds=round(statistics.median(one["seconds"] for one in runs), 2),
-            ratio=round(statistics.median(pairs), 4),
-            ratios=[round(one, 4) for one in pairs],
-            up_bytes=runs[0]["up"],
-            up_ratio=round(runs[0]["up"] / plain[0]["up"], 4),
-            score=runs[0]["score"],
+            **{
+                f"{key}_{sums}": [round(one[key], 2) for one in runs]
+                for key in ("cpu_s", "wall_s")
+                for sums, runs in found.items()
+            },
+            **{
+                f"{key}_ratio": round(statistics.median(a[key] / b[key] for a, b in pairs), 4)
+                for key in ("cpu_s", "wall_s", "up")
+            },
         )
+        for runs in found.values():
+            runs.clear()
 
 
 def main() -> None:
@@ -241,9 +263,9 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="+", default=[10])
     parser.add_argument("--lost", type=float, nargs="+", default=[0, 1, 0.2])
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--settings", type=Path, default=None)
+    parser.add_argument("--recipe", default="ncbi-iid10")
     options = parser.parse_args()
     (bare_table if options.what == "bare" else round_table)(options)
 

@@ -37,7 +37,7 @@ class Entry:
     crossed: bool = False
 
 
-OPTIONAL = {"describe_encoder", "count_examples"}
+OPTIONAL = {"describe_encoder", "count_examples", "count_buckets", "count_bag_buckets"}
 """Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), or
 where sums are not plain (tests/contract/test_sums.py)."""
 

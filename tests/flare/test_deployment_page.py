@@ -61,7 +61,8 @@ def test_the_page_says_the_guards_defaults() -> None:
     for name, value in SiteGuards().model_dump().items():
         said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", part, re.M)
         shown = list(value) if isinstance(value, tuple) else value
-        assert said and said[1] == (f"{shown:g}" if isinstance(shown, float) else str(shown))
+        text = f"{shown:g}" if isinstance(shown, float) else str(shown)
+        assert said and said[1].lower() == text.lower()
 
 
 @pytest.mark.parametrize("table", [SiteFile, GuardsTable, ConsentTable])

@@ -15,7 +15,7 @@ from confide.flare.run.joining import wire_of
 from confide.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security-office.md"
-SEEN = {"one by one": "singly", "sum": "summed"}
+SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
 HEAD = "| step | field | what it is | how much | seen |"
 ANY = "a failure"
 OF_THE_ENGINE = ("every reply", "seconds", "how long the site worked on it", "singly")

@@ -228,7 +228,7 @@ def test_shares_of_a_batch_are_whole_and_nobody_is_left_out(size: int) -> None:
 
 
 def test_a_site_that_would_draw_another_batch_is_refused() -> None:
-    ask = TakeShare(batch_size=4, share=0.25)
+    ask = TakeShare(batch_size=4, share=0.25, total=0)
     check_reply(TAKE_SHARE, ask, ShareTaken(4))
     with pytest.raises(GuardError, match="batch_size must be the one that was asked for"):
         check_reply(TAKE_SHARE, ask, ShareTaken(5))

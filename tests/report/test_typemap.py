@@ -45,3 +45,12 @@ def test_the_longer_side_goes_down_the_page(tmp_path: Path) -> None:
 
 def test_one_site_has_no_map(tmp_path: Path) -> None:
     assert made(tmp_path, result("fedavg", 0.8, sites=("ward",))) is None
+
+
+def test_two_types_at_two_sites_are_a_map_and_one_is_none(tmp_path: Path) -> None:
+    told = result("fedavg", 0.8, sites=SITES[:2])
+    for many, there in ((2, True), (1, False)):
+        for scores in told["scores"]["sites"].values():
+            own = scores["strict"]["types"]
+            scores["strict"]["types"] = {name: own[name] for name in TYPES[:many]}
+        assert (made(tmp_path / str(many), told) is not None) is there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
@@ -97,3 +98,12 @@ def test_the_page_shows_models_escaped() -> None:
     own["ours"].name = '"><script>alert(1)</script>'
     page = browser(Shown(own, QUICK)).get("/read").text
     assert "<script>alert" not in page and "&lt;script&gt;" in page
+
+
+def test_as_many_texts_as_the_limit_are_read_and_not_one_more() -> None:
+    few = replace(QUICK, texts=2)
+    there = browser(Shown(models(few), few))
+    for many, status in ((2, 200), (3, 413)):
+        asked = {"texts": [{"text": "drug1"}] * many, "models": ["ours"]}
+        found = there.post("/pages/read", json=asked, headers={"origin": ORIGIN})
+        assert found.status_code == status

@@ -74,11 +74,11 @@ app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
+app.command(rich_help_panel=_USE)(export)
 app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
 app.command(rich_help_panel=_USE)(serve)
 app.command(rich_help_panel=_LOOK)(budget)
-app.command(rich_help_panel=_LOOK)(export)
 app.command(rich_help_panel=_REAL, cls=ResumesOrEnds)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)

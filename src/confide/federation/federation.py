@@ -48,9 +48,9 @@ class Federation:
         sites: some of the engine's sites; None means all.
         watch: is told of every ask and reply.
         combining: how summed replies become one, and which are too far off to count.
-        summing: sums replies that the server may not see one by one; None: it promises not to look.
 
     `took_part` holds the sites whose replies the server has learnt from; the caller empties it.
+    `summing`, if it is set, sums replies that the server may not see one by one.
     """
 
     def __init__(
@@ -64,9 +64,8 @@ class Federation:
         sites: Sequence[str] | None = None,
         watch: Watcher = unwatched,
         combining: Combining = PLAIN,
-        summing: Summing | None = None,
     ) -> None:
-        self.summing = summing
+        self.summing: Summing | None = None
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
@@ -132,8 +131,7 @@ class Federation:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
         names, asks = self._addressed(ask, sites)
         if self.summing is not None:
-            total = self._in_lanes(step, ask, names, round=round, at_least=at_least)
-            return step.reply(**total)
+            return step.reply(**self._in_lanes(step, ask, names, round=round, at_least=at_least))
         together = self._combining.looks_at(step, len(names))
         heard = self._replies(step, asks, round=round, ordered=not together)
         with closing(heard):
@@ -164,8 +162,9 @@ class Federation:
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
         asking = Asking(round, self._replies, self._failed)
-        how = self._combining
-        found = summed_unseen(summing, step, ask, names, asking=asking, how=how, labels=labels)
+        found = summed_unseen(
+            summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
+        )
         if step.learnt is not None:
             self.took_part.update(found.sites)
         answered = len(found.sites) - found.odd

@@ -106,7 +106,7 @@ class Sums(Protocol):
     """Answers for sums that the server cannot open, in place of the host."""
 
     def answer(
-        self, name: str, step: Step | None, round: int, data: bytes, *, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
     ) -> bytes | None:
         """The encoded reply; None if the step is none of its own. Raises as a step does."""
         ...
@@ -152,7 +152,7 @@ class SiteHost:
             raise Refusal("too-many-rounds")
         step = self._steps.get(name)
         if self._sums is not None:
-            said = self._sums.answer(name, step, round, data, work=self._worked)
+            said = self._sums.answer(name, step, data, round=round, work=self._worked)
             if said is not None:
                 return said
         if step is None:

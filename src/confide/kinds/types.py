@@ -19,7 +19,7 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import with_encoder
-from confide.kinds.protocol import Agreed
+from confide.kinds.protocol import Agreed, shown
 from confide.kinds.vocabulary import no_entity, training_examples
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -43,7 +43,9 @@ class TypesDescribed:
 
 def described(site: Site, digest: str) -> TypesDescribed:
     """The reply of a site whose public files have this digest. Raises Refusal."""
-    return TypesDescribed(sorted(own_types(site)), len(training_examples(site)), digest)
+    return TypesDescribed(
+        sorted(own_types(site)), shown(site, len(training_examples(site))), digest
+    )
 
 
 def describe_types(

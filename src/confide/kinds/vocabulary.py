@@ -135,8 +135,10 @@ def count_vocabulary(
 ) -> tuple[VocabularyCounted, object]:
     """Count the words, characters and types of the training text (Fig. 3, steps 1 and 2).
 
-    Without text all are empty.
+    Without text all are empty. Raises Refusal if nothing may leave that the server can read.
     """
+    if site.guards.masked:
+        raise Refusal("only-masked")
     key = site.key()
     examples = training_examples(site)
     types = sorted({span[2] for example in examples for span in example.spans})

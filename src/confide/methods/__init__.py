@@ -18,7 +18,8 @@ from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.how import How
-from confide.kinds.protocol import Form, Kind, steps_of
+from confide.kinds.protocol import Form, Kind
+from confide.kinds.starting import steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
 from confide.methods.fedatt import FedAtt

@@ -62,10 +62,8 @@ from confide.kinds.protocol import (
     Score,
     State,
     Take,
-    no_tables,
-    scores_from,
-    settle,
 )
+from confide.kinds.starting import no_tables, scores_from, settle
 from confide.kinds.trained import Trained as TrainedModel
 from confide.learning.server_steps import Server, ServerStep, stepped
 from confide.seeds import derive_seed

@@ -28,8 +28,9 @@ from pydantic import Field
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
-from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet, settle
+from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet
 from confide.kinds.public import PublicForm, PublicKind
+from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting

@@ -132,7 +132,7 @@ def federation_of(
     Raises SettingsError if they are too few for the way in which updates are combined.
     """
     check_enough(settings, len(sites))
-    return Federation(
+    federation = Federation(
         engine,
         seed=settings.seed,
         ledger=ledger,
@@ -141,8 +141,9 @@ def federation_of(
         sites=sites,
         watch=watch,
         combining=combining_of(settings),
-        summing=summing,
     )
+    federation.summing = summing
+    return federation
 
 
 def sums_of(settings: Settings) -> Sums:

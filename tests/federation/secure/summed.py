@@ -308,13 +308,14 @@ def summing_of(engine: Sites, sums: Any = "masked", *, run: str = "run", **parts
 
 
 def federation_of(engine: Sites, summing: Summing, *, at_least: int = 1) -> Federation:
-    return Federation(
+    found = Federation(
         engine,  # type: ignore[arg-type]
         seed=SEED,
         ledger=Ledger(),
         at_least=at_least,
-        summing=summing,
     )
+    found.summing = summing
+    return found
 
 
 # --- the sum by hand ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from confide.errors import GuardError
 from confide.federation.secure import lanes
-from confide.federation.secure.lanes import ODD, Layout, lanes_of, layout_of, no_lanes, total_of
+from confide.federation.secure.lanes import ODD, Layout, layout_of, no_lanes
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
@@ -39,7 +39,7 @@ def moved(value: float, *, weight: float = 1.0, loss: float = 0.0) -> Moved:
 def lane_of(value: float, *, weight: float = 1.0, whole: float = 1.0) -> int:
     """A change of one number, as it lies in its lane."""
     layout = replace(layout_of(MOVE, ONE, sites=3, examples=1.0), whole=whole)
-    found = lanes_of(layout, MOVE, ONE, moved(value * weight, weight=weight))
+    found = layout.lanes_of(MOVE, ONE, moved(value * weight, weight=weight))
     return int(layout.views(found)["weights", "a"][0])
 
 
@@ -82,8 +82,8 @@ def test_codes_of_any_number_of_sites_do_not_overflow(sites: int, code: int) -> 
     """Fed-BioMed's sums overflowed from ten nodes on (its issue 1210)."""
     asked = ask(many=2)
     layout = layout_of(CODE, asked, sites=sites, examples=0.0)
-    one = lanes_of(layout, CODE, asked, Coded(np.full(2, code, np.int8), 1))
-    total, odd = total_of(layout, CODE, asked, _times(layout, one, sites))
+    one = layout.lanes_of(CODE, asked, Coded(np.full(2, code, np.int8), 1))
+    total, odd = layout.total_of(CODE, asked, _times(layout, one, sites))
     assert total["said_N"].tolist() == [code * sites] * 2
     assert (total["sites"], odd) == (sites, 0)
 
@@ -106,10 +106,10 @@ def test_counts_that_could_overflow_are_refused_at_the_site(sites: int, width: s
     def put(value: int) -> np.ndarray:
         values = {"wide_N": np.zeros(1, np.int64), "narrow_N": np.zeros(1, np.int32)}
         values[width] = values[width] + np.array([value], values[width].dtype)
-        return lanes_of(layout, COUNT, asked, Counted(**values))
+        return layout.lanes_of(COUNT, asked, Counted(**values))
 
     for value in (fits, -fits):
-        total, _ = total_of(layout, COUNT, asked, _times(layout, put(value), sites))
+        total, _ = layout.total_of(COUNT, asked, _times(layout, put(value), sites))
         assert total[width].tolist() == [value * sites]
     for value in (fits + fits // 100 + 2000, -(fits + fits // 100 + 2000), -(2**bits)):
         with pytest.raises(GuardError, match="does not fit its lane"):
@@ -129,7 +129,7 @@ def test_the_ends_of_integer_types_do_not_slip_through(dtype: Any) -> None:
 def test_numbers_out_of_range_are_refused(value: float) -> None:
     layout = layout_of(MOVE, ONE, sites=3, examples=1.0)
     with pytest.raises(GuardError):
-        lanes_of(layout, MOVE, ONE, moved(0.0, loss=value))
+        layout.lanes_of(MOVE, ONE, moved(0.0, loss=value))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.5])
@@ -139,7 +139,7 @@ def test_counts_that_are_no_whole_numbers_are_refused(value: float) -> None:
     seen = {"table": np.array([value], np.float32)}
     reply = Moved({"table": np.zeros((1, 1))}, 1.0, seen, 0.0, 1)
     with pytest.raises(GuardError):
-        lanes_of(layout, MOVE, asked, reply)
+        layout.lanes_of(MOVE, asked, reply)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
@@ -159,12 +159,12 @@ def test_a_whole_that_is_too_small_leaves_nobody_out() -> None:
     """
     weights = [3.0, 50.0, 70.0, 90.0]
     layout = layout_of(MOVE, ONE, sites=4, examples=4.0)
-    found = [lanes_of(layout, MOVE, ONE, moved(0.25 * w, weight=w)) for w in weights]
+    found = [layout.lanes_of(MOVE, ONE, moved(0.25 * w, weight=w)) for w in weights]
     alone = layout.views(found[0])["weights", "a"][0]
     total = plus(layout, found)
     assert layout.views(total)["weights", "a"][0] == 2**25 * 3 + alone
     assert layout.views(total)[ODD, ""][0] == 0
-    restored, odd = total_of(layout, MOVE, ONE, total)
+    restored, odd = layout.total_of(MOVE, ONE, total)
     assert (restored["weight"], odd) == (sum(weights), 0)
 
 
@@ -174,7 +174,7 @@ def test_a_whole_that_is_none_leaves_everybody_out(examples: float) -> None:
     layout = layout_of(MOVE, ONE, sites=4, examples=examples)
     for weight in (1.0, 7.0, 1e6):
         with pytest.raises((GuardError, ZeroDivisionError)):
-            lanes_of(layout, MOVE, ONE, moved(weight / 4, weight=weight))
+            layout.lanes_of(MOVE, ONE, moved(weight / 4, weight=weight))
 
 
 def test_every_part_of_a_layout_is_in_its_digest() -> None:
@@ -225,9 +225,9 @@ def test_a_reply_of_another_form_has_no_lanes(change: Any) -> None:
     layout = layout_of(MOVE, asked, sites=4, examples=40.0)
     weights = {name: array.astype(np.float64) for name, array in asked.weights.items()}
     reply = Moved(weights, 1.0, {"table": np.ones(5, np.float32)}, 0.5, 3)
-    lanes_of(layout, MOVE, asked, reply)
+    layout.lanes_of(MOVE, asked, reply)
     with pytest.raises(GuardError):
-        lanes_of(layout, MOVE, asked, change(reply))
+        layout.lanes_of(MOVE, asked, change(reply))
 
 
 def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,10 +235,10 @@ def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
     layout = layout_of(MOVE, asked, sites=4, examples=40.0)
     draw = np.random.default_rng(2)
     total = draw.integers(0, 3, layout.length, np.uint8)
-    whole, _ = total_of(layout, MOVE, asked, total)
+    whole, _ = layout.total_of(MOVE, asked, total)
     monkeypatch.setattr(lanes, "_BLOCK", 2)
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2)
-    blocks, _ = total_of(layout, MOVE, asked, total)
+    blocks, _ = layout.total_of(MOVE, asked, total)
     for name in whole["weights"]:
         assert np.array_equal(whole["weights"][name], blocks["weights"][name])
 
@@ -248,7 +248,7 @@ def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
 def test_wide_lanes_hold_a_gradient_to_its_last_bits(values: list[float]) -> None:
     asked = ask(many=1)
     layout = layout_of(SLOPE, asked, sites=len(values), examples=0.0)
-    found = [lanes_of(layout, SLOPE, asked, Sloped(np.array([one]))) for one in values]
-    total, _ = total_of(layout, SLOPE, asked, plus(layout, found))
+    found = [layout.lanes_of(SLOPE, asked, Sloped(np.array([one]))) for one in values]
+    total, _ = layout.total_of(SLOPE, asked, plus(layout, found))
     assert abs(total["slope_N"][0] - math.fsum(values)) <= len(values) * 2.0**-25
     assert len(named(3)) == 3

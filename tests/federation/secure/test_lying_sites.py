@@ -15,8 +15,8 @@ from confide.federation.digests import digest
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.federation.secure import member as members
-from confide.federation.secure import opening, summing
-from confide.federation.secure.lanes import total_of
+from confide.federation.secure import opening
+from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Greeted, Masked, Offered, Shares, Signed
 from confide.federation.secure.primitives import box_info, derived, sealed, shared
 from confide.federation.secure.shamir import SHARE, split
@@ -176,7 +176,13 @@ def craft(
         fields = vars(made) | changed(liar, now, made)
         boxes = digest(fields["boxes_O148"].tobytes()).hex()
         marks = digest(fields["marks_N64"].tobytes()).hex()
-        said = offer_statement(now.context, fields["key"], fields["commitment"], boxes, marks)
+        said = offer_statement(
+            now.context,
+            fields["key"],
+            commitment=fields["commitment"],
+            boxes=boxes,
+            marks=marks,
+        )
         reply = Offered(**fields | {"signature": session.signer.sign(said).hex()})
         now.said["offer"] = (b"", reply)
         return reply
@@ -248,7 +254,8 @@ def test_without_the_check_a_wrong_sum_would_pass(
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, other_secrets)
     monkeypatch.setattr(opening, "seed_commitment", lambda context, seed: Anything())
-    monkeypatch.setattr(summing, "total_of", lambda *parts: (total_of(*parts)[0], 0))
+    real = Layout.total_of
+    monkeypatch.setattr(Layout, "total_of", lambda *parts: (real(*parts)[0], 0))
     total = federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
     replies = [SENT[1, "count", site] for site in engine.sites]
     assert not same(total, by_hand(COUNT, ask(), replies, whole=1.0))

@@ -15,6 +15,7 @@ from confide.federation.messages import encode
 from confide.federation.secure import member as members
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Agree, Mask, Unmask
+from confide.federation.secure.ongoing import Ongoing
 from federation.secure.plays import (
     LAYOUT,
     STEP,
@@ -228,7 +229,7 @@ def test_without_the_refusal_of_second_sets_both_secrets_would_come(
     heard = honest_play(made, FIVE, FIVE)
     again = made.again()
     masked(again)
-    monkeypatch.setattr(members, "again", lambda now, exchange, ask: None)
+    monkeypatch.setattr(Ongoing, "again", lambda now, exchange, ask: None)
     second = FIVE[:4]
     signed = {name: again.members[name].agree(again.agree_on(second)).signature for name in second}
     more = Heard(dict.fromkeys(FIVE, (FIVE, second)), masked=heard.masked)
@@ -322,7 +323,7 @@ def test_a_key_of_low_order_that_a_colluder_signs(point: str) -> None:
     assert colluder._session is not None
     ask = made.mask_for(OWN, FIVE)
     said = members.offer_statement(
-        made.context, point, ask.commitments[4], ask.boxes[4], ask.marks[4]
+        made.context, point, commitment=ask.commitments[4], boxes=ask.boxes[4], marks=ask.marks[4]
     )
     signed = colluder._session.signer.sign(said).hex()
     bad = replace(ask, keys=[*ask.keys[:4], point], signatures=[*ask.signatures[:4], signed])
@@ -448,7 +449,7 @@ def test_a_set_is_written_down_before_the_shares_leave() -> None:
     assert unmask_of(made, signed) == "other-set"
     assert made.settled == []
     noted = Noted()
-    made.members[OWN]._record = noted
+    made.members[OWN].record = noted
     made.members[OWN].unmask(made.unmask_with(signed))
     assert [names for _, names in noted.claims] == [FIVE]
     assert made.settled == [OWN]

@@ -41,7 +41,7 @@ def put(meet: Meet, column: str, value: str, place: int = 1) -> Meet:
 def refusal(meet: Meet, **parts: object) -> str:
     """The code with which the first site refuses a meeting."""
     own = MEMBERS[0]
-    for name, value in {"_colluding": None, "_least": 1, "_pinned": Pinned(), **parts}.items():
+    for name, value in {"colluding": None, "least": 1, "pinned": Pinned(), **parts}.items():
         setattr(own, name, value)
     with pytest.raises(Refusal) as raised:
         own.meet(meet)
@@ -98,7 +98,7 @@ def test_too_few_sites_to_hide_one(sites: int, colluding: int) -> None:
 
 def test_a_sound_meeting_is_met() -> None:
     for one in MEMBERS:
-        one._pinned, one._colluding, one._least = PINS, 1, 5
+        one.pinned, one.colluding, one.least = PINS, 1, 5
         met = one.meet(MEET)
         assert met.roster == roster_of(MEET, run=RUN, binding=BINDING).id.hex()
 
@@ -118,13 +118,13 @@ def test_a_sound_meeting_is_met() -> None:
     ],
 )
 def test_a_roster_other_than_the_pinned_one(change: Callable[[], Meet], code: str) -> None:
-    assert refusal(change(), _pinned=PINS) == code
+    assert refusal(change(), pinned=PINS) == code
 
 
 def test_without_pins_a_smaller_roster_would_pass() -> None:
     """So the pins are what stops it: four of five sites, or a stranger, are met."""
     own = MEMBERS[0]
-    own._pinned, own._colluding, own._least = Pinned(), None, 1
+    own.pinned, own.colluding, own.least = Pinned(), None, 1
     own.meet(chosen(MEET, [0, 1, 2, 3]))
     stranger = meeting([*MEMBERS[:4], member("site-09")], colluding=1)
     own.meet(stranger)
@@ -209,15 +209,15 @@ def test_an_older_greeting_of_this_very_site() -> None:
 
 def test_fewer_colluders_than_the_site_supposes() -> None:
     """The threshold would be lower, and a sum could be over fewer honest sites."""
-    assert refusal(replace(MEET, colluding=0), _colluding=1) == "other-roster"
-    assert refusal(MEET, _colluding=2) == "other-roster"
-    MEMBERS[0]._colluding = 1
-    MEMBERS[0]._pinned, MEMBERS[0]._least = Pinned(), 1
+    assert refusal(replace(MEET, colluding=0), colluding=1) == "other-roster"
+    assert refusal(MEET, colluding=2) == "other-roster"
+    MEMBERS[0].colluding = 1
+    MEMBERS[0].pinned, MEMBERS[0].least = Pinned(), 1
     MEMBERS[0].meet(MEET)
 
 
 def test_a_roster_smaller_than_the_sites_own_guard() -> None:
-    assert refusal(MEET, _least=6) == "few-sites"
+    assert refusal(MEET, least=6) == "few-sites"
 
 
 def test_a_site_that_has_not_greeted_meets_nobody() -> None:

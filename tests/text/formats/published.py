@@ -300,7 +300,7 @@ CONLLU = """# newdoc id = d1
 3\ta\ta\tADP\t_\t_\t5\tcase\t_\t_
 4\tel\tel\tDET\t_\t_\t5\tdet\t_\tNER=B-LOC
 5\tRío\trío\tPROPN\t_\t_\t1\tobl\t_\tNER=I-LOC
-5.1\tnada\t_\t_\t_\t_\t_\t_\t_\t_
+5.1\tnada\t_\t_\t_\t_\t_\t_\t_\tNER=B-PER
 6\tTajo\tTajo\tPROPN\t_\t_\t5\tflat\t_\tNER=I-LOC|SpaceAfter=No
 7\t.\t.\tPUNCT\t_\t_\t1\tpunct\t_\t_
 

@@ -53,6 +53,27 @@ def digest(key: bytes, kind: str, text: str) -> bytes:
     return hmac.digest(key, message, "sha256")[:DIGEST_BYTES]
 
 
+BUCKET = b"\0bucket\0"
+"""How a row begins that stands for a bucket of words, and not for the digest of one.
+
+A digest begins so with a chance of 2^-64."""
+
+
+def bucket_of(digest: bytes, bits: int) -> int:
+    """The number of a digest's bucket: its first bits.
+
+    >>> bucket_of(bytes.fromhex("80c0" + "00" * 14), 2)
+    2
+    """
+    return int.from_bytes(digest[:8], "big") >> (64 - bits)
+
+
+def bucket_rows(numbers_V: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
+    """Rows of a keyed vocabulary that stand for buckets of so many bits. Shape V × 16."""
+    rows = [BUCKET + bytes([0, 0, 0, bits]) + int(n).to_bytes(4, "big") for n in numbers_V]
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), DIGEST_BYTES).copy()
+
+
 class Vocabulary(Protocol):
     """Numbers texts: `PAD` is never assigned, `UNK` stands for everything unknown."""
 
@@ -87,9 +108,10 @@ class ClearVocabulary:
 
 @dataclass(frozen=True, eq=False)
 class KeyedVocabulary:
-    """A vocabulary of digests: row `i` of `digests_V16` (uint8) has id `i + 2`.
+    """A vocabulary of digests, or of buckets of them: row `i` of `digests_V16` has id `i + 2`.
 
-    Only someone with the key can look a text up. `repr` does not show the key.
+    Only someone with the key can look a text up. Texts of one bucket share its id. `repr` does not
+    show the key.
     """
 
     digests_V16: NDArray[np.uint8]
@@ -110,11 +132,21 @@ class KeyedVocabulary:
         starts = range(0, len(rows), DIGEST_BYTES)
         return {rows[i : i + DIGEST_BYTES]: id for id, i in enumerate(starts, SPECIALS)}
 
+    @cached_property
+    def _bits(self) -> int:
+        """The bits of a bucket's number; 0 if rows are digests."""
+        row = self.digests_V16[:1].tobytes()
+        bits = row[len(BUCKET) + 3] if row.startswith(BUCKET) else 0
+        return bits if bits <= 32 else 0
+
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """One id per text."""
         find, key, kind = self._numbers.get, self.key, self.kind
-        found = (find(digest(key, kind, text), UNK) for text in texts)
-        return np.fromiter(found, np.int32, len(texts))
+        marks = (digest(key, kind, text) for text in texts)
+        if bits := self._bits:
+            start = BUCKET + bytes([0, 0, 0, bits])
+            marks = (start + bucket_of(mark, bits).to_bytes(4, "big") for mark in marks)
+        return np.fromiter((find(mark, UNK) for mark in marks), np.int32, len(texts))
 
     def __len__(self) -> int:
         return len(self.digests_V16) + SPECIALS

@@ -153,7 +153,7 @@ def unmasking(sites: int) -> Step:
     return replace(UNMASK, shapes=lambda ask: shapes)
 
 
-def _asked(step: Step, reply: type, shapes: Shapes, check: Any = None) -> Step:
+def _asked(step: Step, reply: type, shapes: Shapes, *, check: Any = None) -> Step:
     return replace(
         step,
         ask=Opening,

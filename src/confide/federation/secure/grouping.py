@@ -21,15 +21,15 @@ def summed_unseen(
     summing: Summing,
     step: Step,
     ask: object,
-    names: list[str],
     *,
+    names: list[str],
     asking: Asking,
     how: Combining,
     labels: Sequence[str] = (),
 ) -> Found:
     """The sum of the replies, of which no single one is seen: over all sites, or by groups."""
     if summing.dealt and step.learnt is not None and step.learnt.combined:
-        return grouped(summing, step, ask, names, asking=asking, combining=how)
+        return grouped(summing, step, ask, names=names, asking=asking, combining=how)
     found = summing.sum(step, ask, names, asking=asking, labels=labels)
     return found or Found({}, [], 0)
 
@@ -38,8 +38,8 @@ def grouped(
     summing: Summing,
     step: Step,
     ask: object,
-    names: list[str],
     *,
+    names: list[str],
     asking: Asking,
     combining: Combining,
 ) -> Found:

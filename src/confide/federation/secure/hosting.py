@@ -15,7 +15,7 @@ from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, opened
-from confide.federation.secure.lanes import Lanes, Layout, lanes_of, no_lanes
+from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Masked, Opening
 from confide.federation.site import Site, Work, ask_in, note_traceback
@@ -38,7 +38,7 @@ class SumHost:
         return found
 
     def answer(
-        self, name: str, step: Step | None, round: int, data: bytes, *, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
     ) -> bytes | None:
         """The encoded reply; None if the step is neither an exchange nor summed."""
         if name in EXCHANGES:
@@ -104,7 +104,7 @@ class SumHost:
         """The reply in lanes, and what settles it; zeros and nothing if it cannot be summed."""
         try:
             reply, settle = worked()
-            return lanes_of(layout, step, ask, reply), settle
+            return layout.lanes_of(step, ask, reply), settle
         except Exception as error:
             if isinstance(error, Refusal) and error.code in OPEN:
                 raise

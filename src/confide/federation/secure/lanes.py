@@ -99,6 +99,54 @@ class Layout:
             start = stop
         return found
 
+    def lanes_of(self, step: Step, ask: object, reply: Any) -> Lanes:
+        """A reply in lanes. Raises GuardError if a number or a form does not fit."""
+        lanes = no_lanes(self, odd=False)
+        views = self.views(lanes)
+        learnt = step.learnt
+        for field, form, value in values_of(reply):
+            if form.holds_arrays and not (learnt is not None and field == learnt.field):
+                for name, array in by_name(value).items():
+                    _put_counts(self, views, field, name, array)
+            elif not form.holds_arrays:
+                scale = 1.0 if form.hint is int else NUMBERS
+                most = self.room(8)
+                views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
+        if learnt is not None:
+            _put_changes(self, views, learnt, ask, reply)
+        expected = {(part.field, part.name) for part in self.parts} - {(ODD, "")}
+        if expected != _places(reply):
+            raise GuardError("the reply does not hold the arrays of its self")
+        return lanes
+
+    def total_of(self, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
+        """What summed lanes come to, field by field as in `Federation.sum`; and the odd sites."""
+        views = self.views(lanes)
+        total: Total = {}
+        forms = forms_of(step.reply)
+        for part in self.parts:
+            if part.field == ODD:
+                continue
+            view = views[part.field, part.name].view(f"<i{part.width}")
+            form = forms[part.field]
+            if not form.holds_arrays:
+                whole = int(view[0])
+                total[part.field] = whole if form.hint is int else whole / part.scale
+                continue
+            floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+            floats |= step.learnt is not None and part.field == step.learnt.field
+            summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
+            if form.kind == "array":
+                total[part.field] = summed
+            else:
+                total.setdefault(part.field, {})[part.name] = summed
+        for field, form in forms.items():
+            if form.kind == "arrays":
+                total.setdefault(field, {})
+        if step.learnt is not None:
+            _restore(self, step, step.learnt, ask, total)
+        return total, int(views[ODD, ""][0])
+
 
 def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout:
     """How the reply of a summed step to this ask is laid out; `sites` are asked."""
@@ -139,27 +187,6 @@ def no_lanes(layout: Layout, *, odd: bool) -> Lanes:
     """Lanes that add nothing; `odd` says that the site had nothing that could be summed."""
     lanes = np.zeros(layout.length, np.uint8)
     layout.views(lanes)[ODD, ""][:] = int(odd)
-    return lanes
-
-
-def lanes_of(layout: Layout, step: Step, ask: object, reply: Any) -> Lanes:
-    """A reply in lanes. Raises GuardError if a number does not fit its lane, or form its layout."""
-    lanes = no_lanes(layout, odd=False)
-    views = layout.views(lanes)
-    learnt = step.learnt
-    for field, form, value in values_of(reply):
-        if form.holds_arrays and not (learnt is not None and field == learnt.field):
-            for name, array in by_name(value).items():
-                _put_counts(layout, views, field, name, array)
-        elif not form.holds_arrays:
-            scale = 1.0 if form.hint is int else NUMBERS
-            most = layout.room(8)
-            views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
-    if learnt is not None:
-        _put_changes(layout, views, learnt, ask, reply)
-    expected = {(part.field, part.name) for part in layout.parts} - {(ODD, "")}
-    if expected != _places(reply):
-        raise GuardError("the reply does not hold the arrays of its layout")
     return lanes
 
 
@@ -235,35 +262,6 @@ def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) 
     if found.size and max(float(found.max()), -float(found.min())) > most:
         raise GuardError(f"{field} does not fit its lane")
     return found.astype(np.int64)
-
-
-def total_of(layout: Layout, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
-    """What the replies come to, field by field as `Federation.sum` gives it; and the odd sites."""
-    views = layout.views(lanes)
-    total: Total = {}
-    forms = forms_of(step.reply)
-    for part in layout.parts:
-        if part.field == ODD:
-            continue
-        view = views[part.field, part.name].view(f"<i{part.width}")
-        form = forms[part.field]
-        if not form.holds_arrays:
-            whole = int(view[0])
-            total[part.field] = whole if form.hint is int else whole / part.scale
-            continue
-        floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
-        floats |= step.learnt is not None and part.field == step.learnt.field
-        summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
-        if form.kind == "array":
-            total[part.field] = summed
-        else:
-            total.setdefault(part.field, {})[part.name] = summed
-    for field, form in forms.items():
-        if form.kind == "arrays":
-            total.setdefault(field, {})
-    if step.learnt is not None:
-        _restore(layout, step, step.learnt, ask, total)
-    return total, int(views[ODD, ""][0])
 
 
 def _restore(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Total) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -37,7 +38,7 @@ from confide.federation.secure.messages import (
     Signed,
     Unmask,
 )
-from confide.federation.secure.ongoing import Ongoing, again, said
+from confide.federation.secure.ongoing import Ongoing
 from confide.federation.secure.primitives import (
     add_streams,
     box_info,
@@ -60,7 +61,7 @@ from confide.federation.secure.roster import (
     groups_of,
     roster_of,
 )
-from confide.federation.secure.shamir import SHARE, split
+from confide.federation.secure.shamir import SHARE, split_both
 from confide.federation.secure.statements import (
     agreement,
     context_of,
@@ -81,10 +82,11 @@ class Record(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Member:
     """A site among those that sum. `masked` off: the same whole numbers, in the clear.
 
-    Args:
+    Attributes:
         name: the site's.
         identity: its identity key (Ed25519), which signs only the greeting.
         pinned: the identity keys of the others that it knows.
@@ -98,44 +100,30 @@ class Member:
         group: the size of fixed groups that may be summed by themselves; 0: none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        identity: Ed25519PrivateKey,
-        *,
-        pinned: Vetting,
-        colluding: int | None = None,
-        least: int = 1,
-        binding: bytes,
-        record: Record,
-        masked: bool = True,
-        run: str | None = None,
-        card: str = "",
-        group: int = 0,
-    ) -> None:
-        self.name = name
-        self._run = run
-        self._card = card
-        self._group = group
-        self.masked = masked
-        self._identity = identity
-        self._pinned = pinned
-        self._colluding = colluding
-        self._least = least
-        self._binding = binding
-        self._record = record
-        self._session: Session | None = None
-        self._roster: Roster | None = None
-        self._sum: Ongoing | None = None
+    name: str
+    identity: Ed25519PrivateKey = field(repr=False)
+    _: KW_ONLY
+    pinned: Vetting
+    colluding: int | None = None
+    least: int = 1
+    binding: bytes
+    record: Record
+    masked: bool = True
+    run: str | None = None
+    card: str = ""
+    group: int = 0
+    _session: Session | None = field(default=None, init=False, repr=False)
+    _roster: Roster | None = field(default=None, init=False, repr=False)
+    _sum: Ongoing | None = field(default=None, init=False, repr=False)
 
     # --- before the first sum -----------------------------------------------------------------
 
     def greet(self, ask: Greet) -> Greeted:
         """Show the keys of this process. Raises Refusal for another run."""
-        if self._run is not None and ask.run != self._run:
+        if self.run is not None and ask.run != self.run:
             raise Refusal("bad-ask")
         if self._session is None or self._session.run != ask.run:
-            self._session = Session(self.name, self._identity, ask.run, self._binding, self._card)
+            self._session = Session(self.name, self.identity, ask.run, self.binding, self.card)
             self._roster = self._sum = None
         return self._session.greeting()
 
@@ -144,16 +132,16 @@ class Member:
         session = self._session
         if session is None:
             raise Refusal("not-met")
-        if self._colluding is not None and ask.colluding < self._colluding:
+        if self.colluding is not None and ask.colluding < self.colluding:
             raise Refusal("other-roster", "colluding")
         check_columns(ask)
-        self._pinned.check(ask)
-        roster = roster_of(ask, run=session.run, binding=self._binding)
+        self.pinned.check(ask)
+        roster = roster_of(ask, run=session.run, binding=self.binding)
         if self.name not in roster.names or roster.peer(self.name).box_key != public_of(
             session.box_secret
         ):
             raise Refusal("other-roster", self.name)
-        if len(roster.names) < self._least:
+        if len(roster.names) < self.least:
             raise Refusal("few-sites")
         if self._roster is None or self._roster.id != roster.id:
             self._roster, self._sum = roster, None
@@ -210,15 +198,7 @@ class Member:
             layout=layout.digest,
         )
         secret, seed = fresh_secret(), fresh_secret()
-        many = len(roster.names)
-        both = [
-            one + other
-            for one, other in zip(
-                split(secret, many, least=roster.least),
-                split(seed, many, least=roster.least),
-                strict=True,
-            )
-        ]
+        both = split_both(secret, seed, len(roster.names), least=roster.least)
         boxes = [
             sealed(self._box_key(context, self.name, peer.name, peer.box_key), both[place])
             for place, peer in enumerate(roster.peers)
@@ -227,7 +207,13 @@ class Member:
         marks = b"".join(share_marks(context, share) for share in both)
         key, commitment = public_of(secret).hex(), seed_commitment(context, seed).hex()
         packed = b"".join(boxes)
-        text = offer_statement(context, key, commitment, digest(packed).hex(), digest(marks).hex())
+        text = offer_statement(
+            context,
+            key,
+            commitment=commitment,
+            boxes=digest(packed).hex(),
+            marks=digest(marks).hex(),
+        )
         reply = Offered(
             key=key,
             commitment=commitment,
@@ -244,7 +230,7 @@ class Member:
     def mask(self, ask: Mask) -> Masked:
         """The numbers under the site's own mask and one for every pair. Raises Refusal."""
         now = self._now(ask.context)
-        if (same := again(now, "mask", ask)) is not None:
+        if (same := now.again("mask", ask)) is not None:
             before: Masked = same
             return before
         roster = now.roster
@@ -266,12 +252,12 @@ class Member:
             pair = derived(shared(now.secret, keys[name]), pair_info(now.context, self.name, name))
             add_streams(parts, pair, sign=1 if self.name < name else -1)
         now.lanes = None  # the numbers themselves are gone
-        return said(now, "mask", ask, Masked(lanes))
+        return now.say("mask", ask, Masked(lanes))
 
     def agree(self, ask: Agree) -> Signed:
         """Sign the set of sites whose masked numbers came: one set, once. Raises Refusal."""
         now = self._now(ask.context)
-        if (same := again(now, "agree", ask)) is not None:
+        if (same := now.again("agree", ask)) is not None:
             before: Signed = same
             return before
         if "mask" not in now.said:
@@ -284,12 +270,12 @@ class Member:
         assert session is not None, "a site that masked has greeted"
         now.signed = list(ask.names)
         signature = session.signer.sign(agreement(now.context, now.offered, now.signed)).hex()
-        return said(now, "agree", ask, Signed(signature))
+        return now.say("agree", ask, Signed(signature))
 
     def unmask(self, ask: Unmask) -> Shares:
         """Give the shares once enough sites signed the site's own set. Raises Refusal."""
         now = self._now(ask.context)
-        if (same := again(now, "unmask", ask)) is not None:
+        if (same := now.again("unmask", ask)) is not None:
             before: Shares = same
             return before
         if now.signed is None:
@@ -302,7 +288,7 @@ class Member:
         for name, signature in zip(ask.names, ask.signatures, strict=True):
             if not is_signed_by(roster.peer(name).sign_key, signature, signing):
                 raise Refusal("few-signatures", name)
-        self._record.claim(now.turn, now.signed)
+        self.record.claim(now.turn, now.signed)
         names = list(now.offered)
         given = np.array([now.held[name] is not None for name in names], np.bool_)
         shares = np.zeros((len(names), SHARE), np.uint8)
@@ -311,7 +297,7 @@ class Member:
             if inside is not None:
                 half = inside[SHARE:] if name in now.signed else inside[:SHARE]
                 shares[row] = np.frombuffer(half, np.uint8)
-        reply = said(now, "unmask", ask, Shares(given, shares))
+        reply = now.say("unmask", ask, Shares(given, shares))
         now.settle()
         now.secret = now.seed = now.own_shares = b""
         now.held.clear()
@@ -320,14 +306,14 @@ class Member:
     # --- what all of them check ---------------------------------------------------------------
 
     def _fewest(self, now: Ongoing) -> int:
-        return max(now.roster.least, self._least)
+        return max(now.roster.least, self.least)
 
     def _summed_with(self, opening: Opening) -> Roster:
         """The sites of a sum: all, or the site's own group, which it works out by itself."""
         roster = self._met(opening.roster)
         if not opening.group:
             return roster
-        groups = groups_of(roster.names, self._group) if self._group else []
+        groups = groups_of(roster.names, self.group) if self.group else []
         own = next((one for one in groups if self.name in one), None)
         if own is None:
             raise Refusal("bad-set")
@@ -364,7 +350,9 @@ class Member:
             raise Refusal("bad-ask")
         keys = {}
         for name, key, commitment, boxes, marks, signature in zip(ask.names, *columns, strict=True):
-            text = offer_statement(now.context, key, commitment, boxes, marks)
+            text = offer_statement(
+                now.context, key, commitment=commitment, boxes=boxes, marks=marks
+            )
             if not is_signed_by(roster.peer(name).sign_key, signature, text):
                 raise Refusal("bad-offer", name)
             keys[name] = raw(key)

@@ -35,18 +35,19 @@ class Ongoing:
     signed: list[str] | None = None
     said: dict[str, tuple[bytes, Any]] = field(default_factory=dict, repr=False)
 
+    def again(self, exchange: str, ask: object) -> Any:
+        """The reply to the very same message; None if there was none.
 
-def again(now: Ongoing, exchange: str, ask: object) -> Any:
-    """The reply to the very same message; None if there was none. Raises Refusal for another."""
-    before = now.said.get(exchange)
-    if before is None:
-        return None
-    if before[0] != digest(encode(ask)):
-        raise Refusal("second-ask")
-    return before[1]
+        Raises Refusal for another.
+        """
+        before = self.said.get(exchange)
+        if before is None:
+            return None
+        if before[0] != digest(encode(ask)):
+            raise Refusal("second-ask")
+        return before[1]
 
-
-def said(now: Ongoing, exchange: str, ask: object, reply: R) -> R:
-    """Keep a reply, which the very same message gets again."""
-    now.said[exchange] = (digest(encode(ask)), reply)
-    return reply
+    def say(self, exchange: str, ask: object, reply: R) -> R:
+        """Keep a reply, which the very same message gets again."""
+        self.said[exchange] = (digest(encode(ask)), reply)
+        return reply

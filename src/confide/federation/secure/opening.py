@@ -46,10 +46,12 @@ class Open:
     masked: list[str] = field(default_factory=list)
 
 
-def is_sound(context: bytes, roster: Roster, name: str, offer: Offered) -> bool:
+def is_sound(context: bytes, roster: Roster, offer: Offered, *, name: str) -> bool:
     """Whether an offer is whole, and signed by its site for this sum."""
     boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
-    said = offer_statement(context, offer.key, offer.commitment, boxes, marks)
+    said = offer_statement(
+        context, offer.key, commitment=offer.commitment, boxes=boxes, marks=marks
+    )
     fits = len(offer.boxes_O148) == len(roster.names) - 1 and len(offer.marks_N64) == len(
         roster.names
     )
@@ -81,7 +83,7 @@ def asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
 
 
 def by_owner(
-    blame: Blame, now: Open, roster: Roster, given: Mapping[str, Any]
+    now: Open, roster: Roster, given: Mapping[str, Any], *, blame: Blame
 ) -> dict[str, dict[int, bytes]]:
     """The good shares of each site's secret, by the place of who gave them."""
     names = sorted(now.offers)
@@ -105,7 +107,7 @@ def by_owner(
 
 
 def take_off(
-    blame: Blame, now: Open, roster: Roster, shares: Mapping[str, Mapping[int, bytes]]
+    now: Open, roster: Roster, shares: Mapping[str, Mapping[int, bytes]], *, blame: Blame
 ) -> None:
     """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
     joiners: dict[tuple[int, ...], Joiner] = {}

@@ -23,6 +23,12 @@ def split(secret: bytes, places: int, *, least: int) -> list[bytes]:
     return shares_of(int.from_bytes(secret, "big"), chosen, places)
 
 
+def split_both(one: bytes, other: bytes, places: int, *, least: int) -> list[bytes]:
+    """For each place its shares of two secrets, end to end."""
+    shares = split(one, places, least=least), split(other, places, least=least)
+    return [first + second for first, second in zip(*shares, strict=True)]
+
+
 def shares_of(secret: int, coefficients: Sequence[int], places: int) -> list[bytes]:
     """The values of secret + c_1 x + c_2 x^2 … at x = 1 … `places`."""
     found = []

@@ -22,7 +22,7 @@ def agreement(context: bytes, offered: dict[str, str], names: list[str]) -> byte
     return statement("agree", context, one, digest(*(name.encode() for name in names)))
 
 
-def offer_statement(context: bytes, key: str, commitment: str, boxes: str, marks: str) -> bytes:
+def offer_statement(context: bytes, key: str, *, commitment: str, boxes: str, marks: str) -> bytes:
     """What a site signs of its offer."""
     return statement("offer", context, *map(raw, (key, commitment, boxes, marks)))
 

@@ -30,7 +30,7 @@ from confide.federation.secure.exchanges import (
     summed,
     unmasking,
 )
-from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes, total_of
+from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes
 from confide.federation.secure.messages import (
     Agree,
     Greet,
@@ -136,8 +136,7 @@ class Summing:
 
         With `group` the sites are one of the run's fixed groups, and no others are in the sum.
         """
-        asked = encode(ask)
-        own = summed(step, list(labels))
+        asked, own = encode(ask), summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
         again = 2
         while again:
@@ -174,13 +173,9 @@ class Summing:
         if found is None:
             return None
         lanes, sites = found
-        total, odd = total_of(layout, own, ask, lanes)
+        total, odd = layout.total_of(own, ask, lanes)
         if odd > len(sites):
-            raise FederationError(
-                f"the sum of step {step.name}, round {asking.round}, is of no use: a site sent"
-                " something other than its masked numbers, and nobody can tell which",
-                fix="look at the sites' own logs, and resume the run",
-            )
+            raise _spoilt(step, asking.round)
         return Found(total, sites, odd)
 
     def _group_of(self, name: str) -> list[str]:
@@ -233,6 +228,14 @@ class Summing:
         return roster
 
 
+def _spoilt(step: Step, round: int) -> FederationError:
+    return FederationError(
+        f"the sum of step {step.name}, round {round}, is of no use: a site sent something other"
+        " than its masked numbers, and nobody can tell which",
+        fix="look at the sites' own logs, and resume the run",
+    )
+
+
 def _integers(
     turn: Asking, step: Step, opening: Opening, names: Sequence[str], layout: Layout
 ) -> tuple[Lanes, list[str]] | None:
@@ -265,7 +268,7 @@ def _masked(
 ) -> tuple[Lanes, list[str]] | None:
     """The sum of lanes under masks, in four exchanges; None if too few sites take part in one."""
     offers = turn.ask(offered(step, sites=len(roster.names)), opening, names)
-    for name in [n for n in offers if not is_sound(context, roster, n, offers[n])]:
+    for name in [n for n in offers if not is_sound(context, roster, offers[n], name=n)]:
         turn.blame(name, step.name, "its offer is not signed by it")
         del offers[name]
     now = Open(context, layout, offers, no_lanes(layout, odd=False))
@@ -285,7 +288,8 @@ def _masked(
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
     if len(given) < roster.least:
         return None
-    take_off(turn.blame, now, roster, by_owner(turn.blame, now, roster, given))
+    shares = by_owner(now, roster, given, blame=turn.blame)
+    take_off(now, roster, shares, blame=turn.blame)
     return now.lanes, now.masked
 
 

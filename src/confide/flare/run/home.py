@@ -195,7 +195,7 @@ class SiteHome:
         guards = Guards(**file.guards.model_dump())
         member = None
         if sums_of(settings) != "plain":
-            member = member_of(self.place, file, ask, agreed.agreement, settings=settings)
+            member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
         self._run = _Run(
             mine, folder, gathered, guards, asked=asked, opening=self.opening, member=member
         )

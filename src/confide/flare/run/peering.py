@@ -76,7 +76,7 @@ class Peering:
 
 
 def member_of(
-    place: Place | None, file: SiteFile, ask: Join, agreement: Agreement, *, settings: Settings
+    place: Place | None, file: SiteFile, ask: Join, *, agreement: Agreement, settings: Settings
 ) -> Member:
     """A site's part in the secure sums of a run. Raises Refusal if it has no identity."""
     if place is None:

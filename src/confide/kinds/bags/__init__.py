@@ -10,7 +10,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step, Tables
 from confide.kinds.bags.extractor import BagExtractor
-from confide.kinds.bags.form import COUNT_BAGS, BagForm, agree_on_bags
+from confide.kinds.bags.form import COUNT_BAG_BUCKETS, COUNT_BAGS, BagForm, agree_on_bags
 from confide.kinds.bags.release import in_clear, released
 from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_scored
 from confide.kinds.protocol import Agreed
@@ -34,7 +34,7 @@ class BagKind:
     weighs: ClassVar[bool] = True
     Form: ClassVar[type] = BagForm
     Scored: ClassVar[type] = BagsScored
-    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS)
+    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
     drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
 
     tables: ClassVar[Tables] = BagTables()

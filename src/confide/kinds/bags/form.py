@@ -29,6 +29,16 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds.buckets import (
+    WORD_BITS,
+    BucketsCounted,
+    CountBuckets,
+    as_counted,
+    buckets_counted,
+    check_buckets,
+    common_buckets,
+    shapes_of_buckets,
+)
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
 from confide.kinds.protocol import desk_at
 from confide.kinds.relations.form import PairForm, annotation_of, check_annotation, pair_form
@@ -129,7 +139,10 @@ def count_bags(
     site: Site, memory: object, ask: CountBags, turn: Turn
 ) -> tuple[BagsCounted, object]:
     """Count the words, relations and types of the training text; without text there are none."""
-    if ask.reader == PCNN:
+    if ask.reader == PCNN and site.member is not None:  # its words are summed by bucket
+        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        encoder, dim = "", 0
+    elif ask.reader == PCNN:
         counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
         digests, times = digested(site.key(), "word", counts, floor=site.guards.min_token_count)
         encoder, dim = "", 0
@@ -160,7 +173,21 @@ def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
     check_annotation(reply)
 
 
+def count_bag_buckets(
+    site: Site, memory: object, ask: CountBuckets, turn: Turn
+) -> tuple[BucketsCounted, object]:
+    """Count the words of the training text by bucket."""
+    return buckets_counted(site, ask, _tokens(site)), memory
+
+
 COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
+COUNT_BAG_BUCKETS = Step.of(
+    count_bag_buckets,
+    summed=True,
+    check=check_buckets,
+    bound=as_counted,
+    shapes=shapes_of_buckets,
+)
 
 
 def agree_on_bags(
@@ -184,7 +211,18 @@ def agree_on_bags(
     pairs = pair_form(run, replies.values(), digest=encoder, pool="max")
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
-    words_V16 = number(words, min_count=run.vocabulary.min_count, min_sites=sites)
+    least = run.vocabulary.min_count
+    words_V16 = number(words, min_count=least, min_sites=sites)
+    if federation.summing is not None and reads_words:
+        counted = federation.sum(
+            COUNT_BAG_BUCKETS,
+            CountBuckets(run.vocabulary.how, WORD_BITS, 0),
+            round=0,
+            sites=sorted(replies),
+        )
+        words_V16 = common_buckets(
+            counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
+        )
     form = BagForm(
         **pairs,
         reader=run.bags.reader,

@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
+from confide.kinds.buckets import (
+    CHARACTER_BITS,
+    COUNT_BUCKETS,
+    WORD_BITS,
+    CountBuckets,
+    common_buckets,
+)
 from confide.kinds.context import DESCRIBE_ENCODER, agree_on_encoder
 from confide.kinds.entities import EntityExtractor, EntityKind
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
 from confide.kinds.tagger.form import TaggerForm, form_of
 from confide.kinds.tagger.release import RELEASED_AS, in_clear, released
-from confide.kinds.types import DESCRIBE_TYPES, agree_on_types
-from confide.kinds.vocabulary import CHECK_KEY, COUNT_VOCABULARY, agree
+from confide.kinds.types import DESCRIBE_TYPES, TypesDescribed, agree_on_types
+from confide.kinds.vocabulary import CHECK_KEY, COUNT_VOCABULARY, agree, compare_keys
+from confide.kinds.vocabulary import Agreed as Vocabulary
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+
+
+def agree_unseen(
+    run: RunSettings,
+    federation: Federation,
+    types: list[str],
+    told: Mapping[str, TypesDescribed],
+) -> Vocabulary:
+    """The common vocabulary where no site's digests may be seen: by buckets."""
+    nonce, check, holders = compare_keys(federation)
+    own = run.vocabulary
+    ask = CountBuckets(own.how, WORD_BITS, CHARACTER_BITS)
+    counted = federation.sum(COUNT_BUCKETS, ask, round=0, sites=holders)
+    sites = min(own.min_sites, len(federation.sites))
+    return Vocabulary(
+        nonce=nonce,
+        check=check,
+        word_digests_V16=common_buckets(
+            counted.word_counts_B, counted.word_sites_B, min_count=own.min_count, min_sites=sites
+        ),
+        character_digests_V16=common_buckets(
+            counted.character_counts_C, counted.character_sites_C, min_count=1, min_sites=sites
+        ),
+        types=types,
+        types_by_site={site: sorted(told[site].types) for site in holders if site in told},
+        sentences={site: told[site].sentences for site in holders if site in told},
+    )
 
 
 class TaggerKind(EntityKind):
@@ -33,6 +68,7 @@ class TaggerKind(EntityKind):
         DESCRIBE_TYPES,
         CHECK_KEY,
         COUNT_VOCABULARY,
+        COUNT_BUCKETS,
         DESCRIBE_ENCODER,
     )
 
@@ -40,14 +76,17 @@ class TaggerKind(EntityKind):
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
         """Agree on the types, words, characters and the frozen encoder. Raises FederationError."""
-        types, _ = agree_on_types(run, federation)
-        agreed = agree(
-            federation,
-            how=run.vocabulary.how,
-            types=types,
-            min_count=run.vocabulary.min_count,
-            min_sites=run.vocabulary.min_sites,
-        )
+        types, told = agree_on_types(run, federation)
+        if federation.summing is None:
+            agreed = agree(
+                federation,
+                how=run.vocabulary.how,
+                types=types,
+                min_count=run.vocabulary.min_count,
+                min_sites=run.vocabulary.min_sites,
+            )
+        else:
+            agreed = agree_unseen(run, federation, types, told)
         dim = agree_on_encoder(federation, run.model.context)
         form = form_of(run, types, agreed, dim=dim)
         return Agreed(form, sorted(agreed.sentences), agreed.sentences, agreed.types_by_site)

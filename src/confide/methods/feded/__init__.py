@@ -57,8 +57,9 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
-from confide.kinds.protocol import F, P, PublicSet, State, scores_from, settle
+from confide.kinds.protocol import F, P, PublicSet, State
 from confide.kinds.public import PublicForm, PublicKind
+from confide.kinds.starting import scores_from, settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.lessons import (

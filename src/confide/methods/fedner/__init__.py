@@ -48,7 +48,8 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.parting import PartedForm
-from confide.kinds.protocol import Agreed, F, Form, State, compare_vectors, scores_from
+from confide.kinds.protocol import Agreed, F, Form, State
+from confide.kinds.starting import compare_vectors, examples_of_all, scores_from
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
@@ -146,10 +147,23 @@ class FedNER(FedAvg):
         sizes = {site: size for site, size in sizes.items() if size}
         if not sizes:
             raise FederationError("no site has any training text to learn from")
-        total, batches = sum(sizes.values()), shares_of_batch(sizes, run.training.batch_size)
-        asks = {site: TakeShare(batches[site], size / total) for site, size in sizes.items()}
-        federation.ask(TAKE_SHARE, asks, round=0)
+        self._share_out(federation, sizes)
         return FedNERState(agreed.form, shared, idle)
+
+    def _share_out(self, federation: Federation, sizes: Mapping[str, int]) -> None:
+        """Give every site its share and its part of a batch.
+
+        Where no site's size may be seen, each works them out from the size of all together.
+        """
+        batch = self._run.training.batch_size
+        asks: object
+        if federation.summing is not None:
+            total = examples_of_all(federation, sorted(sizes))
+            asks = dict.fromkeys(sorted(sizes), TakeShare(batch, 0.0, total))
+        else:
+            total, batches = sum(sizes.values()), shares_of_batch(sizes, batch)
+            asks = {site: TakeShare(batches[site], size / total, 0) for site, size in sizes.items()}
+        federation.ask(TAKE_SHARE, asks, round=0)
 
     def _private(self, form: PartedForm) -> list[str]:
         """The parts that stay at the sites: as the settings say, else as the kind does."""

@@ -19,7 +19,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
 from confide.kinds.parting import PartedDesk, PartedForm
-from confide.kinds.protocol import F, Kept, S, Taken, check_taken
+from confide.kinds.protocol import F, Kept, S, Taken, check_taken, shown
 from confide.learning.adam import Moments, adam
 from confide.seeds import derive_seed
 
@@ -43,6 +43,10 @@ class TakeShare:
 
     batch_size: int = carries("examples that the site draws in each step")
     share: float = carries("the site's share of all training examples")
+    total: int = carries(
+        "training examples of all sites: batch_size is of all, and a site works out its own"
+        " part; 0: batch_size and share are the site's own"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,14 +128,21 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
         lift_rows={name: rows_KD - start[name][ids_K] for name, (ids_K, rows_KD) in lift.items()},
         own=own,
     )
-    return Taken(desk.size, vectors), mine
+    return Taken(shown(site, desk.size), vectors), mine
 
 
 def take_share(
     site: Site, memory: Enrolled[F] | None, ask: TakeShare, turn: Turn
 ) -> tuple[ShareTaken, Enrolled[F]]:
     """Keep the batch size and share. Raises Refusal if the site's own guards forbid them."""
-    mine = replace(known(memory), batch_size=ask.batch_size, share=ask.share)
+    mine = known(memory)
+    batch_size, share = ask.batch_size, ask.share
+    if ask.total:
+        share = mine.form.at(site).size / ask.total
+        if not 0 < share <= 1:
+            raise Refusal("bad-ask")
+        batch_size = max(1, round(ask.batch_size * share))
+    mine = replace(mine, batch_size=batch_size, share=share)
     _check_guards(site, mine)
     return ShareTaken(ask.batch_size), mine
 

@@ -31,7 +31,7 @@ def header_of(line: str) -> list[str]:
 
 
 def rows_of_table(
-    text: str, path: Path, options: Options, problems: list[Problem]
+    text: str, path: Path, *, options: Options, problems: list[Problem]
 ) -> Iterator[tuple[str, Cells]]:
     """Every row of a table after its header: where it stands, and its cells by column.
 

@@ -240,7 +240,7 @@ def _rows_of_text(
         yield from rows_of(text, path, options=options, problems=problems)
         return
     lists = {*TOKENS, *TAGS, *(str(one) for one in options.columns or ())} - {"None"}
-    for where, cells in rows_of_table(text, path, options, problems):
+    for where, cells in rows_of_table(text, path, options=options, problems=problems):
         tree: Tree = dict(cells)
         with options.document(problems, where):
             for key, cell in cells.items():

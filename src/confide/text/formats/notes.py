@@ -39,7 +39,7 @@ def read(path: Path, options: Options) -> Reading:
     documents: list[Document] = []
     empty = 0
     stated = options.columns or (None, None)
-    for where, cells in rows_of_table(text, path, options, problems):
+    for where, cells in rows_of_table(text, path, options=options, problems=problems):
         header = list(cells)
         own = column(header, stated[0], IDS, where=where, what="id")
         held = column(header, stated[1], TEXTS, where=where, what="text")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from confide.text.document import Document, Problem
+from confide.text.document import Document, Problem, Span
 from confide.text.files import write_text
 from confide.text.formats.base import file_name, unheld
 from confide.text.formats.keeping import Keeps, cut_down
@@ -78,7 +78,8 @@ def _lines(document: Document, text: str) -> Iterator[str]:
     yield '<cas:NULL xmi:id="0"/>'
     numbers: list[int] = []
 
-    def item(name: str, start: int, end: int, features: Mapping[str, str]) -> str:
+    def item(name: str, span: Span, features: Mapping[str, str]) -> str:
+        start, end = span
         numbers.append(len(numbers) + 2)
         said = "".join(f" {key}={quoteattr(_safe(value))}" for key, value in features.items())
         return (
@@ -87,23 +88,23 @@ def _lines(document: Document, text: str) -> Iterator[str]:
         )
 
     named = {"language": "x-unspecified", "documentTitle": document.id, "documentId": document.id}
-    yield item("meta:DocumentMetaData", 0, len(text), named)
+    yield item("meta:DocumentMetaData", (0, len(text)), named)
     for sentence in document.sentences:
-        yield item("seg:Sentence", sentence.start, sentence.end, {})
+        yield item("seg:Sentence", (sentence.start, sentence.end), {})
         for start, end in sentence.tokens:
-            yield item("seg:Token", start, end, {})
+            yield item("seg:Token", (start, end), {})
     ids: dict[str, str] = {}
     for entity in document.entities:
         features = {"value": entity.type}
         if entity.concepts:
             features["identifier"] = entity.concepts[0]
-        yield item("ner:NamedEntity", entity.start, entity.end, features)
+        yield item("ner:NamedEntity", (entity.start, entity.end), features)
         ids[entity.id] = str(numbers[-1])
     spans = {entity.id: (entity.start, entity.end) for entity in document.entities}
     for relation in document.relations:
         features = {"Dependent": ids[relation.tail], "Governor": ids[relation.head]}
         span = spans[relation.tail]
-        yield item("custom:Relation", *span, {**features, "label": relation.type})
+        yield item("custom:Relation", span, {**features, "label": relation.type})
     yield (
         f'<cas:Sofa xmi:id="1" sofaNum="1" sofaID="_InitialView" mimeType="text"'
         f" sofaString={quoteattr(text, _BREAKS)}/>"
