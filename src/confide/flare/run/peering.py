@@ -17,6 +17,7 @@ from confide.federation.files import write_of_run
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Meet
 from confide.federation.secure.repeats import Sets
+from confide.federation.secure.roster import colluders
 from confide.flare.kits.peers import Card, Place
 from confide.flare.run.joining import Join
 from confide.runs.outcomes import sums_of
@@ -94,6 +95,7 @@ def member_of(
         file.name,
         place.identity.key,
         pinned=peering,
+        colluding=settings.federation.colluding or colluders(len(sites)),
         least=file.guards.min_sites,
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),
