@@ -33,6 +33,7 @@ def agree_unseen(
     run: RunSettings,
     federation: Federation,
     types: list[str],
+    *,
     told: Mapping[str, TypesDescribed],
 ) -> Vocabulary:
     """The common vocabulary where no site's digests may be seen: by buckets."""
@@ -86,7 +87,7 @@ class TaggerKind(EntityKind):
                 min_sites=run.vocabulary.min_sites,
             )
         else:
-            agreed = agree_unseen(run, federation, types, told)
+            agreed = agree_unseen(run, federation, types, told=told)
         dim = agree_on_encoder(federation, run.model.context)
         form = form_of(run, types, agreed, dim=dim)
         return Agreed(form, sorted(agreed.sentences), agreed.sentences, agreed.types_by_site)
