@@ -34,6 +34,7 @@ def batch(**changes: Any) -> Any:
         "tail_BP": torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0]], dtype=torch.bool),
         "openings_B2": torch.tensor([[1, 3], [1, 2]]),
         "relations_B": torch.tensor([1, 0]),
+        "features_BF": None,
     }
     return SimpleNamespace(**{**fields, **changes})
 

@@ -42,6 +42,7 @@ class Batch:
     tags_BL: Tensor
     source_BL: Tensor
     mask_BP: Tensor | None = None
+    features_BLD: Tensor | None = None
 
 
 BATCH = Batch(

@@ -137,7 +137,7 @@ def count_vocabulary(
 
     Without text all are empty. Raises Refusal if nothing may leave that the server can read.
     """
-    if site.guards.masked:
+    if site.guards.masked or site.member is not None:
         raise Refusal("only-masked")
     key = site.key()
     examples = training_examples(site)
