@@ -13,6 +13,7 @@ the order of first word, then width; Y types.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,9 @@ class SpanClassifier(nn.Module):
         self.first = nn.Linear(sizes.dim, sizes.hidden)
         self.last = nn.Linear(sizes.dim, sizes.hidden, bias=False)
         self.wide = nn.Embedding(sizes.width, sizes.hidden)
-        self.span = nn.Linear(sizes.hidden, sizes.types)
+        with warnings.catch_warnings():  # a site may have no type at all
+            warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
+            self.span = nn.Linear(sizes.hidden, sizes.types)
         nn.init.constant_(self.span.bias, math.log(_RARE / (1 - _RARE)))
 
     def forward(self, batch: TokenInput) -> Tensor:

@@ -12,8 +12,9 @@ import pytest
 from confide.errors import ConfideError, QuorumError
 from confide.federation.engine import Delivery
 from confide.federation.ledger import read_ledger
+from confide.federation.secure.repeats import SUMS
 from confide.flare.kits.peers import Pins
-from confide.flare.run.peering import ROSTERS, SUMS
+from confide.flare.run.peering import ROSTERS
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny

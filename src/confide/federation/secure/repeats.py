@@ -20,6 +20,8 @@ from typing import NamedTuple
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
 
+SUMS = "sums"
+"""The folder in a site's memory."""
 TURN = "turn-"
 """How the files begin that hold the set of one turn."""
 

@@ -16,7 +16,7 @@ from confide.federation.failures import Refusal
 from confide.federation.files import write_of_run
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Meet
-from confide.federation.secure.repeats import Sets
+from confide.federation.secure.repeats import SUMS, Sets
 from confide.federation.secure.roster import colluders
 from confide.flare.kits.peers import Card, Place
 from confide.flare.run.joining import Join
@@ -25,7 +25,7 @@ from confide.settings import Settings, SiteFile
 from confide.settings.consentfile import Agreement
 from confide.userfiles import text_of
 
-SUMS, ROSTERS = "sums", "rosters.txt"
+ROSTERS = "rosters.txt"
 
 
 @dataclass(frozen=True)

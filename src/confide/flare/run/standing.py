@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError
-from confide.federation.secure.repeats import Sets
+from confide.federation.secure.repeats import SUMS, Sets
 from confide.flare.kits.peers import known_to
 from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
-from confide.flare.run.peering import SUMS
 from confide.runs.athome import AtHome, compared_at_home
 from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site

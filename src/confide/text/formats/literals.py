@@ -21,8 +21,8 @@ def list_of(cell: str, where: str) -> list[object]:
     Raises:
         FormatError: it is no such list, or NumPy left out its middle (...).
 
-    >>> list_of("['EU' 'it''s']", "")
-    ['EU', 'it', 's']
+    >>> list_of("['EU' 'its']", "")
+    ['EU', 'its']
     >>> list_of('["EU", "said"]', ""), list_of("[0 3]", ""), list_of("O B-X", "")
     (['EU', 'said'], [0, 3], ['O', 'B-X'])
     """
