@@ -265,6 +265,7 @@ FORM = RelationForm(
     pool="sum",
     dropout=0.1,
     longest=32,
+    tuning="",
 )
 
 
