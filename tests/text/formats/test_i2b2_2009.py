@@ -38,12 +38,14 @@ def test_several_pieces_and_what_does_not_fit(tmp_path):
 
 
 def test_a_note_without_its_text(tmp_path):
-    put(tmp_path, "a.entries", published.ENTRIES_2009)
+    folder = tmp_path / "notes"  # no folder of another test lies beside it
+    folder.mkdir()
+    put(folder, "a.entries", published.ENTRIES_2009)
     with pytest.raises(MissingDataError, match="the text of the entries is missing"):
-        read(tmp_path / "a.entries")
-    put(tmp_path, "b.entries", published.ENTRIES_2009)
-    put(tmp_path, "b.txt", published.NOTE_2009)
-    reading = read(tmp_path, "i2b2-2009", options=Options(skip_broken=True))
+        read(folder / "a.entries")
+    put(folder, "b.entries", published.ENTRIES_2009)
+    put(folder, "b.txt", published.NOTE_2009)
+    reading = read(folder, "i2b2-2009", options=Options(skip_broken=True))
     assert [one.id for one in reading.documents] == ["b"]
     assert kinds(reading.problems) == ["broken-document"]
 
