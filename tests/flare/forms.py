@@ -42,7 +42,8 @@ def _form(name: str, *overrides: str, context: bool = False, homes: str = "") ->
     others |= OPTIONAL if not context else OPTIONAL - {"describe_encoder"}
     exchanged = frozenset(EXCHANGES) if MASKED in overrides else frozenset()
     if exchanged:
-        others.discard("count_examples")
+        others -= {"count_examples", "count_buckets", "count_bag_buckets"}
+        others.add("count_vocabulary")  # words are counted in buckets
     lacking = kind.apart  # some sites do not annotate all types
     return Form(
         name,
