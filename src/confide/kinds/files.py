@@ -55,7 +55,7 @@ class MadeOfFiles(ABC, Generic[F]):
 
     @abstractmethod
     def found(self, place: str) -> F:
-        """The files of this name or folder."""
+        """The files of this name or folder. Raises ConfideError if they cannot be used."""
 
     @abstractmethod
     def found_at(self, site: Site) -> F:
@@ -92,9 +92,9 @@ class MadeOfFiles(ABC, Generic[F]):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
-        """The extractor of a trained one; `encoder`: where its files lie. Raises FederationError.
+        """The extractor of a trained one; `encoder`: where its files lie.
 
-        And as `found`.
+        Raises FederationError if they are not those of the training, and what `found` raises.
         """
         place = encoder or self.files
         files = self.found(place)

@@ -103,9 +103,9 @@ class PieceModeller(ABC, Generic[T]):
                 source_B = source_B * on(weights_S[batch.rows_B], source_B)
             return source_B + target_B
 
-        return self.taught(model, encoded, loss, how=Epochs(epochs, batch_size, optimiser, seed))
+        return self.train_on(model, encoded, loss, how=Epochs(epochs, batch_size, optimiser, seed))
 
-    def taught(
+    def train_on(
         self, model: nn.Module, encoded: T, loss: Callable[[TokenBatch], Tensor], *, how: Epochs
     ) -> FitReport:
         """Train in place on this loss, with only the rows of pieces that the text reads."""

@@ -197,7 +197,7 @@ class TokenModeller(PieceModeller[EncodedTokens]):
             return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
 
         how = Epochs(epochs, batch_size, optimiser, seed)
-        return self.taught(model, encoded, loss, how=how)
+        return self.train_on(model, encoded, loss, how=how)
 
     def losses(self, encoded: EncodedTokens, batch: TokenBatch) -> Losses:
         """What makes of logits_BLY the loss of each row's source words, and of its target words."""
