@@ -56,6 +56,9 @@ class Forgetful:
     def claim(self, turn: Turns, names: list[str]) -> None:
         """Write nothing down."""
 
+    def fix(self, turn: Turns) -> None:
+        """Write nothing down."""
+
 
 class Noted(Forgetful):
     """A record that keeps what it was told."""

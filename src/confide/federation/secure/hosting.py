@@ -72,6 +72,8 @@ class SumHost:
         before = self._again(opening, said, round=round, name=name)
         if before is not None:
             return before
+        if step.once and self._member.masked:
+            self._member.fix(opening, round=round, step=name)
 
         def worked() -> tuple[Any, Callable[[], None]]:
             reply, settle = work(step, ask, round)

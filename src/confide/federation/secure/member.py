@@ -81,6 +81,10 @@ class Record(Protocol):
         """Write down a set before the answer that opens its sum. Raises Refusal."""
         ...
 
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
+        ...
+
 
 @dataclass(eq=False)
 class Member:
@@ -174,6 +178,11 @@ class Member:
             ask=opening.ask_B.tobytes(),
             layout=layout.digest,
         )
+
+    def fix(self, opening: Opening, *, round: int, step: str) -> None:
+        """Answer this ask in this turn, and no other. Raises Refusal."""
+        run, ask = self._summed_with(opening).run, digest(opening.ask_B.tobytes())
+        self.record.fix(Turns(run, round, step, ask, opening.attempt, opening.group))
 
     @property
     def signed(self) -> list[str] | None:

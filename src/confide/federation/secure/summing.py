@@ -71,6 +71,8 @@ class Summing:
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
+
+    `newest` are the sites in the newest sum.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Summing:
         self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
+        self.newest: list[str] = []
         self._run = run
         self.sites = sorted(sites)
         self.colluding = colluders(len(self.sites)) if colluding is None else colluding
@@ -138,6 +141,7 @@ class Summing:
         total, odd = layout.total_of(own, ask, lanes)
         if odd > len(sites):
             raise _spoilt(step, asking.round)
+        self.newest = sites
         return Found(total, sites, odd)
 
     def _group_of(self, name: str) -> list[str]:
