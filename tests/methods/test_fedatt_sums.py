@@ -128,7 +128,7 @@ def test_attended_changes_sum_to_the_formula() -> None:
 
 
 def test_the_attack_two_asks_of_one_turn_open_a_site() -> None:
-    """All attention counts as 1 at most; of two sums, the difference is the nearest site's alone."""
+    """All attention counts as 1 at most; the difference of two sums is one site alone."""
     changes = [[0.3, -0.4], [3.0, 4.0], [0.0, 6.0]]
     sites = [moved_site(change) for change in changes]
     difference = weighed(sites, 1e-9) - weighed(sites, 2 * math.exp(0.5))
@@ -216,7 +216,8 @@ def test_a_site_answers_one_attention_in_a_turn(
         inner = decode(Attend, opening.ask_B.tobytes())
         inner = dataclasses.replace(inner, totals_L=inner.totals_L * times)
         data = np.frombuffer(encode(inner), np.uint8)
-        return encode(dataclasses.replace(opening, ask_B=data, attempt=opening.attempt + 1))
+        later = opening.attempt + len(found)  # a new sum each time
+        return encode(dataclasses.replace(opening, ask_B=data, attempt=later))
 
     def said(engine: Any, ask: bytes) -> str:
         reply = decode_one_of((Offered, Failure), engine.again("attend", 1, "site-1", ask))
