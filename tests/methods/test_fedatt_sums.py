@@ -17,6 +17,7 @@ from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, decode_one_of, encode
+from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.repeats import Sets
 from confide.federation.site import Site
@@ -28,6 +29,7 @@ from confide.methods.fedatt import (
     FARTHEST,
     MEASURE,
     Attend,
+    Attended,
     Moved,
     attend,
     attended,
@@ -133,6 +135,16 @@ def test_the_attack_two_asks_of_one_turn_open_a_site() -> None:
     sites = [moved_site(change) for change in changes]
     difference = weighed(sites, 1e-9) - weighed(sites, 2 * math.exp(0.5))
     np.testing.assert_allclose(difference / 0.5, changes[0], rtol=1e-5)
+
+
+def test_one_site_may_have_all_attention_among_many() -> None:
+    """Shares sum to 1, so a lane needs no room for as many large changes as there are sites."""
+    layout = layout_of(ATTEND, asks(1.0), sites=50, examples=0.0)
+    lanes = layout.lanes_of(ATTEND, asks(1.0), Attended({"a": np.array([7.5, -8.0], np.float32)}))
+    total, odd = layout.total_of(ATTEND, asks(1.0), lanes)
+    assert total["change"]["a"].tolist() == [7.5, -8.0] and odd == 0
+    with pytest.raises(GuardError):
+        layout.lanes_of(ATTEND, asks(1.0), Attended({"a": np.array([8.1, 0], np.float32)}))
 
 
 @pytest.mark.parametrize("total", [0.0, -1.0, float("nan"), float("inf")])

@@ -79,7 +79,10 @@ def tables_of(step: Step, ask: object, layout: Layout) -> list[Part]:
 
 
 def layout_of_rows(layout: Layout, tables: Sequence[Part]) -> Layout:
-    """How the first sum is laid out: a lane for each row, after the count of odd sites."""
+    """How the first sum is laid out: a lane for each row.
+
+    The lane of odd sites stays 0: they are counted with the values.
+    """
     odd = [part for part in layout.parts if part.field == ODD]
     flags = [Part(ROWS, _key(part), part.shape[:1], _FLAG, 1.0) for part in tables]
     return replace(layout, parts=(*odd, *flags))
@@ -101,7 +104,6 @@ def touched(layout: Layout, lanes: Lanes, tables: Sequence[Part]) -> Lanes:
     own = layout_of_rows(layout, tables)
     found = np.zeros(own.length, np.uint8)
     flags, views = own.views(found), layout.views(lanes)
-    flags[ODD, ""][:] = views[ODD, ""]
     for part in tables:
         rows_RX = views[part.field, part.name].reshape(part.shape[0], -1)
         draws_R = np.frombuffer(secrets.token_bytes(8 * part.shape[0]), "<u8") % _LARGEST + 1
