@@ -56,6 +56,9 @@ class Forgetful:
     def claim(self, turn: Turns, names: list[str]) -> None:
         """Write nothing down."""
 
+    def fix(self, turn: Turns) -> None:
+        """Write nothing down."""
+
 
 class Noted(Forgetful):
     """A record that keeps what it was told."""
@@ -217,6 +220,7 @@ def ring(
         sites=len(members),
         examples=0.0,
         labels=[],
+        part="all",
     )
     made = Ring(
         {one.name: one for one in members}, roster, opening, dict(numbers or {}), {}, b"", layout

@@ -176,3 +176,14 @@ def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(repeats.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         Sets(tmp_path).claim(TURN, FIVE)
+
+
+def test_a_turn_has_one_ask_where_it_is_fixed(tmp_path: Path) -> None:
+    """In every process; another round, step or run has an ask of its own."""
+    Sets(tmp_path).fix(TURN)
+    Sets(tmp_path).fix(TURN._replace(attempt=9))
+    with pytest.raises(Refusal) as caught:
+        Sets(tmp_path).fix(TURN._replace(ask=b"other"))
+    assert caught.value.code == "second-ask"
+    for elsewhere in ({"round": 4}, {"step": "attend"}, {"run": "other"}):
+        Sets(tmp_path).fix(TURN._replace(ask=b"other", **elsewhere))

@@ -238,7 +238,7 @@ def _put_changes(
     blocks = changes(learnt, ask, reply)
     for part in parts:  # both in the order of their names
         view, done = views[part.field, part.name], 0
-        shared = part.width == 4 and learnt.weight
+        shared = part.width == 4 and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
         room = 2.0**30 if shared else layout.room(part.width)
         while done < part.size:

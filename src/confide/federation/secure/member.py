@@ -81,6 +81,10 @@ class Record(Protocol):
         """Write down a set before the answer that opens its sum. Raises Refusal."""
         ...
 
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
+        ...
+
 
 @dataclass(eq=False)
 class Member:
@@ -153,14 +157,7 @@ class Member:
         """The reply that this opening got already; None if it is new. Raises Refusal."""
         roster = self._summed_with(opening)
         ask = opening.ask_B.tobytes()
-        context = context_of(
-            roster.id,
-            round=round,
-            step=step,
-            attempt=_natural(opening.attempt),
-            ask=ask,
-            layout=layout.digest,
-        )
+        context = self.context(opening, round=round, step=step, layout=layout)
         before = self._sum
         if before is not None and before.context == context:
             found: Offered = before.said["offer"][1]
@@ -171,6 +168,27 @@ class Member:
         self._sum = None
         return None
 
+    def context(self, opening: Opening, *, round: int, step: str, layout: Layout) -> bytes:
+        """The digest of everything that names a sum. Raises Refusal."""
+        return context_of(
+            self._summed_with(opening).id if self.masked else b"",
+            round=round,
+            step=step,
+            attempt=_natural(opening.attempt),
+            ask=opening.ask_B.tobytes(),
+            layout=layout.digest,
+        )
+
+    def fix(self, opening: Opening, *, round: int, step: str) -> None:
+        """Answer this ask in this turn, and no other. Raises Refusal."""
+        run, ask = self._summed_with(opening).run, digest(opening.ask_B.tobytes())
+        self.record.fix(Turns(run, round, step, ask, opening.attempt, opening.group))
+
+    @property
+    def signed(self) -> list[str] | None:
+        """The set that the site has signed in the present sum."""
+        return self._sum.signed if self._sum is not None else None
+
     def offer(
         self,
         opening: Opening,
@@ -180,23 +198,18 @@ class Member:
         layout: Layout,
         lanes: Lanes,
         settle: Callable[[], None],
+        only: list[str] | None = None,
     ) -> Offered:
         """Fresh keys for the masks of this sum, and sealed shares of them.
 
-        `settle` is called once the site has given its shares, so that the sum can be opened.
+        `settle` is called once the site has given its shares, so that the sum can be opened. With
+        `only`, the site takes part in a sum over these sites and no others.
         """
         roster = self._summed_with(opening)
         session = self._session
         assert session is not None, "a site that met others has greeted"
         ask = opening.ask_B.tobytes()
-        context = context_of(
-            roster.id,
-            round=round,
-            step=step,
-            attempt=opening.attempt,
-            ask=ask,
-            layout=layout.digest,
-        )
+        context = self.context(opening, round=round, step=step, layout=layout)
         secret, seed = fresh_secret(), fresh_secret()
         both = split_both(secret, seed, len(roster.names), least=roster.least)
         boxes = [
@@ -224,6 +237,7 @@ class Member:
         turn = Turns(roster.run, round, step, digest(ask), opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
         self._sum = Ongoing(context, roster, turn, ask, layout, lanes, settle, secret, seed, own)
+        self._sum.only = only
         self._sum.said["offer"] = (b"", reply)
         return reply
 
@@ -266,6 +280,8 @@ class Member:
             raise Refusal("bad-set")
         if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
+        if now.only is not None and ask.names != now.only:
+            raise Refusal("other-set")
         session = self._session
         assert session is not None, "a site that masked has greeted"
         now.signed = list(ask.names)

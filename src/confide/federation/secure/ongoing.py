@@ -33,6 +33,7 @@ class Ongoing:
     offered: dict[str, str] = field(default_factory=dict)
     held: dict[str, bytes | None] = field(default_factory=dict, repr=False)
     signed: list[str] | None = None
+    only: list[str] | None = None
     said: dict[str, tuple[bytes, Any]] = field(default_factory=dict, repr=False)
 
     def again(self, exchange: str, ask: object) -> Any:

@@ -4,7 +4,8 @@ Two sums of the same replies over sets that differ by one site give that site's 
 site writes down each set before it gives the shares that open its sum, and refuses
 
 - the same turn of a run, or the same ask of a step in any run, for another set;
-- in one run, a set with a site that an earlier set of the run lacked.
+- in one run, a set with a site that an earlier set of the run lacked;
+- in one turn of a step that weighs what the site holds (`Step.once`), another ask.
 
 These rules stop exact repeats only: sums of other rounds or runs over other sets may still differ
 by little more than one site.
@@ -67,6 +68,17 @@ class Sets:
         for mark in marks:
             if self._put(mark, said) != said:
                 raise Refusal("other-set")
+
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another.
+
+        For steps that weigh what a site holds by numbers of the server's: two asks would be two
+        sums of the same vectors, each with weights of its own.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        said = digest(b"once", turn.run.encode(), number(turn.round), turn.step.encode()).hex()
+        if self._put(f"once-{said}", turn.ask.hex() + "\n") != turn.ask.hex() + "\n":
+            raise Refusal("second-ask")
 
     def sizes(self) -> list[int]:
         """How many sites were in each sum that the site has helped to open."""
