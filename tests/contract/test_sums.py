@@ -125,6 +125,48 @@ def test_a_site_lost_in_any_exchange_is_left_out_or_still_summed(
     assert ("train" in asked) == (step in ("agree", "unmask"))
 
 
+@pytest.mark.parametrize(
+    ("every", "lost", "then"),
+    [
+        (3, ("mask", 1), ("ask", "train", 2)),  # between two checkpoints
+        (1, ("mask", 2), ("ask", "score", 2)),  # in the very round
+        (1, ("score", 2), ("reply", "unmask", 2)),  # when one site has opened the sum
+    ],
+)
+def test_a_run_that_has_lost_a_site_and_is_stopped_loses_it_in_the_same_sum_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    lost: tuple[str, int],
+    then: tuple[str, str, int],
+) -> None:
+    """Sites do not help to sum a set that has grown, and open each turn for one set only."""
+    gone: list[bool] = []
+    dies = True
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        if dies and site == "site-2" and ((name, round) == lost or gone):
+            gone.append(True)
+            return encode(Failure("lost", "", "", ""))
+        return reply
+
+    def stop(event: Any) -> None:
+        if gone and (event.kind, event.step, event.round) == then:
+            raise KeyboardInterrupt
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("federation.sums=masked", "federation.at_least=4", f"select.every={every}")
+    settings = tiny(tmp_path, "rounds=3", *overrides, sites=5)
+    straight = run(settings, out=tmp_path / "straight").folder
+    gone.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=tmp_path / "stopped", on_event=stop)
+    dies = False  # it is back, and is not asked
+    resumed = run(settings, out=tmp_path / "stopped", resume=True).folder
+    found, wanted = states(resumed), states(straight)
+    assert found[max(found)] == wanted[max(wanted)]
+
+
 def test_three_sites_cannot_lose_one_and_two_cannot_mask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,8 @@ Two sums of the same replies over sets that differ by one site give that site's 
 site writes down each set before it gives the shares that open its sum, and refuses
 
 - the same turn of a run, or the same ask of a step in any run, for another set;
-- in one run, a set with a site that an earlier set of the run lacked.
+- in one run, a set with a site that an earlier set of the run lacked, unless this very sum was
+  opened before: a run that goes on from an earlier checkpoint gets the same sum again.
 
 These rules stop exact repeats only: sums of other rounds or runs over other sets may still differ
 by little more than one site.
@@ -59,12 +60,15 @@ class Sets:
             TURN + digest(b"turn", run, number(turn.round), step).hex(),
             "ask-" + digest(b"ask", step, turn.ask).hex(),
         ]
+        again = "sum-" + digest(b"sum", run, number(turn.round), step, turn.ask).hex()
         for mark in marks:  # a claim that is refused leaves nothing behind
             path = self._folder / mark
             if path.exists() and path.read_text() != said:
                 raise Refusal("other-set")
+        if (self._folder / again).exists():
+            return
         self._shrink(turn, said)
-        for mark in marks:
+        for mark in (*marks, again):
             if self._put(mark, said) != said:
                 raise Refusal("other-set")
 

@@ -31,6 +31,7 @@ from confide.federation.secure.exchanges import (
     unmasking,
 )
 from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes
+from confide.federation.secure.losses import Losses
 from confide.federation.secure.messages import (
     Agree,
     Greet,
@@ -71,6 +72,7 @@ class Asking:
     def __init__(self, round: int, exchange: Exchange, refuse: Callable[[SiteFault], None]) -> None:
         self.round = round
         self.unmet = False
+        self.opening: Callable[[list[str]], None] = lambda masked: None  # told of each set first
         self._exchange = exchange
         self._refuse = refuse
 
@@ -102,6 +104,7 @@ class Summing:
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
+        losses: the sites that earlier sums of the run have lost.
     """
 
     def __init__(
@@ -112,7 +115,9 @@ class Summing:
         sites: Sequence[str],
         colluding: int | None = None,
         group: int = 0,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = losses or Losses()
         self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
@@ -138,7 +143,7 @@ class Summing:
         """
         asked, own = encode(ask), summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
-        again = 2
+        there, again = self._still_there(names, asking, step.name), 2
         while again:
             again -= 1
             asking.unmet = False
@@ -154,7 +159,7 @@ class Summing:
                 labels=list(labels),
             )
             if roster is None:
-                found = _integers(asking, step, opening, names, layout)
+                found = _integers(asking, step, opening, there, layout)
             else:
                 context = context_of(
                     roster.id,
@@ -165,7 +170,7 @@ class Summing:
                     layout=layout.digest,
                 )
                 found = _masked(
-                    asking, step, opening, names, roster=roster, layout=layout, context=context
+                    asking, step, opening, there, roster=roster, layout=layout, context=context
                 )
             if found is not None or not asking.unmet:
                 break
@@ -177,6 +182,15 @@ class Summing:
         if odd > len(sites):
             raise _spoilt(step, asking.round)
         return Found(total, sites, odd)
+
+    def _still_there(self, names: Sequence[str], asking: Asking, step: str) -> list[str]:
+        """The sites that this turn has not lost before; whoever is lost now is noted."""
+
+        def note(masked: list[str]) -> None:
+            self._losses.note(set(names) - set(masked), round=asking.round, step=step)
+
+        asking.opening = note
+        return sorted(set(names) - self._losses.at(asking.round, step))
 
     def _group_of(self, name: str) -> list[str]:
         return next(members for members in self.dealt if name in members)
@@ -284,6 +298,7 @@ def _masked(
     signatures = _agreed(turn, now, roster)
     if len(signatures) < roster.least:
         return None
+    turn.opening(now.masked)
     unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
     given = turn.ask(unmasking(len(offers)), unmask, now.masked)
     if len(given) < roster.least:
