@@ -188,6 +188,7 @@ def named(
 
 def pieces(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
     """Relations in GAD with the public encoder of the extra `minilm`, 60 sentences a site."""
+    from confide.learning.cutting import tokenizer_of
     from confide.learning.encoder import load_encoder
 
     lines = (Path(os.environ["CONFIDE_DATA"]) / "gad_re/1/train.tsv").read_text().splitlines()
@@ -202,23 +203,23 @@ def pieces(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
             (folder / f"{part}.tsv").write_text("".join(f"{lines[i]}\n" for i in places))
         tables.append({"name": f"site-{number + 1}"} | {p: str(folder / f"{p}.tsv") for p in parts})
     tree = settings_of(given, sums) | {
-        "site": tables, "task": "re", "data": {"format": "gad"},
+        "site": tables, "task": "re", "data": {"format": "biobert"},
         "classifier": {"encoder": "minilm"},
         "training": {"optimiser": "adamw", "learning_rate": 1e-4, "batch_size": 8,
                      "local_epochs": 1},
     }  # fmt: skip
     heard, _ = ran(given, tree)
     _, own, summed = changes_in(heard, "fedavg-relations", PIECES, sums)
-    encoder = load_encoder("minilm")
+    tokenizer = tokenizer_of(load_encoder("minilm").folder)
     text = [lines[i].split("\t")[0] for i in order[:60]]
     return [
-        {"attack": "pieces", "seen": seen, **read_pieces(change, encoder, text)}
+        {"attack": "pieces", "seen": seen, **read_pieces(change, tokenizer, text)}
         for seen, change in (("bytes", own), ("sum", summed))
     ]
 
 
-def read_pieces(change_VD: np.ndarray, encoder: Any, text: list[str]) -> dict[str, float]:
-    tokenizer = encoder.tokenizer
+def read_pieces(change_VD: np.ndarray, tokenizer: Any, text: list[str]) -> dict[str, float]:
+    """Pieces that are found, and words of one piece that are thereby read in clear."""
     counts: Counter[int] = Counter()
     words: Counter[tuple[int, ...]] = Counter()
     for line in text:

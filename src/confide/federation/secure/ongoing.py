@@ -23,7 +23,6 @@ class Ongoing:
     context: bytes
     roster: Roster
     turn: Turns
-    asked: bytes
     layout: Layout
     lanes: Lanes | None
     settle: Callable[[], None]

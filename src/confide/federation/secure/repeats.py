@@ -13,6 +13,7 @@ by little more than one site.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -68,9 +69,8 @@ class Sets:
         if (self._folder / again).exists():
             return
         self._shrink(turn, said)
-        for mark in (*marks, again):
-            if self._put(mark, said) != said:
-                raise Refusal("other-set")
+        if not self._put([*marks, again], said):
+            raise Refusal("other-set")
 
     def sizes(self) -> list[int]:
         """How many sites were in each sum that the site has helped to open."""
@@ -87,23 +87,32 @@ class Sets:
                 if not set(said.split("\n")) <= set(before.split("\n")):
                     raise Refusal("other-set")
                 place += 1
-            elif before == said or self._put(path.name, said) == said:
+            elif before == said or self._put([path.name], said):
                 return
 
-    def _put(self, name: str, said: str) -> str:
-        """What the file of this name holds: this, if it is new."""
-        path = self._folder / name
-        if not path.exists():
-            new = self._folder / f".{secrets.token_hex(8)}"
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(said)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(new, path)
-            except FileExistsError:
-                pass
-            finally:
+    def _put(self, names: list[str], said: str) -> bool:
+        """Make the files of these names in turn; whether they all hold this, not another set."""
+        new: Path | None = None
+        try:
+            for name in names:
+                path = self._folder / name
+                if not path.exists():
+                    new = new or self._written(said)
+                    with contextlib.suppress(FileExistsError):
+                        os.link(new, path)
+                if path.read_text() != said:
+                    return False
+            return True
+        finally:
+            if new is not None:
                 new.unlink()
-        return path.read_text()
+
+    def _written(self, said: str) -> Path:
+        """A new file under a name of its own that holds this, on the disk."""
+        new = self._folder / f".{secrets.token_hex(8)}"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(said)
+            file.flush()
+            os.fsync(file.fileno())
+        return new
