@@ -94,8 +94,6 @@ class RunningMean:
 class Rounds:
     """Runs a method over a federation, with a checkpoint whenever development text is scored.
 
-    And after a round in which a masked sum lost a site, which resuming has to know.
-
     `binding` is a digest of everything that decides the numbers; a checkpoint with another binding
     belongs to another run and is refused.
     """
@@ -225,15 +223,9 @@ class Rounds:
             record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
         progress.history.append(record)
         self._tell(progress, record)
-        if scored or self._lost() != progress.gone:
+        if scored:
             self._save(state, progress, number)
         return state
-
-    def _lost(self) -> list[str]:
-        """The sites that a sum has lost; others do not help to sum a set with them again."""
-        summing = self._federation.summing
-        everyone = set(summing.sites) if summing is not None else set()
-        return sorted(everyone - set(self._federation.sites))
 
     def _check(self, state: object, number: int) -> None:
         """Raise FederationError, before the state is saved, if no site could train from it."""
@@ -311,7 +303,7 @@ class Rounds:
         summing = self._federation.summing
         if summing is not None:
             progress.examples = summing.examples
-        progress.gone = self._lost()
+            progress.gone = sorted(set(summing.sites) - set(self._federation.sites))
         kept = self._mean.of(state)
         checkpoint = Checkpoint(
             round=number,

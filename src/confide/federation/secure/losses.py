@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from confide.federation.files import write_of_run
 from confide.userfiles import json_of, text_of
@@ -20,13 +21,14 @@ class Losses:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._turns: dict[str, list[int | str]] = {}
+        self._turns: dict[str, list[Any]] = {}
         if path is not None and path.exists():
             self._turns = json_of(text_of(path))
 
     def note(self, sites: Iterable[str], *, round: int, step: str) -> None:
         """Write down that the sum of this turn has lost these sites. Raises RunError."""
-        found = {site: [round, step] for site in sites} | self._turns
+        new: dict[str, list[Any]] = {site: [round, step] for site in sites}
+        found = new | self._turns
         if found != self._turns:
             self._turns = found
             if self._path is not None:
