@@ -365,13 +365,13 @@ class Curious:
         """A site's masked numbers without every mask that the server can compute."""
         made = self._ring
         lanes = self._heard.masked[name].copy()
-        parts = made.layout.by_width(lanes)
-        add_streams(parts, derived(self.seeds[name], own_info(made.context)), sign=-1)
+        masks = [(derived(self.seeds[name], own_info(made.context)), -1)]
         for other in self._heard.told[name][0]:
             if other == name or other in hidden:
                 continue
             one, two = (name, other) if name in self.keys else (other, name)
             key = shared(self.keys[one], bytes.fromhex(made.offers[two].key))
             pair = derived(key, pair_info(made.context, name, other))
-            add_streams(parts, pair, sign=-1 if name < other else 1)
+            masks.append((pair, -1 if name < other else 1))
+        add_streams(made.layout.by_width(lanes), masks)
         return lanes

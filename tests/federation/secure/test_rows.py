@@ -184,7 +184,7 @@ def believing(engine: Lying) -> None:
     for one in engine.members.values():
         real = one.offer
         object.__setattr__(
-            one, "offer", lambda *a, real=real, **given: real(*a, **{**given, "only": None})
+            one, "offer", lambda *a, real=real, **given: real(*a, **{**given, "then": None})
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from confide.federation.digests import digest
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode
@@ -18,6 +19,7 @@ from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, op
 from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Masked, Opening
+from confide.federation.secure.ongoing import Then
 from confide.federation.secure.rows import (
     ALL,
     ROWS,
@@ -83,7 +85,8 @@ class SumHost:
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
         if tables:
             context = self._member.context(opening, round=round, step=name, layout=said)
-            held = Held((round, name, context.hex()), layout, lanes, settle, tables)
+            asked = digest(opening.ask_B.tobytes())
+            held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
             lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
         return self._said(opening, said, lanes, settle, round=round, name=name)
 
@@ -102,7 +105,8 @@ class SumHost:
         if before is not None:
             return before
         lanes = picked(held.layout, held.lanes, rows)
-        return self._said(opening, layout, lanes, held.settle, round=round, name=name)
+        then = held.then(ask)
+        return self._said(opening, layout, lanes, held.settle, round=round, name=name, then=then)
 
     def _open(self) -> None:
         """Note over which sites the rows were summed."""
@@ -125,15 +129,15 @@ class SumHost:
         *,
         round: int,
         name: str,
+        then: Then | None = None,
     ) -> bytes:
         """An offer to sum these lanes or, without masks, the lanes themselves."""
         member = self._member
         if not member.masked:
             settle()
             return encode(Masked(lanes))
-        only = self._held.names if opening.part == VALUES and self._held else None
         offer = member.offer(
-            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle, only=only
+            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle, then=then
         )
         return encode(offer)
 

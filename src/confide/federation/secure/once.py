@@ -50,6 +50,7 @@ class Asking:
         self.round = round
         self.unmet = False
         self.answered: set[str] = set()
+        self.opening: Callable[[list[str]], None] = lambda masked: None  # told of each set first
         self._exchange = exchange
         self._refuse = refuse
 
@@ -192,6 +193,7 @@ def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | No
     signatures = _agreed(turn, now, roster)
     if len(signatures) < roster.least:
         return None
+    turn.opening(now.masked)
     unmask = Unmask(now.context.hex(), list(signatures), list(signatures.values()))
     given = turn.ask(unmasking(len(now.offers)), unmask, now.masked)
     if len(given) < roster.least:

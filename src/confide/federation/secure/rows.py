@@ -23,9 +23,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.federation.digests import digest
 from confide.federation.failures import Refusal
-from confide.federation.messages import carries
+from confide.federation.messages import carries, encode
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
+from confide.federation.secure.ongoing import Then
 from confide.federation.steps import Step
 
 ALL, ROWS, VALUES = "all", "rows", "values"
@@ -48,16 +50,22 @@ class Values:
 class Held:
     """A site's reply between the two sums.
 
-    `of`: the round, the step and the context of the first; `names`: its sites, once it is open.
+    `of`: the round, the step and the context of the first; `asked`: the digest of its ask;
+    `names`: its sites, once it is open.
     """
 
     of: tuple[int, str, str]
+    asked: bytes
     layout: Layout
     lanes: Lanes = field(repr=False)
     keep: Callable[[], None] = field(repr=False)
     tables: list[Part]
     names: list[str] | None = None
     settled: bool = False
+
+    def then(self, ask: Values) -> Then:
+        """What the second sum goes on from."""
+        return Then(self.names, digest(b"values", self.asked, encode(replace(ask, of=""))))
 
     def settle(self) -> None:
         """Settle the step, once."""

@@ -23,6 +23,7 @@ from confide.federation.secure.exchanges import (
     summed,
 )
 from confide.federation.secure.lanes import layout_of
+from confide.federation.secure.losses import Losses
 from confide.federation.secure.messages import (
     Greet,
     Greeted,
@@ -71,6 +72,7 @@ class Summing:
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
+        losses: the sites that earlier sums of the run have lost.
 
     `newest` are the sites in the newest sum.
     """
@@ -83,7 +85,9 @@ class Summing:
         sites: Sequence[str],
         colluding: int | None = None,
         group: int = 0,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = losses or Losses()
         self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
@@ -111,7 +115,7 @@ class Summing:
         asked, own = encode(ask), summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
         tables = tables_of(own, ask, layout)
-        again = 2
+        there, again = self._still_there(names, asking, step.name), 2
         while again:
             again -= 1
             asking.unmet = False
@@ -129,9 +133,9 @@ class Summing:
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
             once = Once(asking, step, opening, roster)
             if tables:
-                found = once.by_rows(names, layout, tables)
+                found = once.by_rows(there, layout, tables)
             else:
-                found = once.sum(once.opened(ALL, asked), names, layout)
+                found = once.sum(once.opened(ALL, asked), there, layout)
             if found is not None or not asking.unmet:
                 break
             self._roster = None  # a process was restarted: greet again
@@ -143,6 +147,15 @@ class Summing:
             raise _spoilt(step, asking.round)
         self.newest = sites
         return Found(total, sites, odd)
+
+    def _still_there(self, names: Sequence[str], asking: Asking, step: str) -> list[str]:
+        """The sites that this turn has not lost before; whoever is lost now is noted."""
+
+        def note(masked: list[str]) -> None:
+            self._losses.note(set(names) - set(masked), round=asking.round, step=step)
+
+        asking.opening = note
+        return sorted(set(names) - self._losses.at(asking.round, step))
 
     def _group_of(self, name: str) -> list[str]:
         return next(members for members in self.dealt if name in members)
