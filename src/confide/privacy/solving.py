@@ -51,10 +51,12 @@ class Budget:
 
     def epsilon_after(self, rounds: int) -> float:
         """ε after so many rounds."""
-        if not rounds:
-            return 0.0
-        curve_A = rounds * self.mechanism.curve
-        return epsilon_of(curve_A, self.delta, draws=NUMBERS * rounds)
+        return self.spent_by(self.mechanism, rounds)
+
+    def spent_by(self, mechanism: Mechanism, rounds: int | None = None) -> float:
+        """ε of so many rounds of another sum; by default of all rounds."""
+        count = self.rounds if rounds is None else rounds
+        return epsilon_of(count * mechanism.curve, self.delta, draws=NUMBERS * count)
 
 
 def grid(noise: float) -> int:
