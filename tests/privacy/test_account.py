@@ -72,6 +72,12 @@ def test_sampling_is_bounded_at_every_order(rate: float, noise: float) -> None:
         assert curve_A[place] >= exactly_gaussian(rate, noise, order) * (1 - 1e-9)
 
 
+def test_what_whole_numbers_add_to_the_curve() -> None:
+    """Agarwal, Kairouz & Liu 2021, worked out by hand: either of its two terms may be the least."""
+    assert skellam(2, 3, variance=5)[ORDERS.index(4)] == pytest.approx(1.6 + 0.46)
+    assert skellam(1, 1, variance=0.5)[ORDERS.index(2)] == pytest.approx(2 + 3)
+
+
 def exactly_skellam(change: int, variance: float, order: int) -> float | None:
     """The divergence of one Skellam variable from itself moved by `change`, by its definition."""
     k = np.arange(-400, 401)

@@ -121,6 +121,9 @@ def test_a_torn_line_is_one_that_was_never_answered_upon(tmp_path: Path) -> None
         assert mine.standing() == before
     assert mine.spend(charge(3))
     assert mine._path.read_bytes() == after
+    mine._path.write_bytes(whole + b"x" * 5000)  # one torn line that is longer than the next
+    assert mine.spend(charge(3))
+    assert mine._path.read_bytes() == after
 
 
 @pytest.mark.parametrize("attack", ["dropped", "edited", "swapped", "cut in front", "not json"])
