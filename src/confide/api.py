@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from confide.jobs.predict import evaluate, predict
     from confide.jobs.pretrain import pretrain
     from confide.jobs.pretrain.delta import export_delta, import_delta
+    from confide.jobs.privacy_plan import privacy_plan
     from confide.methods import wire
     from confide.recipes import recipes
     from confide.report import report, watch_report
@@ -66,6 +67,7 @@ __all__ = [
     "new_key",
     "predict",
     "pretrain",
+    "privacy_plan",
     "protect_key",
     "read",
     "recipes",
@@ -106,6 +108,7 @@ _HOME = {
     "new_key": "confide.federation.keys",
     "predict": "confide.jobs.predict",
     "pretrain": "confide.jobs.pretrain",
+    "privacy_plan": "confide.jobs.privacy_plan",
     "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
