@@ -112,6 +112,10 @@ CODES = {
     "other-set": "the site has already helped to open this sum for another set of sites, or an"
     " earlier sum of the run lacked one of these; see `sums` in its memory folder",
     "only-masked": "the site's own guard `masked` forbids replies that the server can read",
+    "spent": "another sum under noise would spend more than the site's own guard `max_epsilon`, or"
+    " this very ask was answered with other noise before; its own log says which",
+    "other-text": "the site's text is not the one that the run began with, and under noise a run"
+    " goes on with no other; put it back, or begin another run",
     "disk-full": "the site could not write its memory: no space left on its disk",
     "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
     " say nothing either",

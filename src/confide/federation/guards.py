@@ -48,6 +48,8 @@ class Guards:
         private: parts of a model that must stay at the site.
         max_norm: the largest L2 norm of the change in one upload (`bounded`); None means any.
         masked: whether replies that are summed leave the site only under masks.
+        max_epsilon: the most that the site spends on sums under noise, over all runs, as ε.
+        delta: the δ at which that ε holds.
     """
 
     min_sentences: int = 1
@@ -58,6 +60,8 @@ class Guards:
     private: tuple[str, ...] = ()
     max_norm: float | None = None
     masked: bool = False
+    max_epsilon: float = 10.0
+    delta: float = 1e-5
 
     def keeps(self, name: str) -> bool:
         """Whether the array of this name belongs to a part of the model that must stay here."""

@@ -22,7 +22,12 @@ from confide.federation.secure.repeats import Sets
 from confide.federation.secure.roster import Pinned
 from confide.federation.site import Scratch, Site, SiteHost
 from confide.federation.steps import Step
+from confide.privacy.purse import Purse
+from confide.privacy.spending import Limit
 from confide.text.document import Document
+
+PURSE = "privacy"
+"""The folder of a site's account and run keys, in its memory folder or its part of a run."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +90,23 @@ class Hosting:
     last: int | None = None
     sums: SumsWith = PLAINLY
 
-    def host(self, spec: SiteSpec, scratch: Scratch, *, member: Member | None = None) -> SiteHost:
+    def host(
+        self,
+        spec: SiteSpec,
+        scratch: Scratch,
+        *,
+        member: Member | None = None,
+        purse: Path | None = None,
+    ) -> SiteHost:
         """A site, ready to answer.
 
         `member` is its part in secure sums, if it has keys of its own; otherwise it makes keys for
-        this process, and believes all others'.
+        this process, and believes all others'. `purse` is the folder of its account over all runs;
+        by default this run has one of its own.
         """
         site, log = site_of(spec, scratch), spec.folder / "site.log"
+        limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
+        site.purse = Purse(purse or spec.folder / PURSE, limit)
         if self.sums.sums != "plain":
             site.member = member or Member(
                 spec.name,

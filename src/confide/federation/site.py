@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.changes import shortened
+from confide.federation.digests import digest
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, bound_of, check_reply
@@ -19,6 +20,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step, Turn
 from confide.learning.encoder_files import is_encoder_name
+from confide.privacy.purse import Purse
 from confide.seeds import derive_seed
 from confide.text.document import Document
 
@@ -42,6 +44,7 @@ class Site:
         test_knows: those that are annotated only in its test text.
         guards: its own limits.
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
+        purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
@@ -61,6 +64,7 @@ class Site:
     guards: Guards = Guards()
     remote: bool = False
     member: Any = None
+    purse: Purse | None = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -85,6 +89,12 @@ class Site:
         if self.remote and not is_encoder_name(name):
             raise Refusal("own-folder")
         return name
+
+    @property
+    def run(self) -> bytes:
+        """What names the present run to the site's purse: its name, and what the site received."""
+        member = self.member
+        return digest((member.run or "").encode(), member.binding) if member else b""
 
     def key(self) -> bytes:
         """The secret key, from the site's own file. Raises Refusal if it is missing or locked."""

@@ -131,6 +131,7 @@ class Step:
         learnt: where a reply holds what a site learnt; the server compares such replies and
             combines them (`confide.federation.combining`).
         drawn: the name that seeds the step's random choices, if it is not `name`.
+        wraps: arrays of whole numbers are summed modulo the size of their lanes: none is too large.
         once: in one turn a site answers one ask of it under masks, and no other.
         seen: how the server sees a reply, if neither one by one nor as `summed` says.
         tables: how the reply is summed where no single reply may be seen, if it is not summed
@@ -154,6 +155,7 @@ class Step:
     tables: Tables | None = None
     seen: str = ""
     once: bool = False
+    wraps: bool = False
 
     @property
     def seen_as(self) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.federation.secure.roster import colluders, threshold
-from confide.privacy.solving import Budget, solved
+from confide.methods.dp_fedsgd import budget_of
+from confide.privacy.solving import Budget
 from confide.recipes import settings_file
 from confide.settings import Settings, load
 
@@ -94,12 +95,9 @@ def privacy_plan(
     chosen = (
         settings if isinstance(settings, Settings) else load(settings_file(settings), overrides)
     )
-    own = chosen.privacy
-    if own is None:
-        raise SettingsError(
-            "the settings have no [privacy]",
-            fix="add the table, with a unit and all but one of epsilon, noise, rate and rounds",
-        )
+    budget, own = budget_of(chosen), chosen.privacy
+    assert own is not None, "budget_of has checked it"
+    units = units or own.units
     if units is not None and units < 1:
         raise SettingsError("units must be at least 1", got=str(units))
     sites = len(chosen.site) or (chosen.split.sites if chosen.split else 0)
@@ -109,9 +107,6 @@ def privacy_plan(
         )
     colluding = chosen.federation.colluding or colluders(sites)
     least = threshold(sites, colluding)
-    budget = solved(
-        epsilon=own.epsilon, noise=own.noise, rate=own.rate, rounds=own.rounds, delta=own.delta
-    )
     honest = least - colluding
     whole = budget.noise * math.sqrt(sites / honest)
     drawn = budget.rate * (units or 0)

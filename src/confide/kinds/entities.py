@@ -7,18 +7,20 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.batches.completing import completed
+from confide.data.batches.encoding import Window
 from confide.data.batches.examples import Example, Span
+from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
@@ -49,6 +51,23 @@ from confide.tasks import TaskName
 from confide.text.document import Document
 
 Modeller = EntityModeller[Any, Any]
+
+
+class Windowed(Protocol):
+    """An encoded text, which knows what part of which sentence each row is."""
+
+    @property
+    def windows(self) -> Sequence[Window]: ...  # noqa: D102
+
+
+class ByUnits(Protocol):
+    """A modeller that gives the gradients of single units."""
+
+    def unit_gradients(
+        self, model: nn.Module, encoded: Any, units: Iterable[Rows]
+    ) -> Iterator[Arrays]:
+        """As `learning.gradients.unit_gradients`."""
+        ...
 
 
 @dataclass
@@ -204,6 +223,18 @@ class EntityDesk(Generic[E]):
             model, self.own, size=how.batch_size, clip=how.clip, seed=seed
         )
         return loss, slope, min(how.batch_size, len(self.own))
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The document and the sentence of each training row, by number."""
+        examples = training_examples(self.site)
+        rows = (examples[one.example] for one in cast(Windowed, self.text).windows)
+        return [(one.document, one.sentence) for one in rows]
+
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
+        """The gradient of each unit's loss, on the site's own annotation."""
+        modeller = cast(ByUnits, self.modeller)
+        return modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """The rows of a vector file, by table: ids and rows. This kind has none."""

@@ -109,7 +109,7 @@ def settle(
             "no site has any training text to learn from",
             fix="look at the training text with `confide data check`",
         )
-    if federation.summing is not None:
+    if federation.summing is not None and run.privacy is None:
         examples_of_all(federation, [site for site in same if site not in idle])
     return agreed, given, idle
 

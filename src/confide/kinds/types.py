@@ -30,6 +30,7 @@ class DescribeTypes:
     """Say which types you annotate, and find the encoder or BART, if one is named."""
 
     encoder: str = carries("the encoder's or BART's name in the settings of the run; empty: none")
+    closed: bool = carries("whether the reply names no type, as the settings do", start=bool)
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,17 @@ class TypesDescribed:
     digest: str = carries("digest of the public files of its encoder or BART; empty without one")
 
 
-def described(site: Site, digest: str) -> TypesDescribed:
+def described(site: Site, digest: str, *, closed: bool) -> TypesDescribed:
     """The reply of a site whose public files have this digest. Raises Refusal."""
-    return TypesDescribed(
-        sorted(own_types(site)), shown(site, len(training_examples(site))), digest
-    )
+    types = [] if closed else sorted(own_types(site))
+    return TypesDescribed(types, shown(site, len(training_examples(site))), digest)
 
 
 def describe_types(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
     """Describe the annotation of the training text."""
-    return described(site, ""), memory
+    return described(site, "", closed=ask.closed), memory
 
 
 def check_described(ask: object, reply: TypesDescribed) -> None:
@@ -109,7 +109,8 @@ def agree_on_types(
     Raises FederationError or DataError if too few are left, and DataError if no site annotates a
     type.
     """
-    replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name), round=0)
+    closed = run.privacy is not None
+    replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name, closed), round=0)
     digests = {site: reply.digest for site, reply in replies.items()}
     same = with_encoder(federation, step, digests, ours=digest, name=called or run.model.kind)
     replies = {site: replies[site] for site in same}
@@ -117,7 +118,7 @@ def agree_on_types(
     if declared:
         replies = _of_these_types(declared, federation, replies, step=step)
     seen = {kind for reply in replies.values() for kind in reply.types}
-    if not seen:
+    if not seen and not closed:
         raise no_entity()
     seen |= {entity.type for document in public for entity in document.entities}
     return declared or sorted(seen), replies

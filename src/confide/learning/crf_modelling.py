@@ -9,7 +9,7 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,18 @@ from torch import Tensor, nn
 from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import Bools, Encoded, TagSet, encode
 from confide.data.batches.examples import Example, Span
-from confide.data.batches.tagger import TaggerBatch, drawn_batch, predict_batches, train_batches
+from confide.data.batches.flat import Rows
+from confide.data.batches.tagger import (
+    TaggerBatch,
+    batch_of,
+    drawn_batch,
+    predict_batches,
+    train_batches,
+)
 from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.devices import at_home, beside, home, on, predicting
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import gradients
+from confide.learning.gradients import gradients, unit_gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
@@ -155,6 +162,17 @@ class CrfModeller:
         batch = drawn_batch(encoded.encoded, size, seed=seed, word_dropout=dropped)
         batch = beside(batch, own)
         return gradients(own, lambda: self._loss(own, batch, encoded), seed=seed, clip=clip)
+
+    def unit_gradients(
+        self, model: nn.Module, encoded: EncodedSplit, units: Iterable[Rows]
+    ) -> Iterator[Arrays]:
+        """As `gradients.unit_gradients`, and without losing words."""
+        own = _tagger(model)
+
+        def losses(rows_B: Rows) -> Tensor:
+            return self._loss(own, beside(batch_of(encoded.encoded, rows_B), own), encoded)
+
+        return unit_gradients(own, losses, units)
 
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""

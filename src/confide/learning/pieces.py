@@ -10,7 +10,7 @@ layer's weight.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from confide.data.batches.flat import Rows
 from confide.data.batches.tagger import drawn_rows
 from confide.data.batches.token_pieces import (
     EncodedTokens,
@@ -30,7 +31,7 @@ from confide.data.batches.token_pieces import (
 )
 from confide.learning.devices import at_home, beside, on
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import gradients
+from confide.learning.gradients import gradients, head_gradients, is_all, unit_gradients
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
@@ -136,6 +137,30 @@ class PieceModeller(ABC, Generic[T]):
             return source_B + target_B
 
         return gradients(model, loss, seed=seed, clip=clip)
+
+    def unit_gradients(
+        self, model: nn.Module, encoded: T, units: Iterable[Rows]
+    ) -> Iterator[Arrays]:
+        """As `gradients.unit_gradients`; in one pass for many units where only the head learns."""
+        tagged = self.tagged(encoded)
+
+        def outputs(rows_B: Rows) -> tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]:
+            batch = beside(token_batch(encoded.text, rows_B, annotated=tagged), model)
+            both = self.losses(encoded, batch)
+
+            def loss_of(scores: Tensor) -> Tensor:
+                source_B, target_B = both(scores)
+                return source_B + target_B
+
+            return partial(model, batch), loss_of
+
+        def losses(rows_B: Rows) -> Tensor:
+            run, loss_of = outputs(rows_B)
+            return loss_of(run())
+
+        if is_all(model, self.head):
+            return head_gradients(model, self.head, outputs, units)
+        return unit_gradients(model, losses, units)
 
     def slopes(self, model: nn.Module, encoded: T) -> Slopes:
         """The gradients of each row's two losses by the last layer's weight, without dropout."""

@@ -6,10 +6,10 @@ Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from confide.data.batches.flat import Rows
 from confide.data.batches.relation_pieces import (
     EncodedRelations,
     Marking,
     RelationBatch,
     encode_relations,
     predict_relation_batches,
+    relation_batch,
     train_relation_batches,
 )
 from confide.data.batches.relations import RelationExample
@@ -32,10 +34,12 @@ from confide.learning.devices import at_home, beside, home, on, placed, predicti
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.frozen import with_pair_features
+from confide.learning.gradients import head_gradients, is_all, unit_gradients
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
 from confide.learning.tuning import MARKS, WHOLE, MarkedEmbedding, Tuning, tune
+from confide.learning.weights import Arrays
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
@@ -193,6 +197,28 @@ def fit_relations(
 def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractContextManager[None]:
     """Reduce the encoder's table to the rows that these examples read."""
     return only_rows(model, table_of(model), np.append(encoded.ids_N, encoded.padding))
+
+
+def unit_gradients_of(
+    model: RelationClassifier, encoded: EncodedRelations, units: Iterable[Rows], *, loss: Loss
+) -> Iterator[Arrays]:
+    """As `gradients.unit_gradients`; in one pass for many units where only the head learns."""
+
+    def outputs(rows_B: Rows) -> tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]:
+        batch = beside(relation_batch(encoded, rows_B), model)
+
+        def loss_of(logits_BR: Tensor) -> Tensor:
+            return loss(lambda _: logits_BR, batch)  # type: ignore[arg-type]
+
+        return partial(model, batch), loss_of
+
+    def losses(rows_B: Rows) -> Tensor:
+        run, loss_of = outputs(rows_B)
+        return loss_of(run())
+
+    if is_all(model, "relation"):
+        return head_gradients(model, "relation", outputs, units)
+    return unit_gradients(model, losses, units)
 
 
 def relation_logits(

@@ -100,6 +100,29 @@ def last_layer_slopes(
     `outputs` runs the model to scores_BLY, the output of its last layer `linear`; `losses` turns
     them into two losses_B. The model keeps its weights and their gradients.
     """
+    scores_BLY, values_BLD = _caught(linear, outputs)
+    first, second = (_by_weight(loss_B, scores_BLY, values_BLD) for loss_B in losses(scores_BLY))
+    return first, second
+
+
+def row_slopes(
+    linear: nn.Linear, outputs: Callable[[], Tensor], losses: Callable[[Tensor], Tensor]
+) -> Parts:
+    """Each row's gradients by the layer's weight (weights_BYD) and by its bias (biases_BY).
+
+    As `last_layer_slopes`, of a single loss_B; rows may have one output each (scores_BY).
+    """
+    scores, values = _caught(linear, outputs)
+    (slopes,) = torch.autograd.grad(losses(scores).sum(), scores)
+    slopes_BLY, values_BLD = (
+        slopes.reshape(len(slopes), -1, slopes.shape[-1]),
+        values.reshape(len(values), -1, values.shape[-1]),
+    )
+    return torch.bmm(slopes_BLY.transpose(1, 2), values_BLD), slopes_BLY.sum(1)
+
+
+def _caught(linear: nn.Linear, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """The layer's output, from which gradients start, and its input."""
     inputs: list[Tensor] = []
 
     def catch(_: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -108,12 +131,11 @@ def last_layer_slopes(
     hook = linear.register_forward_pre_hook(catch)
     try:
         with torch.no_grad():
-            scores_BLY = outputs()
+            scores = outputs()
     finally:
         hook.remove()
-    scores_BLY.requires_grad_(True)
-    first, second = (_by_weight(loss_B, scores_BLY, inputs[-1]) for loss_B in losses(scores_BLY))
-    return first, second
+    scores.requires_grad_(True)
+    return scores, inputs[-1]
 
 
 def _by_weight(loss_B: Tensor, scores_BLY: Tensor, values_BLD: Tensor) -> Tensor:

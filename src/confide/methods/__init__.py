@@ -22,6 +22,7 @@ from confide.kinds.protocol import Form, Kind
 from confide.kinds.starting import steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
+from confide.methods.dp_fedsgd import DpFedSGD
 from confide.methods.fedatt import FedAtt
 from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
 from confide.methods.feddf import FedDF
@@ -41,8 +42,9 @@ class Method(Protocol):
     `apart`: for sites that each annotate only some of the types. `personal`: every site ends with a
     model of its own, part of which is only in its memory. `keyed`: only holders of the sites' key
     can use the model. `public`: the method gives all sites a public set, and is constructed with
-    it. `wants_public`: models of the kind can learn from a public set, so settings may name one; a
-    method without use for it leaves that text out.
+    it. `private`: the model is trained under noise, as `[privacy]` says. `wants_public`: models of
+    the kind can learn from a public set, so settings may name one; a method without use for it
+    leaves that text out.
     """
 
     name: ClassVar[str]
@@ -57,6 +59,7 @@ class Method(Protocol):
     keyed: ClassVar[bool]
     apart: ClassVar[bool]
     public: ClassVar[bool]
+    private: ClassVar[bool]
     wants_public: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
@@ -104,6 +107,7 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAvg: _EVERY,
     FedAtt: _EVERY,
     Chain: _EVERY,
+    DpFedSGD: ("tagger", "encoder", "spans", "relations"),
     FedNER: (*_ENTITIES, "relations"),
     FedED: ("relations", "tagger", "encoder"),
     FedDF: ("relations", "tagger", "encoder"),
@@ -195,16 +199,12 @@ def method_named(name: str) -> type[Method]:
 def method_of(settings: RunSettings) -> type[Method]:
     """The pair that these settings run.
 
-    Raises SettingsError if there is no such method, if it does not train this kind, or if noise is
-    asked for, which no method adds.
+    Raises SettingsError if there is no such method, if it does not train this kind, or if it does
+    not train under noise as the settings say.
     """
-    if settings.privacy is not None:
-        raise SettingsError(
-            "no method trains with noise yet, so nothing would keep what [privacy] asks for",
-            fix="remove [privacy] to train without noise; `confide privacy plan` reads it",
-        )
     if settings.trained_by in METHODS:
         found = METHODS[settings.trained_by]
+        _check_private(settings, found)
         _check_combine(settings, found)
         return found
     named = settings.base if settings.method in REFERENCES else settings.method
@@ -220,6 +220,27 @@ def method_of(settings: RunSettings) -> type[Method]:
         got=settings.kind,
         fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
     )
+
+
+def _check_private(settings: RunSettings, kind: type[Method]) -> None:
+    """Raise SettingsError if nothing would keep what `[privacy]` promises, or nothing is promised.
+
+    A reference is one site, or each by itself, and has no sum in which noise could hide anybody.
+    """
+    private = kind.private and settings.method not in REFERENCES
+    if settings.privacy is not None and not private:
+        able = dict.fromkeys(one.method for one in METHODS.values() if one.private)
+        raise SettingsError(
+            f"{settings.method} trains without noise, so nothing would keep what [privacy] says",
+            expected=f"method = {' or '.join(map(repr, able))}",
+            got=repr(settings.method),
+            fix="change the method, or remove [privacy]",
+        )
+    if private and settings.privacy is None:
+        raise SettingsError(
+            f"{settings.method} trains under noise, and the settings have no [privacy]",
+            fix="add the table (docs/noise.md); `confide privacy plan` shows what it costs",
+        )
 
 
 def _check_combine(settings: RunSettings, kind: type[Method]) -> None:

@@ -83,24 +83,19 @@ Facts = dict[str, Any]
 """What is told of a round in the history."""
 
 
-class FedAvgSettings(Table):
-    """The table `[options]`. The default of `weighting` is the kind's.
+class ServerTable(Table):
+    """How the server steps towards the mean (`confide.learning.server_steps`).
 
-    `server` is the server's step towards the mean (`confide.learning.server_steps`): its rate
-    (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every round; then
-    its momentum β and, for adam and yogi, β₂ of the squares and the floor τ. `proximal` is
-    FedProx's μ.
+    Its rate (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every
+    round; then its momentum β and, for adam and yogi, β₂ of the squares and the floor τ.
     """
 
-    weighting: Weighting | None = None
-    rows: Literal["all", "seen"] = "all"
     server: Server = "mean"
     server_rate: Annotated[float, Field(gt=0)] | None = None
     server_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     server_squares: Annotated[float, Field(ge=0, lt=1)] = 0.99
     server_floor: Annotated[float, Field(gt=0)] = 1e-3
-    proximal: Annotated[float, Field(ge=0)] = 0.0
 
     def step(self, round: int) -> ServerStep:
         """How the server steps after a round."""
@@ -109,6 +104,14 @@ class FedAvgSettings(Table):
         )
         rate = self.server_rate or (0.01 if step.adaptive else 1.0)
         return replace(step, rate=rate * self.server_decay ** (round - 1))
+
+
+class FedAvgSettings(ServerTable):
+    """The table `[options]`: `weighting` is the kind's by default, `proximal` FedProx's μ."""
+
+    weighting: Weighting | None = None
+    rows: Literal["all", "seen"] = "all"
+    proximal: Annotated[float, Field(ge=0)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -268,6 +271,7 @@ class FedAvg:
     personal: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     public: ClassVar[bool] = False
+    private: ClassVar[bool] = False
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 

@@ -52,12 +52,15 @@ class Limit:
 class Charge:
     """One noisy sum that a site takes part in.
 
-    `mark` is 64 hexadecimal digits, different for different noise; the same noise is charged once.
-    `draws` is how many numbers were noised.
+    `ask` and `mark` are 64 hexadecimal digits: different for different asks, and for different
+    noise. The same noise is charged once, and one ask is answered with one noise only: two answers
+    over the same draw of units would tell more than two rounds. `draws` is how many numbers were
+    noised.
     """
 
     run: str
     round: int
+    ask: str
     mark: str
     mechanism: Mechanism
     draws: int
@@ -70,7 +73,7 @@ class _Read:
     order: int = 0
     head: str = _NONE
     end: int = 0
-    marks: set[str] = field(default_factory=set)
+    marks: dict[str, str] = field(default_factory=dict)
     curve: Any = field(default_factory=lambda: np.zeros(len(ORDERS)))
     draws: int = 0
 
@@ -104,8 +107,13 @@ class Account:
         """
         with self._locked() as file:
             now = _read(file, self._path)
-            if charge.mark in now.marks:
+            if now.marks.get(charge.ask) == charge.mark:
                 return False
+            if charge.ask in now.marks:
+                raise SpentError(
+                    "this very ask was answered with other noise before",
+                    fix="ask in a round of its own: the site's numbers or its text have changed",
+                )
             curve_A, lines = charge.mechanism.curve, b""
             if not now.order:
                 now.order = _best_order(curve_A, self._limit)
@@ -122,8 +130,8 @@ class Account:
                 )
             one = charge.mechanism
             told = {
-                "run": charge.run, "round": charge.round, "mark": charge.mark, "clip": one.clip,
-                "variance": one.variance, "rate": one.rate, "draws": charge.draws,
+                "run": charge.run, "round": charge.round, "ask": charge.ask, "mark": charge.mark,
+                "clip": one.clip, "variance": one.variance, "rate": one.rate, "draws": charge.draws,
                 "before": now.head,
             }  # fmt: skip
             file.seek(now.end)
@@ -210,7 +218,7 @@ def _take(now: _Read, told: dict[str, Any], *, first: bool) -> None:
         now.order = told["order"]
         return
     one = Mechanism(int(told["clip"]), int(told["variance"]), float(told["rate"]))
-    now.marks.add(str(told["mark"]))
+    now.marks[str(told["ask"])] = str(told["mark"])
     now.curve = now.curve + one.curve
     now.draws += int(told["draws"])
 

@@ -41,6 +41,7 @@ OF_METHODS: dict[str, Tree] = {
         },
         "select": {"every": 50},
     },
+    "dp-fedsgd": {"training": {"learning_rate": 1.0, "decay": 1.0}},
     "pseudo-complete": {"rounds": 25},  # Wang et al. 2023, App. C
 }
 OF_KINDS: dict[str, Tree] = {

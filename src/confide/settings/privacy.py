@@ -17,6 +17,11 @@ class PrivacyTable(Table):
     In each of `rounds` every unit is drawn with the probability `rate`, its gradient is clipped to
     the norm `clip`, and noise of `noise` clips (σ) is added to the sum. One of `epsilon`, `noise`,
     `rate` and `rounds` may be left out, and is worked out from the others.
+
+    `units` says how many units all sites have together, about: the sum is divided by `rate` times
+    that, so that nothing has to be counted. `patients`: a document's name up to the first of these
+    characters is its patient; a document whose name has none is a patient of its own. What is said
+    of `held_out` text is not covered: with "closed", no score of it leaves a site.
     """
 
     unit: Unit
@@ -26,3 +31,6 @@ class PrivacyTable(Table):
     noise: Annotated[float, Field(gt=0.05, le=1024)] | None = None
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    patients: Annotated[str, Field(max_length=10)] = ""
+    held_out: Literal["closed", "open"] = "closed"

@@ -64,7 +64,8 @@ class DataTable(Table):
     `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
     whose annotation is read of a document that several annotated: "first", "majority" or a name.
     With `skip_broken`, a document that cannot be read is left out and named.
-    `types` declares the entity types; empty means the union over the sites. A site without `dev` or
+    `types` declares the entity types, and `relations` the relations; empty means the union over the
+    sites. `relations` is read where sums are private ([privacy]). A site without `dev` or
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
     is the share of the entities found at several sites whose letters are hidden in training text.
@@ -82,6 +83,7 @@ class DataTable(Table):
     annotators: str | None = None
     skip_broken: bool = False
     types: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
     dev_share: Share = 0.1
     test_share: Share = 0.2
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -244,6 +246,7 @@ class GuardsTable(Table):
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
     `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
+    What it gives under noise, over all runs, may not spend more than `max_epsilon` at `delta`.
     """
 
     min_sentences: Positive = 1
@@ -254,6 +257,8 @@ class GuardsTable(Table):
     max_norm: Norm | None = None
     private: tuple[str, ...] = ()
     masked: bool = False
+    max_epsilon: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
 
 
 class Settings(Table):

@@ -36,7 +36,15 @@ from confide.federation.secure.rows import (
 from confide.federation.site import Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 
-OPEN = ("memory-missing", "no-bound", "private-part", "unknown-step", "bad-ask")
+OPEN = (
+    "memory-missing",
+    "no-bound",
+    "private-part",
+    "unknown-step",
+    "bad-ask",
+    "spent",
+    "other-text",
+)
 """Codes that depend on the ask and on the site's settings, never on its text."""
 
 

@@ -40,13 +40,17 @@ Lanes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`."""
+    """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`.
+
+    With `wraps`, every number has room: what counts is its rest modulo the size of the lane.
+    """
 
     field: str
     name: str
     shape: tuple[int, ...]
     width: int
     scale: float
+    wraps: bool = False
 
     @property
     def size(self) -> int:
@@ -160,7 +164,10 @@ def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout
         given = by_name(like[field]) if field in like else {}
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
         width, scale = _lane(step, field, ask, form.dtypes, sites=sites)
-        parts += [Part(field, name, shape, width, scale) for name, shape in sorted(wanted.items())]
+        parts += [
+            Part(field, name, shape, width, scale, step.wraps)
+            for name, shape in sorted(wanted.items())
+        ]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
     return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
 
@@ -209,7 +216,9 @@ def _put_counts(
     if view is None or view.size != array.size:
         raise GuardError(f"{field} does not have the form of its layout")
     width = view.dtype.itemsize
-    found = _whole(array.ravel(), layout.room(width), field, exact=True)
+    wraps = any(part.wraps for part in layout.parts if (part.field, part.name) == (field, name))
+    room = math.inf if wraps else layout.room(width)
+    found = _whole(array.ravel(), room, field, exact=True)
     view.view(f"<i{width}")[:] = found
 
 

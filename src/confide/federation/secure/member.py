@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -51,7 +51,7 @@ from confide.federation.secure.primitives import (
     sharing,
     unsealed,
 )
-from confide.federation.secure.repeats import Turns
+from confide.federation.secure.repeats import Record, Turns
 from confide.federation.secure.roster import (
     Roster,
     Session,
@@ -71,18 +71,6 @@ from confide.federation.secure.statements import (
 )
 
 R = TypeVar("R")
-
-
-class Record(Protocol):
-    """Where a site writes down which sets it has helped to sum."""
-
-    def claim(self, turn: Turns, names: list[str]) -> None:
-        """Write down a set before the answer that opens its sum. Raises Refusal."""
-        ...
-
-    def fix(self, turn: Turns) -> None:
-        """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
-        ...
 
 
 @dataclass(eq=False)
@@ -181,6 +169,18 @@ class Member:
         """Answer this ask in this turn, and no other. Raises Refusal."""
         run, asked = self._summed_with(opening).run, self._digest_of(opening)
         self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
+
+    @property
+    def honest(self) -> int:
+        """The fewest honest sites in a sum of all; 1 without masks, where each reply is seen.
+
+        Raises Refusal.
+        """
+        if not self.masked:
+            return 1
+        if self._roster is None:
+            raise Refusal("not-met")
+        return self._roster.honest
 
     @property
     def signed(self) -> list[str] | None:

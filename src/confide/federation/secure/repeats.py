@@ -18,7 +18,7 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
@@ -38,6 +38,18 @@ class Turns(NamedTuple):
     ask: bytes
     attempt: int = 0
     group: bool = False
+
+
+class Record(Protocol):
+    """Where a site writes down which sets it has helped to sum."""
+
+    def claim(self, turn: Turns, names: list[str]) -> None:
+        """Write down a set before the answer that opens its sum. Raises Refusal."""
+        ...
+
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
+        ...
 
 
 class Sets:

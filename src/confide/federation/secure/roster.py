@@ -158,6 +158,11 @@ class Roster:
         return threshold(len(self.peers), self.colluding)
 
     @property
+    def honest(self) -> int:
+        """The fewest honest sites in a sum: t less those in league with the server."""
+        return self.least - self.colluding
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The sites' names."""
         return tuple(peer.name for peer in self.peers)

@@ -30,7 +30,7 @@ from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, check_reply
-from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
+from confide.federation.inprocess import PURSE, Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.secure.exchanges import EXCHANGES, as_asked
@@ -197,7 +197,14 @@ class SiteHome:
         if sums_of(settings) != "plain":
             member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
         self._run = _Run(
-            mine, folder, gathered, guards, asked=asked, opening=self.opening, member=member
+            mine,
+            folder,
+            gathered,
+            guards,
+            asked=asked,
+            opening=self.opening,
+            purse=Path(file.memory) / PURSE,
+            member=member,
         )
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
@@ -302,6 +309,7 @@ class _Run:
         *,
         opening: Tree,
         asked: Asked,
+        purse: Path,
         member: Member | None = None,
     ) -> None:
         compute_as(settings)
@@ -324,7 +332,7 @@ class _Run:
             every=settings.select.every,
             last=settings.rounds,
             sums=SumsWith(sums_of(settings)),
-        ).host(self.spec, {}, member=member)
+        ).host(self.spec, {}, member=member, purse=purse)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
         """Note an ask. Raises Refusal after more than `most` different asks of one step.

@@ -120,7 +120,8 @@ def describe_types_and_encoder(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
     """Find the encoder, if one is named, and describe the annotation of the training text."""
-    return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
+    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
+    return described(site, digest, closed=ask.closed), memory
 
 
 DESCRIBE = describing(describe_types_and_encoder)

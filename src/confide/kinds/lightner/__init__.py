@@ -161,7 +161,8 @@ def describe_types_and_bart(
     site: Site, memory: object, ask: DescribeTypes, turn: Turn
 ) -> tuple[TypesDescribed, object]:
     """Find the BART, and describe the annotation of the training text."""
-    return described(site, bart_of(site, ask.encoder).digest), memory
+    digest = bart_of(site, ask.encoder).digest
+    return described(site, digest, closed=ask.closed), memory
 
 
 DESCRIBE = describing(describe_types_and_bart)

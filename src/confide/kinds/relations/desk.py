@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confide.data.batches.flat import Rows
 from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.data.batches.relations import (
     NO_RELATION,
@@ -46,6 +47,7 @@ from confide.learning.relations import (
     probabilities,
     relation_logits,
     relation_slopes,
+    unit_gradients_of,
 )
 from confide.learning.weights import load, trained
 from confide.models import relation
@@ -201,7 +203,7 @@ class RelationDesk:
         text = self.looked("train").encoded if encoded is None else encoded.encoded
         if not len(text):
             raise Refusal("no-training-text")
-        loss = self._loss(how)
+        loss = self._among(how.outside)
         if encoded is not None:
             loss = encoded.choices(each_S, outside=how.outside).loss
         model = self.model(weights)
@@ -216,23 +218,36 @@ class RelationDesk:
         )
         return Fitted(trained(model), report.loss, report.sentences)
 
-    def _loss(self, how: How) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+    def _among(
+        self, outside: float
+    ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+        """The loss of a site that annotates only some relations."""
         if all(self.known):
             return None
         pairs = own_pairs(self.looked("train").encoded, np.array(self.known))
-        return pairs.choices(outside=how.outside).loss
+        return pairs.choices(outside=outside).loss
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._loss(how) or relation.loss
+        model, loss_of = self.model(weights, lent=True), self._among(how.outside) or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = beside(relation_batch(encoded, rows_B), model)
         loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
         return loss, slope, len(rows_B)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The document of each training pair, by number; a pair has no sentence of its own."""
+        return [(one.document, -1) for one in self.looked("train").found.examples]
+
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
+        """The gradient of each unit's loss, on the site's own annotation."""
+        encoded, loss_of = self.looked("train").encoded, self._among(0.0) or relation.loss
+        return unit_gradients_of(self.model(weights, lent=True), encoded, units, loss=loss_of)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Empty: this kind has no vector file."""

@@ -43,6 +43,7 @@ class DescribeRelations:
     """Find the encoder, and describe your annotation of relations."""
 
     encoder: str = carries("the encoder's name in the settings of the run")
+    closed: bool = carries("whether the reply names nothing, as the settings do", start=bool)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ def describe_relations(
 ) -> tuple[RelationsDescribed, object]:
     """Find the encoder, and describe the annotation of the training text."""
     encoder = encoder_of(site, ask.encoder)
-    return RelationsDescribed(encoder.digest, encoder.dim, **annotation_of(site.train)), memory
+    said = annotation_of(() if ask.closed else site.train)
+    return RelationsDescribed(encoder.digest, encoder.dim, **said), memory
 
 
 def annotation_of(documents: Sequence[Document]) -> dict[str, list[Any]]:
@@ -192,7 +194,8 @@ def agree_on_relations(
     have the server's encoder, or if no site annotates a relation.
     """
     server = find_encoder(run.classifier.encoder)
-    replies = federation.ask(DESCRIBE_RELATIONS, DescribeRelations(run.classifier.encoder), round=0)
+    ask = DescribeRelations(run.classifier.encoder, run.privacy is not None)
+    replies = federation.ask(DESCRIBE_RELATIONS, ask, round=0)
     digests = {site: reply.encoder for site, reply in replies.items()}
     same = with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
     replies = {site: replies[site] for site in same}
@@ -220,6 +223,9 @@ def pair_form(
     for reply in replies:
         for name, values in said.items():
             values += getattr(reply, name)
+    if run.privacy is not None:  # nothing is named by the sites
+        said["relations"] += run.data.relations
+        said["types"] += run.data.types
     relations, types = sorted({*said["relations"]} - {NO_RELATION}), sorted({*said["types"]})
     if not relations:
         raise FederationError(

@@ -92,7 +92,8 @@ def describe_nested_types(
 ) -> tuple[TypesDescribed, object]:
     """Find the encoder, if one is named, and describe all annotation of the training text."""
     know_own_types(site)
-    return described(site, encoder_of(site, ask.encoder).digest if ask.encoder else ""), memory
+    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
+    return described(site, digest, closed=ask.closed), memory
 
 
 DESCRIBE = describing(describe_nested_types)

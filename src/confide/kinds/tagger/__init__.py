@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
+from confide.data.batches.vocabulary import DIGEST_BYTES
+from confide.errors import SettingsError
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
@@ -16,7 +20,7 @@ from confide.kinds.buckets import (
     CountBuckets,
     common_buckets,
 )
-from confide.kinds.context import DESCRIBE_ENCODER, agree_on_encoder
+from confide.kinds.context import DESCRIBE_ENCODER, NONE, agree_on_encoder
 from confide.kinds.entities import EntityExtractor, EntityKind
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
@@ -57,6 +61,23 @@ def agree_unseen(
     )
 
 
+def without_words(
+    federation: Federation, types: list[str], *, told: Mapping[str, TypesDescribed]
+) -> Vocabulary:
+    """No vocabulary: counting words would spend what noise is to save."""
+    nonce, check, holders = compare_keys(federation)
+    nothing_V16 = np.zeros((0, DIGEST_BYTES), np.uint8)
+    return Vocabulary(
+        nonce=nonce,
+        check=check,
+        word_digests_V16=nothing_V16,
+        character_digests_V16=nothing_V16,
+        types=types,
+        types_by_site={site: types for site in holders if site in told},
+        sentences={site: told[site].sentences for site in holders if site in told},
+    )
+
+
 class TaggerKind(EntityKind):
     """The tagger. Its words are keyed, so only holders of the sites' key can use the model."""
 
@@ -73,12 +94,26 @@ class TaggerKind(EntityKind):
         DESCRIBE_ENCODER,
     )
 
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError also for a tagger that would have to count words under noise."""
+        super().check(run)
+        own = run.model
+        if run.privacy is not None and (own.context == NONE or own.character != NONE):
+            raise SettingsError(
+                "under noise no site counts its words, so a tagger reads the states of a public"
+                " encoder alone",
+                expected='model.context = an encoder, and model.character = "none"',
+                got=f"context = {own.context!r}, character = {own.character!r}",
+            )
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
         """Agree on the types, words, characters and the frozen encoder. Raises FederationError."""
         types, told = agree_on_types(run, federation)
-        if federation.summing is None:
+        if run.privacy is not None:
+            agreed = without_words(federation, types, told=told)
+        elif federation.summing is None:
             agreed = agree(
                 federation,
                 how=run.vocabulary.how,

@@ -1,0 +1,87 @@
+"""Units: the documents, sentences or patients of which noise hides any one.
+
+Every training row belongs to one unit. What a unit adds to a sum is a function of its own rows
+alone, so that with one unit more or less nothing else of the sum changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.batches.flat import Rows
+from confide.federation.messages import Arrays
+from confide.privacy.clipping import Whole, whole
+from confide.text.document import Document
+
+
+class UnitDesk(Protocol):
+    """A desk that gives the gradients of single units."""
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The document and the sentence of each training row, by number; -1: none."""
+        ...
+
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
+        """The gradient of each unit's loss, on the site's own annotation."""
+        ...
+
+
+def units_of(
+    places: Sequence[tuple[int, int]],
+    documents: Sequence[Document],
+    *,
+    unit: str,
+    patients: str = "",
+) -> list[Rows]:
+    """The rows of each unit, in the order of the documents; documents without a row have none.
+
+    `unit` and `patients` are as in the settings (`settings.PrivacyTable`).
+    """
+    if unit == "sentence":
+        names: list[object] = list(dict.fromkeys(places))
+        of_rows: Sequence[object] = places
+    else:
+        owners = [
+            patient_of(one, patients) if unit == "patient" else str(number)
+            for number, one in enumerate(documents)
+        ]
+        names = list(dict.fromkeys(owners))
+        of_rows = [owners[document] for document, _ in places]
+    found: dict[object, list[int]] = {name: [] for name in names}
+    for row, name in enumerate(of_rows):
+        found[name].append(row)
+    return [np.array(rows, np.int64) for rows in found.values()]
+
+
+def patient_of(document: Document, patients: str) -> str:
+    """Whose document it is: its name up to the first of these characters.
+
+    >>> patient_of(Document("17-discharge", ""), "-")
+    '17'
+    >>> patient_of(Document("letter", ""), "-")
+    'letter'
+    """
+    return document.id.partition(patients)[0] if patients else document.id
+
+
+def clipped_sum(
+    gradients: Iterator[Mapping[str, NDArray[np.floating]]],
+    *,
+    like: Mapping[str, NDArray[np.floating]],
+    clip: float,
+    grid: int,
+) -> Whole:
+    """The sum of units' gradients, each as whole numbers of norm at most `grid` (= `clip`).
+
+    `like` gives the names and shapes.
+    """
+    total = {name: np.zeros(array.shape, np.int64) for name, array in like.items()}
+    for gradient in gradients:
+        for name, array in whole(gradient, clip=clip, grid=grid).items():
+            total[name] += array
+    return total
