@@ -189,6 +189,27 @@ def tiny_text() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tiny_private(task: str, kind: str, usual: dict[str, Any]) -> dict[str, Any]:
+    """What a run under (little) noise needs besides."""
+    named: dict[str, Any] = {"types": ["Drug", "Effect"]}
+    found: dict[str, Any] = {}
+    if task == "re":
+        named = {"types": ["Drug", "Pain"], "relations": ["causes", "eases"]}
+        found["pairs"] = {"types": [["Drug", "Pain"]]}
+    if kind == "tagger":
+        own = {"character": "none", "context": reader("encoder")}
+        found["model"] = {**usual["model"], **own}
+    return found | {
+        "data": {**usual["data"], **named},
+        "federation": {"sums": "integers"},
+        "guards": {"max_epsilon": 1000.0},
+        "privacy": {
+            "unit": "document" if task == "re" else "sentence",
+            "noise": 2.0, "rate": 0.8, "rounds": 60, "units": 54, "held_out": "open",
+        },
+    }  # fmt: skip
+
+
 def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings:
     """Settings of a tiny run of `sites` sites, whose files are written into `folder`.
 
@@ -217,6 +238,8 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
         usual["options"] = {"warmup_rounds": 0}
     if pair.method == "lazy-mil":  # the paper's, so that sites bid from the first round on
         usual["options"] = {"warm_rounds": 0, "factor": 1.0}
+    if pair.private:
+        usual |= tiny_private(task, pair.kind.name, usual)
     if pair.method == "fedner":  # which takes its steps with no other
         usual["training"] = {**usual["training"], "optimiser": "adam"}
     return parse({"key": str(key), **usual, **tree, "site": tables}, overrides)

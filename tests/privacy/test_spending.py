@@ -16,7 +16,7 @@ ONE = Mechanism(1000, 10**6, 0.01)
 
 
 def charge(mark: int, *, run: str = "r", round: int = 1, mechanism: Mechanism = ONE) -> Charge:
-    return Charge(run, round, f"{mark:064x}", mechanism, draws=1000)
+    return Charge(run, round, f"{mark:064x}", f"{mark:064x}", mechanism, draws=1000)
 
 
 def account(folder: Path, epsilon: float = 5.0) -> Account:

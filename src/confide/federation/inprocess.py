@@ -80,7 +80,8 @@ class Hosting:
     """What all sites of a run share: the method's steps and memory, and the seed.
 
     Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
-    how replies are summed, and with what.
+    how replies are summed, and with what. `simulated`: the seed of an experiment whose sites draw
+    nothing that cannot be repeated, and so keep nothing secret.
     """
 
     steps: Mapping[str, Step]
@@ -89,6 +90,7 @@ class Hosting:
     every: int = 1
     last: int | None = None
     sums: SumsWith = PLAINLY
+    simulated: int | None = None
 
     def host(
         self,
@@ -106,7 +108,8 @@ class Hosting:
         """
         site, log = site_of(spec, scratch), spec.folder / "site.log"
         limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
-        site.purse = Purse(purse or spec.folder / PURSE, limit)
+        made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
+        site.purse = Purse(purse or spec.folder / PURSE, limit, simulated=made_of)
         if self.sums.sums != "plain":
             site.member = member or Member(
                 spec.name,

@@ -254,6 +254,11 @@ def _check(settings: RunSettings) -> None:
             expected=f"rounds of at most {budget.rounds}",
             got=str(settings.rounds),
         )
+    if not math.isfinite(budget.epsilon_after(settings.rounds)):
+        raise SettingsError(
+            "with so little noise no bound is known, so nothing would be promised",
+            fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
+        )
     learns = TASKS[settings.task].learns
     if learns == "relations" and own.unit == "sentence":
         raise SettingsError(
@@ -269,12 +274,6 @@ def _check(settings: RunSettings) -> None:
         raise SettingsError(
             f"under noise the settings name everything, and {missing[0]} is empty",
             fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
-        )
-    if settings.federation.fraction < 1:
-        raise SettingsError(
-            "under noise every site takes part in every round, and draws units by itself",
-            expected="federation.fraction = 1",
-            got=str(settings.federation.fraction),
         )
     if settings.federation.groups or settings.federation.combine != "mean":
         raise SettingsError(

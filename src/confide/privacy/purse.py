@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -26,10 +27,13 @@ class Purse:
     Args:
         folder: made when something is kept.
         limit: what the site allows over all runs.
+        simulated: of a site of an experiment, what its run keys are made from instead of being
+            drawn, so that a run can be repeated. They protect nothing.
     """
 
-    def __init__(self, folder: Path, limit: Limit) -> None:
+    def __init__(self, folder: Path, limit: Limit, *, simulated: bytes = b"") -> None:
         self._folder = folder
+        self._simulated = simulated
         self.limit = limit
         self._account = Account(folder / ACCOUNT, limit)
 
@@ -41,7 +45,7 @@ class Purse:
         path = self._path(run)
         said = hashlib.sha256(text).digest()
         if not path.exists():
-            self._make(path, secrets.token_bytes(_KEY) + said)
+            self._make(path, self._new(run) + said)
         kept = path.read_bytes()
         if len(kept) != 2 * _KEY:
             raise GuardError("a run key is damaged", where=str(path), fix="begin another run")
@@ -63,6 +67,11 @@ class Purse:
     def standing(self) -> Standing:
         """As `Account.standing`."""
         return self._account.standing()
+
+    def _new(self, run: bytes) -> bytes:
+        if self._simulated:
+            return hmac.digest(self._simulated, run, "sha256")
+        return secrets.token_bytes(_KEY)
 
     def _path(self, run: bytes) -> Path:
         return self._folder / f"{hashlib.sha256(run).hexdigest()}.key"

@@ -98,6 +98,7 @@ class Account:
     def __init__(self, path: Path, limit: Limit) -> None:
         self._path = path
         self._limit = limit
+        self._known: tuple[object, _Read] | None = None
 
     def spend(self, charge: Charge) -> bool:
         """Write a charge down; False if this very noise was charged before.
@@ -106,7 +107,7 @@ class Account:
         the limit does not allow it, GuardError if the file is not a sound account.
         """
         with self._locked() as file:
-            now = _read(file, self._path)
+            now = self._now(file)
             if now.marks.get(charge.ask) == charge.mark:
                 return False
             if charge.ask in now.marks:
@@ -123,6 +124,7 @@ class Account:
             now.curve = now.curve + curve_A
             now.draws += charge.draws
             if not _epsilon(now, self._limit.delta) <= self._limit.epsilon:
+                self._known = None  # nothing of this was written
                 raise SpentError(
                     f"another round would spend more than the site's max_epsilon ="
                     f" {self._limit.epsilon:g} at delta = {self._limit.delta:g}",
@@ -136,12 +138,22 @@ class Account:
             }  # fmt: skip
             file.seek(now.end)
             file.truncate()
-            file.write(lines + _line(told))
+            written = _line(told)
+            file.write(lines + written)
             file.flush()
             os.fsync(file.fileno())
             if not now.end:
                 _keep_name(self._path.parent)
+            now.marks[charge.ask], now.head = charge.mark, _digest(written)
+            now.end += len(lines + written)
+            self._known = _as_it_lies(file), now
         return True
+
+    def _now(self, file: BufferedRandom) -> _Read:
+        """The account as it is; read again only if the file is not as this object left it."""
+        if self._known is None or self._known[0] != _as_it_lies(file):
+            self._known = _as_it_lies(file), _read(file, self._path)
+        return self._known[1]
 
     def standing(self) -> Standing:
         """How the account stands now. Raises GuardError if the file is not a sound account."""
@@ -159,6 +171,12 @@ class Account:
         with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
+
+
+def _as_it_lies(file: BufferedRandom) -> object:
+    """What changes with every write to the file."""
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _keep_name(folder: Path) -> None:

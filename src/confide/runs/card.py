@@ -20,7 +20,7 @@ from confide.errors import printable
 from confide.federation.files import write_of_run
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.runs.folder import RunFolder
-from confide.runs.result import Result
+from confide.runs.result import Private, Result
 from confide.runs.shareable import shareable
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task
@@ -211,10 +211,10 @@ def _privacy(settings: Settings, copied: Copied) -> str:
     text = "## Privacy\n\n"
     lines = [f"This copy: {copied.tells}. Trained weights can carry traces of their text."]
     if settings.method not in REFERENCES:
+        lines.append(_noise(Result.read(copied.run).privacy))
         lines.append(
-            "No noise was added: this is not differential privacy. A field that was seen as a sum"
-            " was added up by the server's code; no cryptography hid the single ones, unless the"
-            " table says masked."
+            "A field that was seen as a sum was added up by the server's code; no cryptography hid"
+            " the single ones, unless the table says masked."
         )
         changed = settings.guards.model_dump(exclude_defaults=True)
         set_ = ", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items()))
@@ -224,6 +224,23 @@ def _privacy(settings: Settings, copied: Copied) -> str:
         text += "\n\nWhat left the sites, from the ledger:\n\n"
         text += _table(("step", "field", "kind", "seen by the server"), rows)
     return text
+
+
+def _noise(spent: Private | None) -> str:
+    """What noise promises, or that there is none."""
+    if spent is None:
+        return "No noise was added: this is not differential privacy."
+    held_out = {
+        "open": "Scores of held-out text left the sites without noise, and are not covered.",
+        "closed": "No score of held-out text left a site.",
+    }
+    return (
+        f"Trained under noise: ({spent.epsilon:.2f}, {spent.delta:g})-differential privacy for one"
+        f" {safe(spent.unit)} of the training text, in {spent.rounds} rounds of noise"
+        f" {spent.noise:g} clips, each drawing a {safe(spent.unit)} with probability"
+        f" {spent.rate:g}. It covers this run alone, and sites and code that are honest as"
+        f" docs/noise.md says. {held_out.get(spent.held_out, '')}"
+    )
 
 
 def _left(run: Path) -> Iterator[Row]:

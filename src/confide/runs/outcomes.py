@@ -25,6 +25,7 @@ from confide.federation.secure.losses import Losses
 from confide.federation.secure.roster import threshold
 from confide.federation.secure.summing import Summing
 from confide.methods import Method, check_enough, method_named
+from confide.methods.dp_fedsgd import budget_of
 from confide.runs.folder import LOST, RunFolder, decisive
 from confide.runs.histories import joined
 from confide.runs.result import (
@@ -32,6 +33,7 @@ from confide.runs.result import (
     AllScores,
     Calibration,
     Data,
+    Private,
     Reliability,
     Result,
     Scale,
@@ -242,10 +244,31 @@ def result_of(
         compute_seconds=sum(one.compute_seconds for one in progress),
         sentences_per_second=done / training if training else 0.0,
         data=Data.model_validate(data),
+        **_private(settings, rounds=len(history)),
         parameters=sum(array.size for array in weights.values()),
         peak_rss_mb=usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
         peak_rss_mb_worker=usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
     )
+
+
+def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
+    """What so many rounds spent, if they were private."""
+    own = settings.privacy
+    if own is None:
+        return {}
+    budget = budget_of(settings)
+    private = Private(
+        unit=own.unit,
+        epsilon=budget.epsilon_after(rounds),
+        delta=own.delta,
+        noise=budget.noise,
+        clip=own.clip,
+        rate=budget.rate,
+        rounds=rounds,
+        units=own.units or 0,
+        held_out=own.held_out,
+    )
+    return {"privacy": private}
 
 
 def _calibration(

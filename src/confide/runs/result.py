@@ -93,6 +93,20 @@ class _Rates(Part):
     types: dict[str, _Rates] = {}
 
 
+class Private(Part):
+    """What a run under noise spent of one unit: ε at δ, in so many rounds of noise σ (in clips)."""
+
+    unit: str
+    epsilon: Number
+    delta: Number
+    noise: Number
+    clip: Number
+    rate: Number
+    rounds: Whole
+    units: Whole
+    held_out: str = "closed"
+
+
 class _Scores(Part):
     """The scores of all tasks in one form; docs/result.md lists them by task."""
 
@@ -283,6 +297,7 @@ class Result(Part):
     compute_seconds: Number | None = None
     sentences_per_second: Number | None = None
     data: Data = Data()
+    privacy: Private | None = None
     parameters: Whole | None = None
     peak_rss_mb: Number | None = None
     peak_rss_mb_worker: Number | None = None

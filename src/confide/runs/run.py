@@ -28,7 +28,7 @@ from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
 from confide.runs.telling import ended, started
-from confide.settings import Settings, anchored, load
+from confide.settings import SIMULATED, Settings, anchored, load
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -145,6 +145,7 @@ def _train(
         every=settings.select.every,
         last=settings.rounds,
         sums=SumsWith(sums_of(settings), bytes.fromhex(binding), settings.federation.groups),
+        simulated=settings.seed if settings.key == SIMULATED else None,
     )
     workers = min(settings.workers, len(specs))
 

@@ -249,6 +249,9 @@ class SiteHome:
         run.folder.store().save(
             Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
         )
+        site = run.host.site
+        if site.purse is not None:
+            site.purse.forget(site.run)
         spec = run.spec
         memory = memory_of(spec.folder, method.Memory) if method.personal else None
         counts = site_reports(method, [Home(spec, state, memory)])
