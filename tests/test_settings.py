@@ -170,11 +170,13 @@ def test_a_method_is_named_with_its_kind_alone_or_as_it_was_before() -> None:
 def test_settings_name_the_pair_that_they_run(name: str) -> None:
     pair = METHODS[name]
     model = {"model": {"kind": pair.kind.name}} if pair.task == "ner" else {}
+    if pair.private:
+        model |= {"federation": {"sums": "masked"}, "privacy": {"unit": "document"}}
     settings = parse({**SHORT, "task": pair.task, "method": pair.method, **model})
     assert (settings.kind, settings.trained_by) == (pair.kind.name, name)
     assert method_of(settings) is pair
-    if pair.task == "re":
-        return  # of which a reference may be of a method that has a public set
+    if pair.task == "re" or pair.private:
+        return  # a reference may be of a method that has a public set; none is under noise
     alone = parse({**SHORT, "task": pair.task, "method": "alone", "base": pair.method, **model})
     assert method_of(alone) is pair
 

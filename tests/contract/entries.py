@@ -37,6 +37,10 @@ class Entry:
     crossed: bool = False
 
 
+OPEN = {name: pair for name, pair in METHODS.items() if not pair.private}
+"""The pairs that train without noise. What those under noise promise has tests of its own
+(tests/methods/test_dp_fedsgd.py): their sums are never plain, and no site's score is seen."""
+
 OPTIONAL = {
     "describe_encoder", "count_examples", "count_buckets", "count_bag_buckets", "measure", "attend",
 }  # fmt: skip
@@ -283,13 +287,13 @@ _CROSSED: dict[str, dict[str, Any]] = {
 
 ENTRIES |= {
     name: entry(pair.kind.name, slow=True, crossed=True, **_CROSSED.get(name, {}))
-    for name, pair in METHODS.items()
+    for name, pair in OPEN.items()
     if name not in ENTRIES
 }
 
 STEPS = [
     (method, step.name)
-    for method, kind in METHODS.items()
+    for method, kind in OPEN.items()
     for step in kind.steps
     if step.name not in OPTIONAL
 ]
@@ -318,7 +322,7 @@ FIRST = _firsts(STEPS)
 """The pairs and steps whose tests are not slow: one for all that are the same code."""
 
 
-def pairs(*, slow: bool = False, of: Sequence[str] = tuple(METHODS)) -> list[Any]:
+def pairs(*, slow: bool = False, of: Sequence[str] = tuple(OPEN)) -> list[Any]:
     """Every pair as a parameter of a test; slow where it is `crossed`, or, if `slow`, says so."""
     return [
         pytest.param(name, marks=[pytest.mark.slow] * (one.crossed or (slow and one.slow)))
@@ -329,7 +333,7 @@ def pairs(*, slow: bool = False, of: Sequence[str] = tuple(METHODS)) -> list[Any
 
 _AS_FEDAVG = {
     name
-    for name, pair in METHODS.items()
+    for name, pair in OPEN.items()
     if pair.method in ("fedatt", "chain") and ENTRIES[name].crossed
 }
 """Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""

@@ -25,7 +25,7 @@ from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import OPTIONAL, pairs
+from contract.entries import OPEN, OPTIONAL, pairs
 from contract.runs import Asking, same_run, states, stopping_at, use_engine
 
 LIAR = "site-1"
@@ -40,7 +40,7 @@ LIES: dict[str, Lie] = {
 ROBUST = ("trimmed", "median", "clipped")
 AVERAGING = [
     name
-    for name, kind in METHODS.items()
+    for name, kind in OPEN.items()
     if any(step.summed and step.learnt and step.learnt.combined for step in kind.steps)
 ]
 every_method = pytest.mark.parametrize("method", pairs())
@@ -101,7 +101,7 @@ def let_lie(patch: pytest.MonkeyPatch, method: str, lie: Lie, liar: str = LIAR) 
 
 def test_every_sum_of_arrays_says_what_was_learnt() -> None:
     """Or one site's reply could be as large as it likes."""
-    for method, kind in METHODS.items():
+    for method, kind in OPEN.items():
         for step in kind.steps:
             arrays = {"array", "arrays"} & set(fields_of(step.reply).values())
             if step.summed and arrays and step.name not in OPTIONAL:  # these count, in lanes

@@ -18,7 +18,7 @@ from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import ENTRIES
+from contract.entries import ENTRIES, OPEN
 from contract.runs import (
     Forging,
     breaking,
@@ -45,7 +45,7 @@ SEEN_ONE_BY_ONE = ("feddf", "chain")
 
 def forms() -> list[object]:
     found: list[object] = []
-    for name in METHODS:
+    for name in OPEN:
         marks = [] if name in QUICK else [pytest.mark.slow]
         found.append(pytest.param(name, (), id=name, marks=marks))
         kept = [v for v in ENTRIES[name].variants if not any("fraction" in one for one in v)]
@@ -337,7 +337,7 @@ def test_a_round_after_which_the_score_falls_is_undone(
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK[:1])) for m in METHODS]
+    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK[:1])) for m in OPEN]
 )
 def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
     entry = ENTRIES[method]

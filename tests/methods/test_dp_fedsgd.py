@@ -27,7 +27,7 @@ from confide.privacy.purse import Purse
 from confide.privacy.spending import Limit
 from confide.runs.run import run
 from confide.settings import Settings
-from contract.corpus import tiny
+from contract.corpus import tiny, write_sites
 from contract.runs import Forging, result, states, use_engine
 
 ENCODER = "method=dp-fedsgd-encoder"
@@ -360,14 +360,18 @@ def test_a_site_that_is_lost_takes_no_noise_that_the_account_counts(
     assert len(path.read_text().splitlines()) == 1 + 3
 
 
-def test_it_learns_with_little_noise_and_not_with_much(tmp_path: Path) -> None:
-    usual = ("rounds=30", "select.every=30", "options.server_rate=0.1", "privacy.clip=2")
-    little = run(
-        tiny(tmp_path, ENCODER, *usual, "privacy.noise=1.5"), out=tmp_path / "little"
-    ).result
-    much = run(tiny(tmp_path, ENCODER, *usual, "privacy.noise=60"), out=tmp_path / "much").result
-    strict = [found.scores.overall["strict"]["f1"] for found in (little, much)]
-    assert strict[0] > 0.6 > 0.3 > strict[1], strict
+def test_it_learns_with_noise_and_not_with_a_hundred_times_as_much(tmp_path: Path) -> None:
+    usual = (
+        ENCODER, FROZEN, "rounds=60", "select.every=60", "options.server_rate=0.1",
+        "privacy.clip=2", "privacy.rate=0.3", "privacy.units=600",
+    )  # fmt: skip
+    site = write_sites(tmp_path / "large", train=200, held_out=20)
+    strict = []
+    for noise in ("2", "200"):
+        settings = tiny(tmp_path, *usual, f"privacy.noise={noise}", site=site)
+        found = run(settings, out=tmp_path / noise).result
+        strict.append(found.scores.overall["strict"]["f1"])
+    assert strict[0] > 0.9 and strict[1] < 0.4, strict
 
 
 def test_a_run_ends_when_a_site_has_spent_all_it_allows(tmp_path: Path) -> None:

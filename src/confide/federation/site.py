@@ -96,6 +96,11 @@ class Site:
         member = self.member
         return digest((member.run or "").encode(), member.binding) if member else b""
 
+    def forget(self) -> None:
+        """Delete the key of the present run, so that nobody can draw its noise again."""
+        if self.purse is not None:
+            self.purse.forget(self.run)
+
     def key(self) -> bytes:
         """The secret key, from the site's own file. Raises Refusal if it is missing or locked."""
         if self.key_file is None:

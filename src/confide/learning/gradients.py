@@ -72,9 +72,10 @@ def is_all(model: nn.Module, head: str) -> bool:
 
 def head_gradients(
     model: nn.Module,
+    units: Iterable[Rows],
+    *,
     head: str,
     outputs: Callable[[Rows], tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]],
-    units: Iterable[Rows],
 ) -> Iterator[Arrays]:
     """As `unit_gradients`, of a model of which only its last linear layer `head` is trained.
 

@@ -159,7 +159,7 @@ class PieceModeller(ABC, Generic[T]):
             return loss_of(run())
 
         if is_all(model, self.head):
-            return head_gradients(model, self.head, outputs, units)
+            return head_gradients(model, units, head=self.head, outputs=outputs)
         return unit_gradients(model, losses, units)
 
     def slopes(self, model: nn.Module, encoded: T) -> Slopes:

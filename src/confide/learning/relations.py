@@ -217,7 +217,7 @@ def unit_gradients_of(
         return loss_of(run())
 
     if is_all(model, "relation"):
-        return head_gradients(model, "relation", outputs, units)
+        return head_gradients(model, units, head="relation", outputs=outputs)
     return unit_gradients(model, losses, units)
 
 

@@ -37,6 +37,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.flat import Rows
 from confide.errors import GuardError, SettingsError
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
@@ -106,13 +107,13 @@ def add_noisily(
     check_noisy(ask)
     share = math.ceil(ask.variance / site.member.honest)
     honest = Mechanism(ask.grid, share * site.member.honest, ask.rate)
-    text = fingerprint(site.train, relations=True).encode()
+    text = text_of(site)
     try:
         key = site.purse.key(site.run, text=text)
     except GuardError as error:
         raise Refusal("other-text") from error
     desk = cast(UnitDesk, memory.form.at(site))
-    units = units_of(desk.places, site.train, unit=ask.unit, patients=ask.patients)
+    units = units_at(site, desk, ask)
     context = digest(site.run, number(turn.round), encode(ask))
     took_U = drawn(draw_key(key, context, text=text), len(units), rate=ask.rate)
     chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
@@ -129,6 +130,23 @@ def add_noisily(
     except SpentError as error:
         raise Refusal("spent") from error
     return NoisySum(with_noise(total, secret, variance=share)), memory
+
+
+def units_at(site: Site, desk: UnitDesk, ask: Noisy) -> list[Rows]:
+    """The rows of each of the site's units, found once."""
+    place = ("units", ask.unit, ask.patients)
+    if place not in site.cache:
+        site.cache[place] = units_of(desk.places, site.train, unit=ask.unit, patients=ask.patients)
+    found: list[Rows] = site.cache[place]
+    return found
+
+
+def text_of(site: Site) -> bytes:
+    """A digest of the site's training text, made once."""
+    if "fingerprint" not in site.cache:
+        site.cache["fingerprint"] = fingerprint(site.train, relations=True).encode()
+    found: bytes = site.cache["fingerprint"]
+    return found
 
 
 def with_noise(total: Whole, key: bytes, *, variance: int) -> dict[str, NDArray[np.int32]]:

@@ -85,7 +85,9 @@ class Attend:
 class Attended:
     """What the site learnt, times its attention."""
 
-    change: Arrays = carries("change of the weights, each layer's times the site's attention")
+    change: Arrays = carries(
+        "change of the weights, each layer's times the site's attention", legend="X"
+    )
 
 
 class Moved(NamedTuple):

@@ -197,15 +197,9 @@ class SiteHome:
         if sums_of(settings) != "plain":
             member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
         self._run = _Run(
-            mine,
-            folder,
-            gathered,
-            guards,
-            asked=asked,
-            opening=self.opening,
-            purse=Path(file.memory) / PURSE,
-            member=member,
-        )
+            mine, folder, gathered, guards, asked=asked, opening=self.opening,
+            purse=Path(file.memory) / PURSE, member=member,
+        )  # fmt: skip
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
@@ -249,9 +243,7 @@ class SiteHome:
         run.folder.store().save(
             Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
         )
-        site = run.host.site
-        if site.purse is not None:
-            site.purse.forget(site.run)
+        run.host.site.forget()
         spec = run.spec
         memory = memory_of(spec.folder, method.Memory) if method.personal else None
         counts = site_reports(method, [Home(spec, state, memory)])

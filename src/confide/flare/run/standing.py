@@ -28,6 +28,8 @@ GUARDS = {
     "max_norm": "scales its uploads down to a change of this norm",
     "private": "keeps these parts of the tagger to itself",
     "masked": "sends what is summed only under masks",
+    "max_epsilon": "spends no more on sums under noise, over all runs, as ε",
+    "delta": "the δ at which that ε holds",
 }
 """What a site does because of each guard."""
 
