@@ -173,6 +173,17 @@ def test_of_two_that_come_between_each_others_steps_one_wins(
     assert not allowed(tmp_path, TURN, FIVE)
 
 
+def test_of_two_that_see_no_mark_the_later_one_does_not_take_the_other_set_for_its_own(
+    tmp_path: Path,
+) -> None:
+    """The other process claims after this one has looked for marks, and before it looks further."""
+    assert allowed(tmp_path, TURN, FIVE[:4])
+    for path in [*tmp_path.glob("turn-*"), *tmp_path.glob("ask-*")]:
+        path.unlink()
+    assert not allowed(tmp_path, TURN, FIVE)
+    assert allowed(tmp_path, TURN, FIVE[:4])
+
+
 def test_files_are_the_owners_alone_and_nothing_is_left_over(tmp_path: Path) -> None:
     folder = tmp_path / "sums"
     assert allowed(folder, TURN, FIVE)

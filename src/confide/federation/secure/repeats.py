@@ -79,7 +79,10 @@ class Sets:
             path = self._folder / mark
             if path.exists() and path.read_text() != said:
                 raise Refusal("other-set")
-        if (self._folder / again).exists():
+        opened = self._folder / again
+        if opened.exists():  # by now, although no mark was there: another process may be as far
+            if opened.read_text() != said:
+                raise Refusal("other-set")
             return
         self._shrink(turn, said)
         if not self._put([*marks, again], said):
