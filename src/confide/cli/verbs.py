@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from confide import __version__
 from confide.cli import screen
+from confide.cli.audit_verbs import audit
 from confide.cli.budget_verbs import budget
 from confide.cli.data_verbs import data
 from confide.cli.export_verbs import export
@@ -74,6 +75,7 @@ app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
+app.command(rich_help_panel=_USE)(audit)
 app.command(rich_help_panel=_USE)(export)
 app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
