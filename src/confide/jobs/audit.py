@@ -21,6 +21,7 @@ from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.federation.messages import Arrays
+from confide.federation.secure.messages import Offered, Shares
 from confide.federation.site import Scratch
 from confide.kinds.how import How
 from confide.learning.devices import computing_at, place_of
@@ -33,6 +34,8 @@ from confide.tasks import TASKS
 from confide.text.document import Document
 
 AUDIT = "audit.json"
+_SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
+"""What sums exchange that nobody can open; it tells nothing of text."""
 FEWEST = 20
 """Documents of each side below which nothing is said."""
 
@@ -103,7 +106,7 @@ def audit(run: Path | str, *, site: str | None = None, most: int = 1000) -> Audi
             form, weights = made.model(*folder.trained(method, own))
             at = _Bench(spec, form, weights, how, words, scratch)
             found[spec.name] = at.membership(most, seed=derive_seed(settings.seed, "audit"))
-    done = Audit(found, crossed(folder.path))
+    done = Audit(found, crossed(folder.path, group=settings.federation.groups))
     folder.write(AUDIT, {"schema": 1, **asdict(done)})
     return done
 
@@ -138,7 +141,7 @@ class _Bench:
         if min(len(members), len(others)) < FEWEST:
             raise DataError(
                 f"site {self.spec.name} has too little text to audit",
-                expected=f"at least {FEWEST} training and {FEWEST} held-out documents with examples",
+                expected=f"at least {FEWEST} training and {FEWEST} held-out documents",
                 got=f"{len(members)} and {len(others)}",
                 fix="hold more text out before the run",
             )
@@ -146,7 +149,7 @@ class _Bench:
         return Membership(len(members), len(others), between, found_at(members, others))
 
     def scores(self, documents: Sequence[Document]) -> list[float]:
-        """The negated loss of each document, by word or by example; without those that have none."""
+        """The negated loss of each document, by word or by example; none without examples."""
         knows = self.spec.knows
         if self.words and not knows:
             knows = tuple(sorted({e.type for one in self.spec.train for e in one.entities}))
@@ -172,8 +175,11 @@ def _drawn(documents: Sequence[Document], most: int, seed: int) -> list[Document
     return [documents[place] for place in order[:most]]
 
 
-def crossed(run: Path) -> Crossed:
-    """What the ledger alone says of a run. Raises RunError if it is damaged."""
+def crossed(run: Path, *, group: int = 0) -> Crossed:
+    """What the ledger says of a run, whose sites sum in groups of this size (0: all together).
+
+    Raises RunError if the ledger is damaged.
+    """
     entries = [entry for file in ledger_files(run) for entry in read_ledger(file)]
     up = [entry for entry in entries if entry.direction == "up"]
     masked = {entry.step for entry in up if entry.seen == "masked"}
@@ -184,10 +190,10 @@ def crossed(run: Path) -> Crossed:
             continue
         if one.seen == "masked":
             hidden[one.round].add(one.site)
-        elif not masked:
+        elif one.field not in _SHARES:
             sizes.append(1)
-    sizes += map(len, hidden.values())
-    digests = sum(one.count for one in up if "digest" in one.field)
+    sizes += [min(len(sites), group or len(sites)) for sites in hidden.values()]
+    digests = sum(one.count for one in up if one.kind == "array" and "digest" in one.field)
     return Crossed(digests, len(asks), bool(masked), min(sizes, default=None))
 
 

@@ -69,7 +69,7 @@ def at_least(hits: int, of: int, p: float) -> float:
 def least_epsilon(
     right: int, guesses: int, canaries: int, *, delta: float = 0.0, level: float = 0.95
 ) -> float:
-    """The largest ε that so many right guesses of canaries refute (Steinke et al. 2023, Thm 5.2)."""
+    """The largest ε that so many right guesses of canaries refute (Steinke et al. 2023)."""
 
     def refuted(epsilon: float) -> bool:
         p = 1 / (1 + math.exp(-epsilon))
