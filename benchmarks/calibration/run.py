@@ -34,9 +34,9 @@ CELLS: dict[str, tuple[str, ...]] = {
         "training.optimiser=adam", "training.learning_rate=0.0002",
     ),
     "LightNER, NCBI-disease": (
-        "ncbi-iid10", "model.kind=lightner", "lightner.bart={bart}", "lightner.hidden=50",
-        "data.train_share=0.2", "split.sites=3", "rounds=10", "select.every=10",
-        "training.batch_size=8", "training.learning_rate=0.001",
+        "ncbi-iid10", "options.rows=all", "model.kind=lightner", "lightner.bart={bart}",
+        "lightner.hidden=50", "data.train_share=0.2", "split.sites=3", "rounds=10",
+        "select.every=10", "training.batch_size=8", "training.learning_rate=0.001",
     ),
 }  # fmt: skip
 

@@ -34,11 +34,12 @@ from confide.federation.secure.exchanges import GREET, MEET
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Opening
+from confide.federation.secure.once import Asking, Once
 from confide.federation.secure.primitives import fresh_signer
 from confide.federation.secure.repeats import Turns
 from confide.federation.secure.roster import Pinned, Roster
-from confide.federation.secure.statements import context_of
-from confide.federation.secure.summing import Asking, Summing, _masked
+from confide.federation.secure.rows import ALL
+from confide.federation.secure.summing import Summing
 from confide.federation.steps import Step
 
 MEASURED = Path(__file__).parent / "measured.jsonl"
@@ -118,9 +119,9 @@ class Bare:
             yield name, reply
 
 
-def opening_of(roster: Roster, layout: Layout, sites: int) -> tuple[Opening, bytes]:
-    """The ask of a sum, and what names it."""
-    opening = Opening(
+def opening_of(roster: Roster, sites: int) -> Opening:
+    """The ask of a sum."""
+    return Opening(
         ask_B=np.frombuffer(ASK, np.uint8),
         roster=roster.id.hex(),
         group=False,
@@ -128,11 +129,8 @@ def opening_of(roster: Roster, layout: Layout, sites: int) -> tuple[Opening, byt
         sites=sites,
         examples=0.0,
         labels=[],
+        part=ALL,
     )
-    context = context_of(
-        roster.id, round=1, step=STEP.name, attempt=1, ask=ASK, layout=layout.digest
-    )
-    return opening, context
 
 
 def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
@@ -141,12 +139,9 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
     asking = Asking(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
     roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
     ring.seconds = 0.0
-    opening, context = opening_of(roster, ring.layout, sites)
+    opening = opening_of(roster, sites)
     start = time.process_time()
-    found = _masked(
-        asking, STEP, opening, list(ring.members),
-        roster=roster, layout=ring.layout, context=context,
-    )  # fmt: skip
+    found = Once(asking, STEP, opening, roster).sum(opening, list(ring.members), ring.layout)
     spent = time.process_time() - start
     assert found is not None, "too many were lost"
     lanes, summed = found
@@ -166,13 +161,10 @@ def memory(sites: int, numbers: int, lost: int) -> float:
     ring = Bare(sites, numbers, lost)
     asking = Asking(1, ring.exchange, lambda fault: None)
     roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
-    opening, context = opening_of(roster, ring.layout, sites)
+    opening = opening_of(roster, sites)
     ring.counts = False
     tracemalloc.start()
-    found = _masked(
-        asking, STEP, opening, list(ring.members),
-        roster=roster, layout=ring.layout, context=context,
-    )  # fmt: skip
+    found = Once(asking, STEP, opening, roster).sum(opening, list(ring.members), ring.layout)
     assert found is not None
     views = ring.layout.views(found[0])
     total = views["weights", ""].view("<i4").astype(np.float64)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from confide.jobs.predict import evaluate, predict
     from confide.jobs.pretrain import pretrain
     from confide.jobs.pretrain.delta import export_delta, import_delta
+    from confide.jobs.privacy_plan import privacy_plan
     from confide.methods import wire
     from confide.recipes import recipes
     from confide.report import report, watch_report
@@ -68,6 +69,7 @@ __all__ = [
     "new_key",
     "predict",
     "pretrain",
+    "privacy_plan",
     "protect_key",
     "read",
     "recipes",
@@ -109,6 +111,7 @@ _HOME = {
     "new_key": "confide.federation.keys",
     "predict": "confide.jobs.predict",
     "pretrain": "confide.jobs.pretrain",
+    "privacy_plan": "confide.jobs.privacy_plan",
     "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",

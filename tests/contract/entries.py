@@ -37,7 +37,9 @@ class Entry:
     crossed: bool = False
 
 
-OPTIONAL = {"describe_encoder", "count_examples", "count_buckets", "count_bag_buckets"}
+OPTIONAL = {
+    "describe_encoder", "count_examples", "count_buckets", "count_bag_buckets", "measure", "attend",
+}  # fmt: skip
 """Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), or
 where sums are not plain (tests/contract/test_sums.py)."""
 

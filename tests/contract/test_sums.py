@@ -30,14 +30,16 @@ from contract.runs import (
 )
 from contract.test_contract import first_score, moments
 
+BY_ROWS = ("method=fedner", "options.sparse=true")
 QUICK = (
     "fedavg-tagger",
     "fedner-tagger",
     "feded-relations",
     "pseudo-complete-tagger",
     "lazy-mil-bags",
+    "fedatt-tagger",
 )
-SEEN_ONE_BY_ONE = ("fedatt", "feddf", "chain")
+SEEN_ONE_BY_ONE = ("feddf", "chain")
 """Methods that look at single replies, so that nothing of theirs is summed but counts."""
 
 
@@ -51,6 +53,7 @@ def forms() -> list[object]:
             pytest.param(name, v, id="-".join((name, *v)), marks=[pytest.mark.slow]) for v in kept
         ]
     found.append(pytest.param("feded-relations", ("options.wire_dtype=int8",), id="feded-int8"))
+    found.append(pytest.param("fedner-tagger", ("options.sparse=true",), id="fedner-sparse"))
     return found
 
 
@@ -123,6 +126,84 @@ def test_a_site_lost_in_any_exchange_is_left_out_or_still_summed(
     rows = read_ledger(tmp_path / "run" / "ledger.jsonl")
     asked = {row.step for row in rows if row.site == "site-2" and row.round == 2}
     assert ("train" in asked) == (step in ("agree", "unmask"))
+
+
+def test_the_union_of_rows_is_the_whole_sum_in_fewer_bytes(tmp_path: Path) -> None:
+    sent, found = {}, {}
+    for sparse in ("false", "true"):
+        overrides = (
+            "method=fedner", "rounds=2", "federation.sums=masked", "federation.at_least=3",
+            f"options.sparse={sparse}", "training.batch_size=3", "model.word_dim=300",
+        )  # fmt: skip
+        folder = run(tiny(tmp_path, *overrides), out=tmp_path / sparse).folder
+        rows = read_ledger(folder / "ledger.jsonl")
+        sent[sparse] = sum(row.bytes for row in rows if row.step == "mask" and row.round == 1)
+        found[sparse] = states(folder)
+    assert found["false"] == found["true"]
+    assert sent["true"] < sent["false"]
+
+
+def test_a_site_lost_between_rows_and_values_costs_fedner_one_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        asked.extend([site] if (name, site, round) == ("improve", "site-2", 1) else [])
+        lost = (name, site, round, len(asked)) == ("improve", "site-2", 1, 2)
+        return encode(Failure("lost", "", "", "")) if lost else reply
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("rounds=3", *BY_ROWS, "federation.sums=masked", "federation.at_least=3")
+    found = run(tiny(tmp_path, *overrides, sites=4), out=tmp_path / "run").result
+    assert len(asked) == 2
+    assert [one.loss is None for one in found.history] == [True, False, False]
+    rows = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert "site-2" not in {row.site for row in rows if row.round > 1}
+
+
+@pytest.mark.parametrize(
+    ("every", "lost", "then", "more"),
+    [
+        (3, ("mask", 1), ("ask", "train", 2), ()),  # between two checkpoints
+        (1, ("mask", 2), ("ask", "score", 2), ()),  # in the very round
+        (1, ("score", 2), ("reply", "unmask", 2), ()),  # when one site has opened the sum
+        (3, ("mask", 2), ("ask", "improve", 3), BY_ROWS),  # two sums of one reply, made again
+    ],
+)
+def test_a_run_that_has_lost_a_site_and_is_stopped_loses_it_in_the_same_sum_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    lost: tuple[str, int],
+    then: tuple[str, str, int],
+    more: tuple[str, ...],
+) -> None:
+    """Sites do not help to sum a set that has grown, and open each turn for one set only."""
+    gone: list[bool] = []
+    dies = True
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        if dies and site == "site-2" and ((name, round) == lost or gone):
+            gone.append(True)
+            return encode(Failure("lost", "", "", ""))
+        return reply
+
+    def stop(event: Any) -> None:
+        if gone and (event.kind, event.step, event.round) == then:
+            raise KeyboardInterrupt
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("federation.sums=masked", "federation.at_least=4", f"select.every={every}")
+    settings = tiny(tmp_path, "rounds=3", *overrides, *more, sites=5)
+    straight = run(settings, out=tmp_path / "straight").folder
+    gone.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=tmp_path / "stopped", on_event=stop)
+    dies = False  # it is back, and is not asked
+    resumed = run(settings, out=tmp_path / "stopped", resume=True).folder
+    found, wanted = states(resumed), states(straight)
+    assert found[max(found)] == wanted[max(wanted)]
 
 
 def test_three_sites_cannot_lose_one_and_two_cannot_mask(

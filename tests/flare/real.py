@@ -53,7 +53,7 @@ class Real:
     def become(self, settings: Settings, *, homes: str = "homes") -> None:
         """From now on, the sites have the text of these settings, and agree to its task's methods.
 
-        `homes` is the folder of their files and of what they keep.
+        `homes` is the folder of their files and of what they keep; guards are the settings'.
         """
         self.settings = settings
         self.homes = self.folder / homes
@@ -135,6 +135,15 @@ class Real:
         beside = path.with_suffix(".new")
         beside.write_text(str(round))
         beside.replace(path)
+
+    def killed_at(self, site: str, step: str, *, round: int, who: str) -> Path:
+        """Have a process of a site killed when it is asked this; a file is there until then.
+
+        `who` is "job", or "site" for that of the run and the resident one together.
+        """
+        path = self.gates / f"{site}.kill"
+        path.write_text(f"{step} {round} {who}")
+        return path
 
     def open(self, site: str) -> None:
         """Let the site go on."""

@@ -16,8 +16,10 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.fuel.utils import fobs
@@ -29,6 +31,7 @@ from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
 from confide.flare.nvidia import quiet
+from confide.flare.nvidia.controller import ConfideController
 from confide.flare.nvidia.engine import FlareEngine
 from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
 from confide.flare.nvidia.executor import ConfideExecutor
@@ -231,3 +234,28 @@ def test_what_only_refers_to_itself_is_freed(monkeypatch: pytest.MonkeyPatch) ->
     free()
     assert ring() is None
     assert frozen == [True] * (not gc.get_freeze_count())
+
+
+def test_a_lost_site_ends_a_run_only_if_the_federation_cannot_do_without_it() -> None:
+    """FLARE by itself ends it a minute after a site that the submission names is lost."""
+    names = ["site-1", "site-2"]
+    meta = {"min_clients": 2, "mandatory_clients": names, "deploy_map": {"app": ["server", *names]}}
+
+    class Context(dict[str, Any]):
+        get_prop = dict.get
+        __enter__ = __exit__ = lambda self, *_: self
+
+    context = Context({FLContextKey.JOB_META: {JobMetaKey.JOB_ID: "job", **meta}})
+    engine = SimpleNamespace(
+        new_context=lambda: context,
+        get_clients=lambda: [SimpleNamespace(name=name) for name in names],
+    )
+    plain, ours = WFCommServer(), WFCommServer()
+    controller = ConfideController("run", "", names, __version__)
+    controller.set_communicator(ours)
+    for one in (plain, ours):
+        one._engine = engine
+        one.log_error = lambda *_: None
+        one._dead_clients["site-2"] = SimpleNamespace(disconnect_time=1.0)
+    assert plain._job_policy_violated()
+    assert not ours._job_policy_violated()

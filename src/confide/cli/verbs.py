@@ -23,6 +23,7 @@ from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
+from confide.cli.privacy_verbs import privacy
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import ResumesOrEnds, coordinate
@@ -81,6 +82,7 @@ app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
 app.command(rich_help_panel=_USE)(serve)
 app.command(rich_help_panel=_LOOK)(budget)
+app.add_typer(privacy, name="privacy", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_REAL, cls=ResumesOrEnds)(coordinate)
 app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
 app.add_typer(site, name="site", rich_help_panel=_REAL)

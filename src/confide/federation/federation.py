@@ -25,7 +25,8 @@ from confide.federation.ordering import as_they_come, in_order
 from confide.federation.quorum import round_half_up, too_few
 from confide.federation.secure.exchanges import is_summed
 from confide.federation.secure.grouping import summed_unseen
-from confide.federation.secure.summing import Asking, Summing
+from confide.federation.secure.once import Asking
+from confide.federation.secure.summing import Summing
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
 
@@ -165,13 +166,12 @@ class Federation:
         found = summed_unseen(
             summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
         )
-        if step.learnt is not None:
-            self.took_part.update(found.sites)
+        self.took_part.update(found.sites if step.learnt and not found.dropped else ())
         answered = len(found.sites) - found.odd
         self._settle(step, names, answered, round=round, at_least=at_least, odd=found.odd)
         if summing.sums == "masked":  # a set that grew again would tell of the sites that came back
             self.go_on_without(sorted(set(names) - set(found.sites)))
-        return found.total
+        return found.whole(step.name, round)
 
     def _added(self, step: Step, heard: Replies, *, round: int) -> tuple[Total, int]:
         """The sum of the replies, each added as it comes, and their number."""

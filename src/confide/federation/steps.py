@@ -73,6 +73,9 @@ class Learnt:
             numbers of a reply without a weight.
         whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
             sites and so many training examples of all together.
+        by_rows: `by_rows(ask)` says whether most rows of its tables are zero, so that only the sum
+            of those that some site has touched is taken (`confide.federation.secure.rows`).
+        shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
     """
 
     field: str
@@ -83,6 +86,8 @@ class Learnt:
     slack: float = 1.0
     lanes: LanesOf = plain_lanes
     whole: WholeOf = one_each
+    by_rows: Callable[[Any], bool] | None = None
+    shared: bool = False
 
 
 class Tables(Protocol):
@@ -126,6 +131,7 @@ class Step:
         learnt: where a reply holds what a site learnt; the server compares such replies and
             combines them (`confide.federation.combining`).
         drawn: the name that seeds the step's random choices, if it is not `name`.
+        once: in one turn a site answers one ask of it under masks, and no other.
         seen: how the server sees a reply, if neither one by one nor as `summed` says.
         tables: how the reply is summed where no single reply may be seen, if it is not summed
             otherwise.
@@ -147,6 +153,7 @@ class Step:
     drawn: str = ""
     tables: Tables | None = None
     seen: str = ""
+    once: bool = False
 
     @property
     def seen_as(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from torch import nn
 
 from confide.data.batches.completing import completed
 from confide.data.batches.examples import Example, Span
-from confide.errors import FederationError, SettingsError
+from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
@@ -35,7 +35,7 @@ from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
 from confide.kinds.tuned import check_no_encoder
-from confide.kinds.types import own_types, types_in_text
+from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.modelling import EntityModeller, Read, annotate_with, read
@@ -74,20 +74,6 @@ class DeskForm(Protocol):
     def bench(self, site: Site) -> Bench:
         """The process's bench. Raises Refusal if the site's encoder or key differs."""
         ...
-
-
-class ReadsPieces:
-    """What forms share whose models read the word pieces of public files."""
-
-    types: list[str]
-
-    def tables(self) -> Sequence[str]:
-        """None: word pieces are public, not a vocabulary that the sites agreed on."""
-        return ()
-
-    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
-        """The form of the site's own model; with `types`, of the types of its text only."""
-        return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
 
 
 E = TypeVar("E", bound=DeskForm)
@@ -318,15 +304,6 @@ def extractor_with(
     model = modeller.initial(0)
     load(model, weights)
     return EntityExtractor(modeller, model, encoder)
-
-
-def other_files(place: str) -> FederationError:
-    """The error for an encoder or BART that is not the one of the training."""
-    return FederationError(
-        "these are not the files that the model was trained with",
-        got=place,
-        fix="name the folder of the same files",
-    )
 
 
 class EntityKind:

@@ -62,7 +62,7 @@ def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
     types = {F: kind.Form, S: kind.Scored, P: getattr(kind, "Public", object)}
     own = []
     for step in (*steps, COUNT_EXAMPLES):
-        given = step.given(types, drawn=kind.drawn.get(step.name, ""))
+        given = step.given(types, drawn=kind.drawn.get(step.drawn or step.name, ""))
         if step.reply is S:
             given = replace(given, check=kind.check_scored, tables=kind.tables)
         own.append(given)

@@ -8,32 +8,24 @@ Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N spans 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.spans import EncodedSpans, annotated_spans, gold_of
-from confide.data.batches.tagger import drawn_rows, shuffled
 from confide.data.batches.token_pieces import (
     TokenBatch,
     TokenText,
     predict_token_batches,
-    token_batch,
 )
-from confide.learning.devices import at_home, beside, home, on, placed, predicting
+from confide.learning.devices import beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.fit import FitReport
-from confide.learning.gradients import gradients
-from confide.learning.modelling import Slopes
-from confide.learning.optimisers import Optimiser
-from confide.learning.slopes import last_layer_slopes
-from confide.learning.tokens import Epochs, TokenForm, TokenModeller, train_pieces
-from confide.learning.weights import Arrays, still
+from confide.learning.pieces import Losses, PieceModeller
+from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.windows import FoundSpan, joined
 from confide.models.products import widen
 from confide.models.spans import SpanClassifier, SpanSizes, cell_losses, inside
@@ -56,12 +48,15 @@ class SpanForm:
 
 
 @dataclass(frozen=True)
-class SpanModeller:
+class SpanModeller(PieceModeller[EncodedSpans]):
     """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedSpans]`.
 
     `open`, from 0 to 1: how much less the types that the site lacks count where it annotated
     nothing; 1 leaves them out.
     """
+
+    head: ClassVar[str] = "span"
+    pieces_per_batch: ClassVar[int] = _PER_BATCH
 
     encoder: FrozenEncoder
     form: SpanForm
@@ -107,66 +102,6 @@ class SpanModeller:
                     by_window[int(batch.rows_B[row])].append(span)
         return joined(by_window, text.windows, examples=text.examples, flat=False)
 
-    def fit(
-        self,
-        model: nn.Module,
-        encoded: EncodedSpans,
-        *,
-        weights_S: NDArray[np.float32] | None,
-        epochs: int,
-        batch_size: int,
-        optimiser: Optimiser,
-        seed: int,
-    ) -> FitReport:
-        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
-
-        A row's loss is its weight times that of its own types, plus that of the others. Raises
-        DataError if there is no row.
-        """
-
-        def batches(seed: int) -> Iterator[TokenBatch]:
-            random = np.random.default_rng(seed)
-            for rows_B in shuffled(encoded.text.lengths_S, batch_size, random=random):
-                yield token_batch(encoded.text, rows_B)
-
-        def loss(batch: TokenBatch) -> Tensor:
-            source_B, target_B = self._losses(encoded, batch)(model(batch))
-            if weights_S is not None:
-                source_B = source_B * on(weights_S[batch.rows_B], source_B)
-            return source_B + target_B
-
-        how = Epochs(epochs, batch_size, optimiser, seed)
-        return train_pieces(model, encoded.text, batches, loss=loss, how=how)
-
-    def gradient(
-        self, model: nn.Module, encoded: EncodedSpans, *, size: int, clip: float, seed: int
-    ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
-        random = np.random.default_rng(seed)
-        rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
-        batch = beside(token_batch(encoded.text, rows_B), model)
-
-        def loss() -> Tensor:
-            source_B, target_B = self._losses(encoded, batch)(model(batch))
-            return source_B + target_B
-
-        return gradients(model, loss, seed=seed, clip=clip)
-
-    def slopes(self, model: nn.Module, encoded: EncodedSpans) -> Slopes:
-        """The gradients of each row's two losses by the last layer's weight, without dropout."""
-        linear = model.span
-        assert isinstance(linear, nn.Linear)
-        shape = (len(encoded), linear.weight.numel())
-        source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        with still(model):
-            for given in predict_token_batches(encoded.text, pieces_per_batch=_PER_BATCH):
-                batch = beside(given, model)
-                found = last_layer_slopes(
-                    linear, partial(model, batch), losses=self._losses(encoded, batch)
-                )
-                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
-        return Slopes(source_SG, target_SG)
-
     @cached_property
     def _reader(self) -> TokenModeller:
         own = self.form
@@ -177,9 +112,7 @@ class SpanModeller:
         words = batch.firsts_BL.shape[1]
         return inside(batch.lengths_B, words=words, width=self.form.width)
 
-    def _losses(
-        self, encoded: EncodedSpans, batch: TokenBatch
-    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def losses(self, encoded: EncodedSpans, batch: TokenBatch) -> Losses:
         """What makes of logits_BNY each row's loss of its own types, and that of the others."""
         words = batch.firsts_BL.shape[1]
         gold_BNY = on(gold_of(encoded, batch.rows_B, words=words), batch.firsts_BL)

@@ -10,12 +10,11 @@ of the last layer's weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 
 from confide.data.batches.encoding import TagScheme, TagSet
 from confide.data.batches.examples import Example, Span
-from confide.data.batches.tagger import drawn_rows
 from confide.data.batches.token_pieces import (
     EncodedTokens,
     Pieces,
@@ -32,24 +30,18 @@ from confide.data.batches.token_pieces import (
     TokenText,
     annotated_tokens,
     predict_token_batches,
-    token_batch,
     token_text,
-    train_token_batches,
 )
 from confide.learning.cutting import by_word
-from confide.learning.devices import at_home, beside, home, on, placed, predicting
+from confide.learning.devices import beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.fit import FitReport, train
+from confide.learning.fit import FitReport
 from confide.learning.frozen import with_word_features
-from confide.learning.gradients import gradients
-from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
+from confide.learning.pieces import Epochs, Losses, PieceModeller
 from confide.learning.predict import paths_of
-from confide.learning.rows import only_rows, table_of
-from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
 from confide.learning.tuning import WHOLE, Tuning, tune
-from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
 from confide.models.partial import allowed_tags, partial_word_losses, weights_outside
@@ -83,13 +75,16 @@ class TokenForm:
 
 
 @dataclass(frozen=True)
-class TokenModeller:
+class TokenModeller(PieceModeller[EncodedTokens]):
     """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedTokens]`.
 
     `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all
     entities (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the
     form says.
     """
+
+    head: ClassVar[str] = "tag"
+    pieces_per_batch: ClassVar[int] = _PER_BATCH
 
     encoder: FrozenEncoder
     form: TokenForm
@@ -164,34 +159,6 @@ class TokenModeller:
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)
 
-    def fit(
-        self,
-        model: nn.Module,
-        encoded: EncodedTokens,
-        *,
-        weights_S: NDArray[np.float32] | None,
-        epochs: int,
-        batch_size: int,
-        optimiser: Optimiser,
-        seed: int,
-    ) -> FitReport:
-        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
-
-        A row's loss is its weight times the loss of its source words, plus that of its target
-        words. Only rows of pieces that this text reads are trained, as in `fit_relations`. Raises
-        DataError if there is no row.
-        """
-        outside_Y = self._outside(encoded)
-
-        def loss(batch: TokenBatch) -> Tensor:
-            source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
-            if weights_S is not None:
-                source_B = source_B * on(weights_S[batch.rows_B], source_B)
-            return source_B + target_B
-
-        how = Epochs(epochs, batch_size, optimiser, seed)
-        return train_pieces(model, encoded.text, _in_order(encoded, how), loss=loss, how=how)
-
     def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
         """logits_TY of every word."""
 
@@ -230,38 +197,15 @@ class TokenModeller:
             return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
 
         how = Epochs(epochs, batch_size, optimiser, seed)
-        return train_pieces(model, encoded.text, _in_order(encoded, how), loss=loss, how=how)
+        return self.train_on(model, encoded, loss, how=how)
 
-    def gradient(
-        self, model: nn.Module, encoded: EncodedTokens, *, size: int, clip: float, seed: int
-    ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
-        random = np.random.default_rng(seed)
-        rows_B = drawn_rows(encoded.text.lengths_S, size, random=random)
-        batch = beside(token_batch(encoded.text, rows_B, annotated=encoded), model)
-        outside_Y = self._outside(encoded)
+    def losses(self, encoded: EncodedTokens, batch: TokenBatch) -> Losses:
+        """What makes of logits_BLY the loss of each row's source words, and of its target words."""
+        return partial(split_loss, batch=batch, outside_Y=self._outside(encoded))
 
-        def loss() -> Tensor:
-            source_B, target_B = split_loss(model(batch), batch, outside_Y=outside_Y)
-            return source_B + target_B
-
-        return gradients(model, loss, seed=seed, clip=clip)
-
-    def slopes(self, model: nn.Module, encoded: EncodedTokens) -> Slopes:
-        """The gradients of each row's two losses by the last layer's weight, without dropout."""
-        linear = model.tag
-        assert isinstance(linear, nn.Linear)
-        shape = (len(encoded), linear.weight.numel())
-        source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        outside_Y = self._outside(encoded)
-        with still(model):
-            batches = predict_token_batches(
-                encoded.text, annotated=encoded, pieces_per_batch=_PER_BATCH
-            )
-            for batch in batches:
-                found = _batch_slopes(model, linear, beside(batch, model), outside_Y)
-                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
-        return Slopes(source_SG, target_SG)
+    def tagged(self, encoded: EncodedTokens) -> EncodedTokens:
+        """The text itself: its batches carry tags."""
+        return encoded
 
     @cached_property
     def _scores(self) -> Scores:
@@ -275,36 +219,6 @@ class TokenModeller:
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return by_word(self.encoder.loaded.cutter, sentences)
-
-
-class Epochs(NamedTuple):
-    """How many epochs, in which steps and in which order a text is read."""
-
-    epochs: int
-    batch_size: int
-    optimiser: Optimiser
-    seed: int
-
-
-def train_pieces(
-    model: nn.Module,
-    text: TokenText,
-    batches: Callable[[int], Iterator[TokenBatch]],
-    *,
-    loss: Callable[[TokenBatch], Tensor],
-    how: Epochs,
-) -> FitReport:
-    """Train in place, with only the rows of pieces that this text reads."""
-    read = np.append(text.ids_N, text.padding)
-    table = only_rows(model, table_of(model), read)
-    with table if how.optimiser.keeps_still else nullcontext():
-        return train(
-            model, batches, loss, epochs=how.epochs, optimiser=how.optimiser, seed=how.seed
-        )
-
-
-def _in_order(encoded: EncodedTokens, how: Epochs) -> Callable[[int], Iterator[TokenBatch]]:
-    return lambda seed: train_token_batches(encoded, batch_size=how.batch_size, seed=seed)
 
 
 def split_loss(
@@ -326,15 +240,6 @@ def split_loss(
         for inner, outer in ((own_BLY, all_BLY), (both_BLY, own_BLY))
     )
     return source_BL.sum(1), target_BL.sum(1)
-
-
-def _batch_slopes(
-    model: nn.Module, linear: nn.Linear, batch: TokenBatch, outside_Y: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    def losses(logits_BLY: Tensor) -> tuple[Tensor, Tensor]:
-        return split_loss(logits_BLY, batch, outside_Y=outside_Y)
-
-    return last_layer_slopes(linear, lambda: model(batch), losses=losses)
 
 
 def _batch_spans(

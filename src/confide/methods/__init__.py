@@ -195,8 +195,14 @@ def method_named(name: str) -> type[Method]:
 def method_of(settings: RunSettings) -> type[Method]:
     """The pair that these settings run.
 
-    Raises SettingsError if there is no such method, or if it does not train this kind.
+    Raises SettingsError if there is no such method, if it does not train this kind, or if noise is
+    asked for, which no method adds.
     """
+    if settings.privacy is not None:
+        raise SettingsError(
+            "no method trains with noise yet, so nothing would keep what [privacy] asks for",
+            fix="remove [privacy] to train without noise; `confide privacy plan` reads it",
+        )
     if settings.trained_by in METHODS:
         found = METHODS[settings.trained_by]
         _check_combine(settings, found)

@@ -6,34 +6,94 @@ Aggregation", IJCNN 2019: in each layer the central weights move by ε times the
     w ← w - ε Σ_k α_k (w - w_k),   α = softmax over the sites of ‖w - w_k‖   (Algorithm 2).
 
 What leaves a site: the same as under FedAvg; but the server must see how far each site moved, so it
-sees trained weights one by one.
+sees trained weights one by one. Where it may see only sums, a round has two of them: first of
+exp ‖w - w_k‖ by layer, which are the softmax's denominators; then of α_k (w_k - w), since each site
+works out its own α_k from its norm and the denominator. Neither weights nor norms are seen singly.
 What never leaves: text, words, predictions, the key.
+What the two sums still tell: if in a layer one site moves much further than all others, then nearly
+all attention is its own, the first sum tells its norm and the second its change of that layer.
 
-What we decide: a layer is one named array of the model; all participating sites count alike.
+What we decide: a layer is one named array of the model; all participating sites count alike. In
+sums, a norm above 150 counts as 150; and the attention of a site that is lost between the two moves
+nothing, since to share it out anew the server would have to learn that site's norms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from confide.errors import GuardError
+from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.messages import Arrays
+from confide.federation.guards import bounded
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
-from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
+from confide.methods.fedavg import (
+    UPLOAD,
+    Facts,
+    FedAvg,
+    FedAvgState,
+    Train,
+    Trained,
+    bounded_trained,
+    train,
+)
 from confide.settings import Table
+
+FARTHEST = 150.0
+"""Norms above count as this, so that exp of a norm fits its digits."""
+DIGITS, BITS = 8, 32
+"""exp of a norm, times 2^32, travels as so many digits of so many bits, the lowest first."""
 
 
 class FedAttSettings(Table):
     """The table `[options]`: `epsilon` is how far the central weights move."""
 
     epsilon: Annotated[float, Field(gt=0)] = 1.2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How far a site moved, in a form that only makes sense as a sum over sites."""
+
+    powers_LP: NDArray[np.int64] = carries("exp of the norm of each layer's change, in digits")
+    loss: float = carries("mean training loss per example")
+    examples: int = carries("examples trained on, over all epochs")
+    sites: int = carries("1: the site itself")
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Weigh your change by its share of all attention."""
+
+    totals_L: NDArray[np.float64] = carries(
+        "the sum over sites of exp of each layer's norm, in the order of the layers' names"
+    )
+    shapes: dict[str, NDArray[np.int64]] = carries("the shape of each layer", legend="A")
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What the site learnt, times its attention."""
+
+    change: Arrays = carries("change of the weights, each layer's times the site's attention")
+
+
+class Moved(NamedTuple):
+    """What a site keeps in its process from one sum to the other."""
+
+    round: int
+    change: Arrays
+    norms: dict[str, float]
 
 
 def train_alone(
@@ -43,14 +103,125 @@ def train_alone(
     return train(site, memory, ask, turn)
 
 
+def measure(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[Measured, Kept[F]]:
+    """Train as under FedAvg, keep the change, and say how far each layer moved."""
+    if site.guards.private:
+        raise Refusal("private-part")
+    trained, memory = train(site, memory, ask, turn)
+    if site.guards.max_norm is not None:
+        trained = bounded_trained(ask, trained, site.guards.max_norm)
+    change = {name: trained.weights[name] - ask.weights[name] for name in sorted(ask.weights)}
+    norms = {name: norm_of(one) for name, one in change.items()}
+    site.cache["moved"] = Moved(turn.round, change, norms)
+    powers = [digits_of(norm) for norm in norms.values()]
+    return Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1), memory
+
+
+def attend(
+    site: Site, memory: Kept[F] | None, ask: Attend, turn: Turn
+) -> tuple[Attended, Kept[F] | None]:
+    """The site's change, each layer's times its share of the attention.
+
+    Raises Refusal for an ask that no sum of exponentials can be, GuardError if the site has
+    measured nothing in this round: that depends on its text.
+    """
+    if site.guards.private or not (np.isfinite(ask.totals_L) & (ask.totals_L > 0)).all():
+        raise Refusal("private-part" if site.guards.private else "bad-ask")
+    moved: Moved | None = site.cache.get("moved")
+    if moved is None or moved.round != turn.round or moved.norms.keys() != ask.shapes.keys():
+        raise GuardError("this round's change was not measured")
+    found = {}
+    for (name, norm), total in zip(moved.norms.items(), ask.totals_L.tolist(), strict=True):
+        attention = min(1.0, math.exp(min(norm, FARTHEST)) / total)
+        found[name] = (attention * moved.change[name]).astype(np.float32)
+    return Attended(found), memory
+
+
+def norm_of(change: np.ndarray) -> float:
+    """The L2 norm of a layer's change, in float64."""
+    return float(np.sqrt(np.square(change, dtype=np.float64).sum()))
+
+
+def digits_of(norm: float) -> list[int]:
+    """exp(norm) · 2^32 in whole digits, the lowest first. Raises GuardError if it is not finite.
+
+    >>> digits_of(0.0)
+    [0, 1, 0, 0, 0, 0, 0, 0]
+    """
+    if not math.isfinite(norm):
+        raise GuardError("a layer's change is not finite")
+    whole = int(math.ldexp(math.exp(min(norm, FARTHEST)), BITS))
+    return [whole >> (BITS * place) & (2**BITS - 1) for place in range(DIGITS)]
+
+
+def totals_of(powers_LP: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What sums of digits stand for, by layer.
+
+    >>> totals_of(np.array([[0, 3, 0], [2**31, 0, 1]])).tolist()
+    [3.0, 4294967296.5]
+    """
+    rows = powers_LP.astype(np.int64).tolist()
+    wholes = [sum(digit << (BITS * place) for place, digit in enumerate(row)) for row in rows]
+    return np.array([whole / 2**BITS for whole in wholes])
+
+
+def check_measured(ask: Train, reply: Measured) -> None:
+    """Raise GuardError unless these are digits of one site."""
+    if reply.sites != 1 or reply.examples < 1:
+        raise GuardError("sites must be 1, and examples at least 1")
+    if ((reply.powers_LP < 0) | (reply.powers_LP >= 2**BITS)).any():
+        raise GuardError("powers_LP does not hold digits")
+
+
+def shapes_of_measured(ask: Train) -> Shapes:
+    """One row of digits for each layer."""
+    return {"powers_LP": {"": (len(ask.weights), DIGITS)}}
+
+
+def shapes_of_attended(ask: Attend) -> Shapes:
+    """The shapes of the layers, which the ask names."""
+    return {"change": {name: tuple(one.tolist()) for name, one in ask.shapes.items()}}
+
+
+def bounded_measured(ask: Train, reply: Measured, most: float) -> Measured:
+    """The reply itself: `measure` bounds the change before it takes norms."""
+    return reply
+
+
+def bounded_attended(ask: Attend, reply: Attended, most: float) -> Attended:
+    """The reply with a change whose norm is at most `most`, which attention made no larger."""
+    kept = bounded(reply.change, most)
+    return reply if kept is reply.change else Attended(kept)
+
+
 TRAIN_ALONE = Step.of(train_alone, **UPLOAD)
+MEASURE = replace(
+    Step.of(
+        measure,
+        summed=True,
+        check=check_measured,
+        bound=bounded_measured,
+        shapes=shapes_of_measured,
+    ),
+    drawn="train_alone",
+)
+ATTEND = replace(
+    Step.of(
+        attend,
+        summed=True,
+        bound=bounded_attended,
+        shapes=shapes_of_attended,
+        learnt=Learnt("change", combined=False, shared=True),
+    ),
+    once=True,
+)
 
 
 class FedAtt(FedAvg):
     """The method: `round` moves the central weights towards the sites', by attention."""
 
     method: ClassVar[str] = "fedatt"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
     Settings: ClassVar[type] = FedAttSettings
 
     def round(
@@ -60,6 +231,8 @@ class FedAtt(FedAvg):
         ask, sites, facts = self._drawn(state, federation, n)
         if not sites:
             return state, facts
+        if federation.summing is not None:
+            return self._unseen(state, federation, ask, n=n, sites=sites, facts=facts)
         step = self._step(TRAIN_ALONE)
         replies = list(federation.ask(step, ask, round=n, sites=sites).values())
         facts |= {
@@ -68,6 +241,30 @@ class FedAtt(FedAvg):
         }
         trained = [reply.weights for reply in replies]
         moved = attended(state.weights, trained, epsilon=self._own.epsilon)
+        return replace(state, weights=moved), facts
+
+    def _unseen(
+        self,
+        state: FedAvgState[Form],
+        federation: Federation,
+        ask: Train,
+        *,
+        n: int,
+        sites: Sequence[str],
+        facts: Facts,
+    ) -> tuple[FedAvgState[Form], Facts]:
+        """The same from two sums: of what attention is divided by, and of attended changes."""
+        assert federation.summing is not None, "asked only where replies are summed unseen"
+        first = federation.sum(self._step(MEASURE), ask, round=n, sites=sites)
+        shapes = {name: np.array(one.shape, np.int64) for name, one in ask.weights.items()}
+        second = Attend(totals_of(first.powers_LP), shapes)
+        there = federation.summing.newest
+        total = federation.sum(self._step(ATTEND), second, round=n, sites=there)
+        moved = {
+            name: (start + self._own.epsilon * total.change[name]).astype(np.float32)
+            for name, start in state.weights.items()
+        }
+        facts |= {"loss": first.loss / first.sites, "sentences": first.examples}
         return replace(state, weights=moved), facts
 
 

@@ -4,6 +4,7 @@ settings.toml     the settings, resolved
 environment.json  versions, seeds, machine, fingerprint of the data
 result.json       scores, history, bytes, seconds (docs/result.md)
 ledger.jsonl      what crossed the wall
+lost.json         the sites that sums under masks have lost, each with the round and the step
 checkpoints/      the server's state, by round
 alone/NAME/       ledger and checkpoints of each site, if the method is "alone"
 sites/NAME/       what the site owns, not the server: memory, log, errors, counts by sentence,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHECKPOINTS, ALONE = "checkpoints", "alone"
+CHECKPOINTS, ALONE, LOST = "checkpoints", "alone", "lost.json"
 RUNS = "runs"
 """The folder of run folders in a real site's memory folder."""
 

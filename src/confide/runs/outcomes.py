@@ -21,10 +21,11 @@ from confide.federation.events import Watcher
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.secure.exchanges import Sums
+from confide.federation.secure.losses import Losses
 from confide.federation.secure.roster import threshold
 from confide.federation.secure.summing import Summing
 from confide.methods import Method, check_enough, method_named
-from confide.runs.folder import RunFolder, decisive
+from confide.runs.folder import LOST, RunFolder, decisive
 from confide.runs.histories import joined
 from confide.runs.result import (
     SCHEMA,
@@ -101,7 +102,12 @@ def outcome_of(
         ledger,
         sites=sites,
         watch=plan.watch,
-        summing=summing_of(settings, run=plan.called or plan.binding, sites=sites),
+        summing=summing_of(
+            settings,
+            run=plan.called or plan.binding,
+            sites=sites,
+            losses=Losses(plan.folder.part(name) / LOST),
+        ),
     )
     rounds = Rounds(
         plan.method,
@@ -151,7 +157,9 @@ def sums_of(settings: Settings) -> Sums:
     return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
 
 
-def summing_of(settings: Settings, *, run: str, sites: Sequence[str]) -> Summing | None:
+def summing_of(
+    settings: Settings, *, run: str, sites: Sequence[str], losses: Losses | None = None
+) -> Summing | None:
     """What sums replies unseen; None if they are summed plainly.
 
     Raises SettingsError if there are too few sites to hide one among them.
@@ -160,7 +168,9 @@ def summing_of(settings: Settings, *, run: str, sites: Sequence[str]) -> Summing
     if sums == "plain":
         return None
     own = settings.federation
-    summing = Summing(sums, run=run, sites=sites, colluding=own.colluding, group=own.groups)
+    summing = Summing(
+        sums, run=run, sites=sites, colluding=own.colluding, group=own.groups, losses=losses
+    )
     if sums == "masked":
         for members in (sites, *summing.dealt):
             threshold(len(members), summing.colluding)

@@ -34,6 +34,7 @@ from confide.settings.models import (
     ModelTable,
     PcnnTable,
 )
+from confide.settings.privacy import PrivacyTable
 from confide.tasks import TASKS, TaskName
 from confide.text.languages import AUTO
 from confide.text.splitting import Sentences
@@ -294,6 +295,7 @@ class Settings(Table):
     federation: FederationTable = FederationTable()
     select: SelectTable = SelectTable()
     guards: GuardsTable = GuardsTable()
+    privacy: PrivacyTable | None = None
     options: Tree = {}
     when: dict[str, Tree] = {}
 
@@ -320,6 +322,11 @@ class Settings(Table):
             raise ValueError("give either public.files or public.share, not both")
         if self.public.share and self.split is None:
             raise ValueError("public.share needs a corpus that is dealt to sites: [split]")
+        if self.privacy and self.federation.sums not in ("integers", "masked"):
+            raise ValueError(
+                "[privacy] is for sums that nobody can open: without masks every site would need"
+                ' all the noise for itself; set federation.sums to "masked" (or "integers")'
+            )
         return self
 
     @property
@@ -361,5 +368,6 @@ TABLES: dict[str, type[Table]] = {
     "federation": FederationTable,
     "select": SelectTable,
     "guards": GuardsTable,
+    "privacy": PrivacyTable,
 }
 """The tables by their names in a file; `site` is a list of tables."""

@@ -112,7 +112,8 @@ def test_batches_hold_every_row_once() -> None:
     text = token_text(examples, pieces=PIECES, cut=letters)
     encoded = annotated_tokens(text, [[]] * 50, tags=TAGS, source=set())
     one, same, other = (
-        list(train_token_batches(encoded, batch_size=4, seed=seed)) for seed in (1, 1, 2)
+        list(train_token_batches(encoded.text, annotated=encoded, batch_size=4, seed=seed))
+        for seed in (1, 1, 2)
     )
     asked = list(predict_token_batches(text, pieces_per_batch=40))
     for batches in (one, other, asked):

@@ -56,6 +56,9 @@ class Forgetful:
     def claim(self, turn: Turns, names: list[str]) -> None:
         """Write nothing down."""
 
+    def fix(self, turn: Turns) -> None:
+        """Write nothing down."""
+
 
 class Noted(Forgetful):
     """A record that keeps what it was told."""
@@ -217,6 +220,7 @@ def ring(
         sites=len(members),
         examples=0.0,
         labels=[],
+        part="all",
     )
     made = Ring(
         {one.name: one for one in members}, roster, opening, dict(numbers or {}), {}, b"", layout
@@ -361,13 +365,13 @@ class Curious:
         """A site's masked numbers without every mask that the server can compute."""
         made = self._ring
         lanes = self._heard.masked[name].copy()
-        parts = made.layout.by_width(lanes)
-        add_streams(parts, derived(self.seeds[name], own_info(made.context)), sign=-1)
+        masks = [(derived(self.seeds[name], own_info(made.context)), -1)]
         for other in self._heard.told[name][0]:
             if other == name or other in hidden:
                 continue
             one, two = (name, other) if name in self.keys else (other, name)
             key = shared(self.keys[one], bytes.fromhex(made.offers[two].key))
             pair = derived(key, pair_info(made.context, name, other))
-            add_streams(parts, pair, sign=-1 if name < other else 1)
+            masks.append((pair, -1 if name < other else 1))
+        add_streams(made.layout.by_width(lanes), masks)
         return lanes

@@ -222,7 +222,7 @@ def opening_of(engine: Sites, data: bytes, **parts: Any) -> Opening:
     federation_of(engine, summing).sum(COUNT, ask(), round=1)
     assert summing._roster is not None
     fields = {
-        "roster": summing._roster.id.hex(), "group": False, "attempt": 1, "sites": 4,
+        "roster": summing._roster.id.hex(), "group": False, "attempt": 1, "sites": 4, "part": "all",
         "examples": 1.0, "labels": [],
     }  # fmt: skip
     return Opening(ask_B=np.frombuffer(data, np.uint8), **fields | parts)

@@ -83,9 +83,8 @@ def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPa
     real = members.add_streams
     first: list[bytes] = []
 
-    def skip_own(parts: Any, key: bytes, *, sign: int = 1) -> None:
-        if key not in first:
-            real(parts, key, sign=sign)
+    def skip_own(parts: Any, keys: list[tuple[bytes, int]]) -> None:
+        real(parts, [(key, sign) for key, sign in keys if key not in first])
 
     first += [
         members.derived(made.inside(name).seed, members.own_info(made.context)) for name in FIVE
@@ -99,7 +98,7 @@ def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPa
     bare = curious._bare("site-05", set())
     parts = LAYOUT.by_width(bare)
     own = members.derived(bytes(32), members.own_info(made.context))
-    members.add_streams(parts, own)  # `_bare` took off a mask that was never there
+    members.add_streams(parts, [(own, 1)])  # `_bare` took off a mask that was never there
     assert np.array_equal(bare, made.numbers["site-05"])
     assert not np.array_equal(late, made.numbers["site-05"])
 

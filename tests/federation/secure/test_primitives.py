@@ -206,9 +206,19 @@ def test_rfc_8439_seals_a_box_with_a_tag_and_a_nonce_of_zeros() -> None:
 def test_no_byte_of_a_keystream_is_used_twice(parts: list[tuple[int, int]]) -> None:
     """Lanes of any widths, laid end to end, get one keystream from its first byte on."""
     lanes = [(np.zeros(width * count, np.uint8), width) for width, count in parts]
-    add_streams(lanes, ONE)
+    add_streams(lanes, [(ONE, 1)])
     joined = b"".join(lane.tobytes() for lane, _ in lanes)
     assert joined == keystream(ONE, len(joined) // 2, 2).tobytes()
+
+
+def test_many_keystreams_at_once_are_each_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "_BLOCK", 64)
+    once, turns = np.zeros(400, np.uint8), np.zeros(400, np.uint8)
+    keys = [(ONE, 1), (TWO, -1), (ONE, 1)]
+    add_streams([(once[:80], 8), (once[80:], 4)], keys)
+    for key, sign in keys:
+        add_streams([(turns[:80], 8), (turns[80:], 4)], [(key, sign)])
+    assert once.any() and once.tobytes() == turns.tobytes()
 
 
 def test_a_keystream_goes_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,21 @@ def test_the_same_set_of_the_same_turn_may_be_claimed_again(tmp_path: Path) -> N
         assert allowed(tmp_path / "sums", TURN._replace(attempt=7), FIVE)
 
 
+def test_a_run_whose_set_has_shrunk_gets_the_sums_again_that_it_had_before_and_no_others(
+    tmp_path: Path,
+) -> None:
+    earlier, later = TURN._replace(round=2, ask=b"earlier"), TURN
+    assert allowed(tmp_path, earlier, FIVE)
+    assert allowed(tmp_path, earlier._replace(round=1), FIVE)
+    assert allowed(tmp_path, later, FIVE[1:])
+    assert allowed(tmp_path, earlier._replace(attempt=9), FIVE)
+    assert not allowed(tmp_path, earlier, FIVE[1:])
+    for other in ({"step": "score"}, {"ask": b"new"}, {"round": 4}, {"run": "other", "ask": b"x"}):
+        known = other.get("run") is not None
+        assert allowed(tmp_path, earlier._replace(**other), FIVE) == known
+    assert not allowed(tmp_path, later, FIVE)
+
+
 @pytest.mark.parametrize("second", [FIVE[:4], FIVE[1:], [*FIVE, "site-06"], FIVE[:1]])
 def test_another_set_of_the_same_turn_is_refused(second: list[str], tmp_path: Path) -> None:
     assert allowed(tmp_path, TURN, FIVE)
@@ -98,7 +113,7 @@ def test_whatever_is_claimed_no_two_sums_differ_exactly(claims: list[Any]) -> No
                 for before, names in kept:
                     if before[:3] == turn[:3] or before[2:4] == turn[2:4]:
                         assert names == chosen
-                    if before.run == turn.run:
+                    if before.run == turn.run and (turn, chosen) not in kept:
                         assert chosen <= names
                 kept.append((turn, chosen))
 
@@ -107,7 +122,7 @@ def test_whatever_is_claimed_no_two_sums_differ_exactly(claims: list[Any]) -> No
 def test_without_what_is_written_down_another_set_would_pass(
     taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = {"_shrink": lambda self, run, said: None, "_put": lambda self, name, said: said}
+    fake = {"_shrink": lambda self, run, said: None, "_put": lambda self, names, said: True}
     monkeypatch.setattr(Sets, taken, fake[taken])
     assert allowed(tmp_path, TURN, FIVE[:4])
     assert allowed(tmp_path, TURN._replace(round=4, ask=b"4"), FIVE)
@@ -163,7 +178,7 @@ def test_files_are_the_owners_alone_and_nothing_is_left_over(tmp_path: Path) -> 
     assert allowed(folder, TURN, FIVE)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = sorted(folder.iterdir())
-    assert len(files) == 3 and not any(one.name.startswith(".") for one in files)
+    assert len(files) == 4 and not any(one.name.startswith(".") for one in files)
     for one in files:
         assert stat.S_IMODE(one.stat().st_mode) == 0o600
         assert one.read_text() == "\n".join(FIVE) + "\n"
@@ -176,3 +191,14 @@ def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(repeats.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         Sets(tmp_path).claim(TURN, FIVE)
+
+
+def test_a_turn_has_one_ask_where_it_is_fixed(tmp_path: Path) -> None:
+    """In every process; another round, step or run has an ask of its own."""
+    Sets(tmp_path).fix(TURN)
+    Sets(tmp_path).fix(TURN._replace(attempt=9))
+    with pytest.raises(Refusal) as caught:
+        Sets(tmp_path).fix(TURN._replace(ask=b"other"))
+    assert caught.value.code == "second-ask"
+    for elsewhere in ({"round": 4}, {"step": "attend"}, {"run": "other"}):
+        Sets(tmp_path).fix(TURN._replace(ask=b"other", **elsewhere))

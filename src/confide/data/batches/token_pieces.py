@@ -186,12 +186,12 @@ def annotated_tokens(
 
 
 def train_token_batches(
-    encoded: EncodedTokens, *, batch_size: int, seed: int
+    text: TokenText, *, annotated: EncodedTokens | None = None, batch_size: int, seed: int
 ) -> Iterator[TokenBatch]:
     """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
     random = np.random.default_rng(seed)
-    for rows in shuffled(encoded.text.lengths_S, batch_size, random=random):
-        yield token_batch(encoded.text, rows, annotated=encoded)
+    for rows in shuffled(text.lengths_S, batch_size, random=random):
+        yield token_batch(text, rows, annotated=annotated)
 
 
 def predict_token_batches(

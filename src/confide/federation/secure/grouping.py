@@ -13,7 +13,8 @@ from contextlib import closing
 from confide.errors import SiteFault
 from confide.federation.combining import Combining, Pile
 from confide.federation.failures import blaming
-from confide.federation.secure.summing import Asking, Found, Summing
+from confide.federation.secure.once import Asking
+from confide.federation.secure.summing import Found, Summing
 from confide.federation.steps import Step
 
 
@@ -54,7 +55,7 @@ def grouped(
         for number, members in enumerate(summing.dealt, 1):
             own = [name for name in members if name in names]
             found = summing.sum(step, ask, own, asking=asking, group=True) if own else None
-            if found is None or found.odd == len(found.sites):
+            if found is None or found.dropped or found.odd == len(found.sites):
                 odd += found.odd if found else 0
                 continue
             try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from confide.federation.digests import digest
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode
@@ -18,6 +19,20 @@ from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, op
 from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Masked, Opening
+from confide.federation.secure.ongoing import Then
+from confide.federation.secure.rows import (
+    ALL,
+    ROWS,
+    VALUES,
+    Held,
+    Values,
+    layout_of_rows,
+    layout_of_values,
+    picked,
+    tables_of,
+    touched,
+    unpacked,
+)
 from confide.federation.site import Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 
@@ -31,6 +46,7 @@ class SumHost:
     def __init__(self, site: Site, *, log: Path | None = None) -> None:
         self._site = site
         self._log = log
+        self._held: Held | None = None
 
     @property
     def _member(self) -> Member:
@@ -48,23 +64,80 @@ class SumHost:
         if self._site.guards.masked and not self._member.masked:
             raise Refusal("only-masked")
         opening, ask = self._opened(step, data)
+        if opening.part == VALUES:
+            return self._values(opening, ask, round=round, name=name)
         own, layout = opened(step, opening, ask)
-        if self._member.masked:
-            before = self._member.opened(opening, round=round, step=name, layout=layout)
-            if before is not None:
-                return encode(before)
+        tables = tables_of(own, ask, layout) if opening.part == ROWS else []
+        if opening.part != ALL and not tables:
+            raise Refusal("bad-ask")
+        said = layout_of_rows(layout, tables) if tables else layout
+        before = self._again(opening, said, round=round, name=name)
+        if before is not None:
+            return before
+        if step.once and self._member.masked:
+            self._member.fix(opening, round=round, step=name)
 
         def worked() -> tuple[Any, Callable[[], None]]:
             reply, settle = work(step, ask, round)
-            tables = None if step.summed else step.tables
-            return (Tabled(dict(tables.of(reply, opening.labels))) if tables else reply), settle
+            counts = None if step.summed else step.tables
+            return (Tabled(dict(counts.of(reply, opening.labels))) if counts else reply), settle
 
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
+        if tables:
+            context = self._member.context(opening, round=round, step=name, layout=said)
+            asked = digest(opening.ask_B.tobytes())
+            held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
+            lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
+        return self._said(opening, said, lanes, settle, round=round, name=name)
+
+    def _values(self, opening: Opening, ask: Values, *, round: int, name: str) -> bytes:
+        """The values of some rows of the reply whose rows were summed before. Raises Refusal."""
+        held = self._held
+        if held is None:
+            raise Refusal("not-met")
+        if held.of != (round, name, ask.of):
+            raise Refusal("no-sum")
+        if self._member.masked and held.names is None:
+            raise Refusal("early-ask")
+        rows = unpacked(ask, held.tables)
+        layout = layout_of_values(held.layout, rows)
+        before = self._again(opening, layout, round=round, name=name)
+        if before is not None:
+            return before
+        lanes = picked(held.layout, held.lanes, rows)
+        then = held.then(ask)
+        return self._said(opening, layout, lanes, held.settle, round=round, name=name, then=then)
+
+    def _open(self) -> None:
+        """Note over which sites the rows were summed."""
+        assert self._held is not None, "rows are summed of a reply that is held"
+        self._held.names = self._member.signed
+
+    def _again(self, opening: Opening, layout: Layout, *, round: int, name: str) -> bytes | None:
+        """The offer that this very opening got; None if there was none. Raises Refusal."""
         if not self._member.masked:
+            return None
+        before = self._member.opened(opening, round=round, step=name, layout=layout)
+        return None if before is None else encode(before)
+
+    def _said(
+        self,
+        opening: Opening,
+        layout: Layout,
+        lanes: Lanes,
+        settle: Callable[[], None],
+        *,
+        round: int,
+        name: str,
+        then: Then | None = None,
+    ) -> bytes:
+        """An offer to sum these lanes or, without masks, the lanes themselves."""
+        member = self._member
+        if not member.masked:
             settle()
             return encode(Masked(lanes))
-        offer = self._member.offer(
-            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle
+        offer = member.offer(
+            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle, then=then
         )
         return encode(offer)
 
@@ -84,7 +157,8 @@ class SumHost:
         if heard is None or heard[0] is not data or heard[1] != step.ask:
             opening = ask_in(Opening, data)
             inner = opening.ask_B.tobytes()
-            ask = ask_in(step.ask, inner)
+            kind: Any = Values if opening.part == VALUES else step.ask
+            ask = ask_in(kind, inner)
             if encode(ask) != inner:
                 raise Refusal("bad-ask")
             heard = (data, step.ask, (opening, ask))

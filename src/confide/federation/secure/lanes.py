@@ -238,17 +238,22 @@ def _put_changes(
     blocks = changes(learnt, ask, reply)
     for part in parts:  # both in the order of their names
         view, done = views[part.field, part.name], 0
-        shared = part.width == 4 and learnt.weight
+        shared = part.width == 4 and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
         room = 2.0**30 if shared else layout.room(part.width)
         while done < part.size:
-            block = np.nan_to_num(
-                next(blocks), copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf
-            )
-            if block.size and not np.abs(block).max() <= most * (1 + 1e-6):
+            block = next(blocks)
+            largest = max(float(block.max()), -float(block.min())) if block.size else 0.0
+            if math.isnan(largest):
+                np.nan_to_num(block, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
+                largest = float(np.abs(block).max())
+            if not largest <= most * (1 + 1e-6):
                 raise GuardError(f"{part.field}/{part.name} is absurdly large")
+            np.rint(np.multiply(block, factor, out=block), out=block)
+            if not largest * factor <= room - 0.5:
+                _whole(block, room, part.field)
             own = view[done : done + block.size].view(f"<i{part.width}")
-            own[:] = _whole(block * factor, room, part.field)
+            own[:] = block
             done += block.size
 
 

@@ -38,18 +38,17 @@ from confide.federation.secure.messages import (
     Signed,
     Unmask,
 )
-from confide.federation.secure.ongoing import Ongoing
+from confide.federation.secure.ongoing import Ongoing, Then
 from confide.federation.secure.primitives import (
     add_streams,
     box_info,
     derived,
     fresh_secret,
-    is_low_order,
     own_info,
     pair_info,
     public_of,
     sealed,
-    shared,
+    sharing,
     unsealed,
 )
 from confide.federation.secure.repeats import Turns
@@ -64,7 +63,7 @@ from confide.federation.secure.roster import (
 from confide.federation.secure.shamir import SHARE, split_both
 from confide.federation.secure.statements import (
     agreement,
-    context_of,
+    named_by,
     offer_statement,
     raw,
     seed_commitment,
@@ -79,6 +78,10 @@ class Record(Protocol):
 
     def claim(self, turn: Turns, names: list[str]) -> None:
         """Write down a set before the answer that opens its sum. Raises Refusal."""
+        ...
+
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
         ...
 
 
@@ -115,6 +118,7 @@ class Member:
     _session: Session | None = field(default=None, init=False, repr=False)
     _roster: Roster | None = field(default=None, init=False, repr=False)
     _sum: Ongoing | None = field(default=None, init=False, repr=False)
+    _asked: tuple[Opening, bytes] | None = field(default=None, init=False, repr=False)
 
     # --- before the first sum -----------------------------------------------------------------
 
@@ -151,25 +155,37 @@ class Member:
 
     def opened(self, opening: Opening, *, round: int, step: str, layout: Layout) -> Offered | None:
         """The reply that this opening got already; None if it is new. Raises Refusal."""
-        roster = self._summed_with(opening)
-        ask = opening.ask_B.tobytes()
-        context = context_of(
-            roster.id,
-            round=round,
-            step=step,
-            attempt=_natural(opening.attempt),
-            ask=ask,
-            layout=layout.digest,
-        )
+        turn = self._summed_with(opening).run, round, step
+        context = self.context(opening, round=round, step=step, layout=layout)
         before = self._sum
         if before is not None and before.context == context:
             found: Offered = before.said["offer"][1]
             return found
-        turn = Turns(roster.run, round, step, digest(ask))
-        if before is not None and before.turn[:3] == turn[:3] and opening.attempt == before.turn[4]:
+        if before is not None and before.turn[:3] == turn and opening.attempt == before.turn[4]:
             raise Refusal("second-ask")
         self._sum = None
         return None
+
+    def context(self, opening: Opening, *, round: int, step: str, layout: Layout) -> bytes:
+        """The digest of everything that names a sum. Raises Refusal."""
+        return named_by(
+            self._digest_of(opening),
+            self._summed_with(opening).id if self.masked else b"",
+            round=round,
+            step=step,
+            attempt=_natural(opening.attempt),
+            layout=layout.digest,
+        )
+
+    def fix(self, opening: Opening, *, round: int, step: str) -> None:
+        """Answer this ask in this turn, and no other. Raises Refusal."""
+        run, asked = self._summed_with(opening).run, self._digest_of(opening)
+        self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
+
+    @property
+    def signed(self) -> list[str] | None:
+        """The set that the site has signed in the present sum."""
+        return self._sum.signed if self._sum is not None else None
 
     def offer(
         self,
@@ -180,23 +196,17 @@ class Member:
         layout: Layout,
         lanes: Lanes,
         settle: Callable[[], None],
+        then: Then | None = None,
     ) -> Offered:
         """Fresh keys for the masks of this sum, and sealed shares of them.
 
         `settle` is called once the site has given its shares, so that the sum can be opened.
+        `then` is given for the second sum of one reply.
         """
         roster = self._summed_with(opening)
         session = self._session
         assert session is not None, "a site that met others has greeted"
-        ask = opening.ask_B.tobytes()
-        context = context_of(
-            roster.id,
-            round=round,
-            step=step,
-            attempt=opening.attempt,
-            ask=ask,
-            layout=layout.digest,
-        )
+        context = self.context(opening, round=round, step=step, layout=layout)
         secret, seed = fresh_secret(), fresh_secret()
         both = split_both(secret, seed, len(roster.names), least=roster.least)
         boxes = [
@@ -221,9 +231,11 @@ class Member:
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
             signature=session.signer.sign(text).hex(),
         )
-        turn = Turns(roster.run, round, step, digest(ask), opening.attempt, opening.group)
+        asked = then.asked if then else self._digest_of(opening)
+        turn = Turns(roster.run, round, step, asked, opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
-        self._sum = Ongoing(context, roster, turn, ask, layout, lanes, settle, secret, seed, own)
+        self._sum = Ongoing(context, roster, turn, layout, lanes, settle, secret, seed, own)
+        self._sum.only = then.names if then else None
         self._sum.said["offer"] = (b"", reply)
         return reply
 
@@ -234,7 +246,7 @@ class Member:
             before: Masked = same
             return before
         roster = now.roster
-        keys = self._checked(now, ask)
+        known = self._checked(now, ask)
         lanes = now.lanes
         assert lanes is not None, "a sum that was not masked has its numbers"
         now.offered = dict(zip(ask.names, ask.keys, strict=True))
@@ -246,11 +258,11 @@ class Member:
             fits = fits and share_marks(now.context, inside or b"") == marks.tobytes()
             now.held[name] = inside if fits else None
         now.held[self.name] = now.own_shares
-        parts = now.layout.by_width(lanes)
-        add_streams(parts, derived(now.seed, own_info(now.context)))
+        masks = [(derived(now.seed, own_info(now.context)), 1)]
         for name in others:
-            pair = derived(shared(now.secret, keys[name]), pair_info(now.context, self.name, name))
-            add_streams(parts, pair, sign=1 if self.name < name else -1)
+            pair = derived(known[name], pair_info(now.context, self.name, name))
+            masks.append((pair, 1 if self.name < name else -1))
+        add_streams(now.layout.by_width(lanes), masks)
         now.lanes = None  # the numbers themselves are gone
         return now.say("mask", ask, Masked(lanes))
 
@@ -266,6 +278,8 @@ class Member:
             raise Refusal("bad-set")
         if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
+        if now.only is not None and ask.names != now.only:
+            raise Refusal("other-set")
         session = self._session
         assert session is not None, "a site that masked has greeted"
         now.signed = list(ask.names)
@@ -305,6 +319,12 @@ class Member:
 
     # --- what all of them check ---------------------------------------------------------------
 
+    def _digest_of(self, opening: Opening) -> bytes:
+        """The digest of the ask in an opening, which may be large: worked out once."""
+        if self._asked is None or self._asked[0] is not opening:
+            self._asked = (opening, digest(opening.ask_B.tobytes()))
+        return self._asked[1]
+
     def _fewest(self, now: Ongoing) -> int:
         return max(now.roster.least, self.least)
 
@@ -337,7 +357,10 @@ class Member:
         return now
 
     def _checked(self, now: Ongoing, ask: Mask) -> dict[str, bytes]:
-        """The other sites' keys for this sum, each signed by its site. Raises Refusal."""
+        """What this site knows with each other one, by keys that are each signed by its site.
+
+        Raises Refusal.
+        """
         roster = now.roster
         columns = (ask.keys, ask.commitments, ask.boxes, ask.marks, ask.signatures)
         if any(len(column) != len(ask.names) for column in columns):
@@ -348,24 +371,26 @@ class Member:
             raise Refusal("bad-set")
         if not len(ask.own_M148) == len(ask.own_marks_M64) == len(ask.names) - 1:
             raise Refusal("bad-ask")
-        keys = {}
+        if raw(ask.keys[ask.names.index(self.name)]) != public_of(now.secret):
+            raise Refusal("bad-offer", self.name)
+        with_key, known = sharing(now.secret), {}
         for name, key, commitment, boxes, marks, signature in zip(ask.names, *columns, strict=True):
             text = offer_statement(
                 now.context, key, commitment=commitment, boxes=boxes, marks=marks
             )
             if not is_signed_by(roster.peer(name).sign_key, signature, text):
                 raise Refusal("bad-offer", name)
-            keys[name] = raw(key)
-            if is_low_order(keys[name]):
-                raise Refusal("bad-offer", name)
-        if keys[self.name] != public_of(now.secret):
-            raise Refusal("bad-offer", self.name)
-        return keys
+            if name != self.name:
+                try:
+                    known[name] = with_key(raw(key))
+                except ValueError as error:  # a key of low order, or none at all
+                    raise Refusal("bad-offer", name) from error
+        return known
 
     def _box_key(self, context: bytes, sender: str, receiver: str, key: bytes) -> bytes:
         session = self._session
         assert session is not None, "a site that met others has greeted"
-        return derived(shared(session.box_secret, key), box_info(context, sender, receiver))
+        return derived(session.box_secret_with(key), box_info(context, sender, receiver))
 
 
 def _natural(value: int) -> int:

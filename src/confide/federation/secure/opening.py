@@ -25,7 +25,7 @@ from confide.federation.secure.primitives import (
     own_info,
     pair_info,
     public_of,
-    shared,
+    sharing,
 )
 from confide.federation.secure.roster import Roster
 from confide.federation.secure.shamir import Joiner
@@ -111,7 +111,7 @@ def take_off(
 ) -> None:
     """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
     joiners: dict[tuple[int, ...], Joiner] = {}
-    parts = now.layout.by_width(now.lanes)
+    masks: list[tuple[bytes, int]] = []
     for owner, own in shares.items():
         if len(own) < roster.least:
             raise _closed(blame, owner, f"only {len(own)} of {roster.least} shares came")
@@ -123,14 +123,16 @@ def take_off(
         if owner in now.masked:
             if secret is None or seed_commitment(now.context, secret).hex() != offer.commitment:
                 raise _closed(blame, owner, "its shares do not give what it committed to")
-            add_streams(parts, derived(secret, own_info(now.context)), sign=-1)
+            masks.append((derived(secret, own_info(now.context)), -1))
             continue
         if secret is None or len(secret) != SECRET or public_of(secret).hex() != offer.key:
             raise _closed(blame, owner, "its shares do not give its key")
+        with_key = sharing(secret)
         for name in now.masked:
-            public = bytes.fromhex(now.offers[name].key)
-            pair = derived(shared(secret, public), pair_info(now.context, owner, name))
-            add_streams(parts, pair, sign=-1 if name < owner else 1)
+            known = with_key(bytes.fromhex(now.offers[name].key))
+            pair = derived(known, pair_info(now.context, owner, name))
+            masks.append((pair, -1 if name < owner else 1))
+    add_streams(now.layout.by_width(now.lanes), masks)
 
 
 def _closed(blame: Blame, owner: str, why: str) -> FederationError:

@@ -8,6 +8,7 @@ sealed with ChaCha20-Poly1305 (RFC 8439). Known answers: tests/federation/secure
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -26,7 +27,7 @@ SECRET = 32
 TAG = 16
 """The bytes that a sealed box is longer than what is in it."""
 _NONCE = bytes(12)  # every box key seals one message
-_BLOCK = 2**18
+_BLOCK = 2**16
 """Bytes of keystream at a time: few enough to stay in a core's cache."""
 
 
@@ -42,8 +43,16 @@ def public_of(secret: bytes) -> bytes:
 
 def shared(secret: bytes, public: bytes) -> bytes:
     """What both owners of two X25519 keys know. Raises ValueError for a key of low order."""
-    peer = X25519PublicKey.from_public_bytes(public)
-    return X25519PrivateKey.from_private_bytes(secret).exchange(peer)
+    return sharing(secret)(public)
+
+
+def sharing(secret: bytes) -> Callable[[bytes], bytes]:
+    """`shared` for one secret and many public keys: reading a secret key costs as much as using it.
+
+    What is given raises ValueError for a key of low order.
+    """
+    own = X25519PrivateKey.from_private_bytes(secret)
+    return lambda public: own.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def is_low_order(public: bytes) -> bool:
@@ -82,23 +91,30 @@ def add_keystream(lanes: NDArray[np.uint8], key: bytes, *, width: int, sign: int
     `lanes` are bytes, whole lanes of them; `sign = -1` subtracts. `add_streams` goes on where
     another width begins, so no byte of a keystream is used twice.
     """
-    add_streams([(lanes, width)], key, sign=sign)
+    add_streams([(lanes, width)], [(key, sign)])
 
 
-def add_streams(parts: list[tuple[NDArray[np.uint8], int]], key: bytes, *, sign: int = 1) -> None:
-    """Add one keystream, laid end to end over parts of different widths, to all of them."""
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+def add_streams(
+    parts: Sequence[tuple[NDArray[np.uint8], int]], keys: Iterable[tuple[bytes, int]]
+) -> None:
+    """Add keystreams, each laid end to end over parts of different widths, to all of them.
+
+    Each key comes with the sign of its stream. A block of lanes takes in all streams before the
+    next one, so that it is fetched from memory once.
+    """
+    streams = [
+        (Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor(), sign) for key, sign in keys
+    ]
     zeros, buffer = memoryview(bytes(_BLOCK)), bytearray(_BLOCK + 16)
     for part, width in parts:
         kind = np.dtype(f"<u{width}")
+        found = np.frombuffer(buffer, kind, count=_BLOCK // width)
         for start in range(0, len(part), _BLOCK):
             own = part[start : start + _BLOCK].view(kind)
-            stream.update_into(zeros[: own.nbytes], buffer)
-            found = np.frombuffer(buffer, kind, count=len(own))
-            if sign > 0:
-                np.add(own, found, out=own)
-            else:
-                np.subtract(own, found, out=own)
+            nothing, mask = zeros[: own.nbytes], found[: len(own)]
+            for stream, sign in streams:
+                stream.update_into(nothing, buffer)
+                (np.add if sign > 0 else np.subtract)(own, mask, out=own)
 
 
 def sealed(key: bytes, inside: bytes) -> bytes:

@@ -4,7 +4,9 @@ Two sums of the same replies over sets that differ by one site give that site's 
 site writes down each set before it gives the shares that open its sum, and refuses
 
 - the same turn of a run, or the same ask of a step in any run, for another set;
-- in one run, a set with a site that an earlier set of the run lacked.
+- in one run, a set with a site that an earlier set of the run lacked, unless this very sum was
+  opened before: a run that goes on from an earlier checkpoint gets the same sum again;
+- in one turn of a step that weighs what the site holds (`Step.once`), another ask.
 
 These rules stop exact repeats only: sums of other rounds or runs over other sets may still differ
 by little more than one site.
@@ -12,6 +14,7 @@ by little more than one site.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -59,14 +62,27 @@ class Sets:
             TURN + digest(b"turn", run, number(turn.round), step).hex(),
             "ask-" + digest(b"ask", step, turn.ask).hex(),
         ]
+        again = "sum-" + digest(b"sum", run, number(turn.round), step, turn.ask).hex()
         for mark in marks:  # a claim that is refused leaves nothing behind
             path = self._folder / mark
             if path.exists() and path.read_text() != said:
                 raise Refusal("other-set")
+        if (self._folder / again).exists():
+            return
         self._shrink(turn, said)
-        for mark in marks:
-            if self._put(mark, said) != said:
-                raise Refusal("other-set")
+        if not self._put([*marks, again], said):
+            raise Refusal("other-set")
+
+    def fix(self, turn: Turns) -> None:
+        """Write down the one ask that the site answers in a turn. Raises Refusal for another.
+
+        For steps that weigh what a site holds by numbers of the server's: two asks would be two
+        sums of the same vectors, each with weights of its own.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        said = digest(b"once", turn.run.encode(), number(turn.round), turn.step.encode()).hex()
+        if not self._put([f"once-{said}"], turn.ask.hex() + "\n"):
+            raise Refusal("second-ask")
 
     def sizes(self) -> list[int]:
         """How many sites were in each sum that the site has helped to open."""
@@ -83,23 +99,32 @@ class Sets:
                 if not set(said.split("\n")) <= set(before.split("\n")):
                     raise Refusal("other-set")
                 place += 1
-            elif before == said or self._put(path.name, said) == said:
+            elif before == said or self._put([path.name], said):
                 return
 
-    def _put(self, name: str, said: str) -> str:
-        """What the file of this name holds: this, if it is new."""
-        path = self._folder / name
-        if not path.exists():
-            new = self._folder / f".{secrets.token_hex(8)}"
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(said)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(new, path)
-            except FileExistsError:
-                pass
-            finally:
+    def _put(self, names: list[str], said: str) -> bool:
+        """Make the files of these names in turn; whether they all hold this, not another set."""
+        new: Path | None = None
+        try:
+            for name in names:
+                path = self._folder / name
+                if not path.exists():
+                    new = new or self._written(said)
+                    with contextlib.suppress(FileExistsError):
+                        os.link(new, path)
+                if path.read_text() != said:
+                    return False
+            return True
+        finally:
+            if new is not None:
                 new.unlink()
-        return path.read_text()
+
+    def _written(self, said: str) -> Path:
+        """A new file under a name of its own that holds this, on the disk."""
+        new = self._folder / f".{secrets.token_hex(8)}"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(said)
+            file.flush()
+            os.fsync(file.fileno())
+        return new

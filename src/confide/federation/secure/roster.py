@@ -20,7 +20,13 @@ from confide.federation.digests import digest, number, statement
 from confide.federation.failures import Refusal
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.messages import Greeted, Meet
-from confide.federation.secure.primitives import fresh_secret, fresh_signer, is_low_order, public_of
+from confide.federation.secure.primitives import (
+    fresh_secret,
+    fresh_signer,
+    is_low_order,
+    public_of,
+    shared,
+)
 
 
 def colluders(sites: int) -> int:
@@ -106,6 +112,13 @@ class Session:
     card: str = ""
     box_secret: bytes = field(default_factory=fresh_secret, repr=False)
     signer: Ed25519PrivateKey = field(default_factory=fresh_signer, repr=False)
+    _boxes: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
+
+    def box_secret_with(self, public: bytes) -> bytes:
+        """What this process and the owner of a public key for boxes know; worked out once."""
+        if public not in self._boxes:
+            self._boxes[public] = shared(self.box_secret, public)
+        return self._boxes[public]
 
     def greeting(self) -> Greeted:
         """What the other sites have to know."""

@@ -7,90 +7,60 @@ are left have given their shares. docs/secure-sums.md says what that promises, a
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from confide.errors import FederationError, SiteFault
+from confide.errors import DroppedError, FederationError
 from confide.federation.adding import Total
-from confide.federation.failures import Refusal, refused
+from confide.federation.failures import Refusal
 from confide.federation.messages import encode
-from confide.federation.seals import is_signed_by
 from confide.federation.secure.exchanges import (
-    AGREE,
     GREET,
     MEET,
     Sums,
-    in_lanes,
-    masking,
-    offered,
     summed,
-    unmasking,
 )
-from confide.federation.secure.lanes import Lanes, Layout, layout_of, no_lanes
+from confide.federation.secure.lanes import layout_of
+from confide.federation.secure.losses import Losses
 from confide.federation.secure.messages import (
-    Agree,
     Greet,
     Greeted,
-    Masked,
     Meet,
     Opening,
-    Unmask,
 )
-from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
+from confide.federation.secure.once import Asking, Once
 from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
-from confide.federation.secure.statements import (
-    agreement,
-    context_of,
+from confide.federation.secure.rows import (
+    ALL,
+    tables_of,
 )
 from confide.federation.steps import Step
-
-Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
-"""`exchange(step, asks, round=n)` gives the good replies by site; failures are noted."""
-NOT_MET = "not-met"
 
 
 @dataclass
 class Found:
-    """A sum: by field, over these sites, of which so many had nothing to add."""
+    """A sum: by field, over these sites, of which so many had nothing to add.
+
+    `dropped`: the rows were summed, but sites were lost before their values were, so that there is
+    no sum; `sites` are those that are left.
+    """
 
     total: Total
     sites: list[str]
     odd: int
+    dropped: bool = False
 
-
-class Asking:
-    """Asks in one round, and remembers whether a site must be met again.
-
-    `exchange` asks; `refuse` is told of sites that fail in a way which only sums can see.
-    """
-
-    def __init__(self, round: int, exchange: Exchange, refuse: Callable[[SiteFault], None]) -> None:
-        self.round = round
-        self.unmet = False
-        self._exchange = exchange
-        self._refuse = refuse
-
-    def ask(self, step: Step, ask: object, names: Sequence[str]) -> dict[str, Any]:
-        """The good replies to one ask or, from a mapping, to each site's own, by site."""
-        return dict(sorted(self.each(step, ask, names)))
-
-    def each(
-        self, step: Step, ask: object, names: Sequence[str]
-    ) -> Generator[tuple[str, Any], None, None]:
-        """The good replies, as they come."""
-        asks = ask if isinstance(ask, Mapping) else dict.fromkeys(names, ask)
-        yield from self._exchange(step, asks, round=self.round, failed=self._saw)
-
-    def blame(self, site: str, step: str, why: str) -> None:
-        """Note that a site's reply was of no use."""
-        self._refuse(refused(why, site=site, step=step, round=self.round))
-
-    def _saw(self, code: str) -> None:
-        self.unmet |= code == NOT_MET
+    def whole(self, step: str, round: int) -> Total:
+        """The sum. Raises DroppedError if it was dropped."""
+        if self.dropped:
+            raise DroppedError(
+                f"step {step}, round {round}: there is no sum, since sites were lost between its"
+                " rows and their values",
+                fix="begin the next round",
+            )
+        return self.total
 
 
 class Summing:
@@ -102,6 +72,9 @@ class Summing:
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
+        losses: the sites that earlier sums of the run have lost.
+
+    `newest` are the sites in the newest sum.
     """
 
     def __init__(
@@ -112,10 +85,13 @@ class Summing:
         sites: Sequence[str],
         colluding: int | None = None,
         group: int = 0,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = losses or Losses()
         self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
         self.examples = 0.0
+        self.newest: list[str] = []
         self._run = run
         self.sites = sorted(sites)
         self.colluding = colluders(len(self.sites)) if colluding is None else colluding
@@ -138,45 +114,48 @@ class Summing:
         """
         asked, own = encode(ask), summed(step, list(labels))
         layout = layout_of(own, ask, sites=len(names), examples=self.examples)
-        again = 2
+        tables = tables_of(own, ask, layout)
+        there, again = self._still_there(names, asking, step.name), 2
         while again:
             again -= 1
             asking.unmet = False
             whole = self._greeted(asking) if self.sums == "masked" else None
-            roster = whole.part(self._group_of(names[0])) if whole and group else whole
             opening = Opening(
                 ask_B=np.frombuffer(asked, np.uint8),
                 roster=whole.id.hex() if whole else "",
                 group=group,
-                attempt=secrets.randbits(62),
+                attempt=0,
                 sites=len(names),
                 examples=self.examples,
                 labels=list(labels),
+                part=ALL,
             )
-            if roster is None:
-                found = _integers(asking, step, opening, names, layout)
+            roster = whole.part(self._group_of(names[0])) if whole and group else whole
+            once = Once(asking, step, opening, roster)
+            if tables:
+                found = once.by_rows(there, layout, tables)
             else:
-                context = context_of(
-                    roster.id,
-                    round=asking.round,
-                    step=step.name,
-                    attempt=opening.attempt,
-                    ask=asked,
-                    layout=layout.digest,
-                )
-                found = _masked(
-                    asking, step, opening, names, roster=roster, layout=layout, context=context
-                )
+                found = once.sum(once.opened(ALL, asked), there, layout)
             if found is not None or not asking.unmet:
                 break
             self._roster = None  # a process was restarted: greet again
         if found is None:
-            return None
+            return Found({}, sorted(asking.answered), 0, dropped=True) if once.dropped else None
         lanes, sites = found
         total, odd = layout.total_of(own, ask, lanes)
         if odd > len(sites):
             raise _spoilt(step, asking.round)
+        self.newest = sites
         return Found(total, sites, odd)
+
+    def _still_there(self, names: Sequence[str], asking: Asking, step: str) -> list[str]:
+        """The sites that this turn has not lost before; whoever is lost now is noted."""
+
+        def note(masked: list[str]) -> None:
+            self._losses.note(set(names) - set(masked), round=asking.round, step=step)
+
+        asking.opening = note
+        return sorted(set(names) - self._losses.at(asking.round, step))
 
     def _group_of(self, name: str) -> list[str]:
         return next(members for members in self.dealt if name in members)
@@ -234,83 +213,3 @@ def _spoilt(step: Step, round: int) -> FederationError:
         " than its masked numbers, and nobody can tell which",
         fix="look at the sites' own logs, and resume the run",
     )
-
-
-def _integers(
-    turn: Asking, step: Step, opening: Opening, names: Sequence[str], layout: Layout
-) -> tuple[Lanes, list[str]] | None:
-    """The sum of lanes that come in the clear."""
-    lanes = no_lanes(layout, odd=False)
-    sites = []
-    for site, reply in turn.each(in_lanes(step, layout), opening, names):
-        if _is_laid_out(turn, layout, site, reply, step=step.name):
-            _add(layout, lanes, reply.lanes_B)
-            sites.append(site)
-    return (lanes, sorted(sites)) if sites else None
-
-
-def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
-    fits = len(reply.lanes_B) == layout.length
-    if not fits:
-        turn.blame(site, step, "its numbers are not laid out as the ask says")
-    return fits
-
-
-def _masked(
-    turn: Asking,
-    step: Step,
-    opening: Opening,
-    names: Sequence[str],
-    *,
-    roster: Roster,
-    layout: Layout,
-    context: bytes,
-) -> tuple[Lanes, list[str]] | None:
-    """The sum of lanes under masks, in four exchanges; None if too few sites take part in one."""
-    offers = turn.ask(offered(step, sites=len(roster.names)), opening, names)
-    for name in [n for n in offers if not is_sound(context, roster, offers[n], name=n)]:
-        turn.blame(name, step.name, "its offer is not signed by it")
-        del offers[name]
-    now = Open(context, layout, offers, no_lanes(layout, odd=False))
-    if turn.unmet or len(offers) < roster.least:
-        return None
-    for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(offers)):
-        if _is_laid_out(turn, layout, name, reply, step="mask"):
-            _add(layout, now.lanes, reply.lanes_B)
-            now.masked.append(name)
-    now.masked.sort()
-    if len(now.masked) < roster.least:
-        return None
-    signatures = _agreed(turn, now, roster)
-    if len(signatures) < roster.least:
-        return None
-    unmask = Unmask(context.hex(), list(signatures), list(signatures.values()))
-    given = turn.ask(unmasking(len(offers)), unmask, now.masked)
-    if len(given) < roster.least:
-        return None
-    shares = by_owner(now, roster, given, blame=turn.blame)
-    take_off(now, roster, shares, blame=turn.blame)
-    return now.lanes, now.masked
-
-
-def _agreed(turn: Asking, now: Open, roster: Roster) -> dict[str, str]:
-    """The good signatures over the set whose masked numbers came, by site."""
-    replies = turn.ask(AGREE, Agree(now.context.hex(), now.masked), now.masked)
-    keys = {name: now.offers[name].key for name in sorted(now.offers)}
-    said = agreement(now.context, keys, now.masked)
-    signatures = {}
-    for name, reply in replies.items():
-        if is_signed_by(roster.peer(name).sign_key, reply.signature, said):
-            signatures[name] = reply.signature
-        else:
-            turn.blame(name, AGREE.name, "it did not sign the set")
-    return signatures
-
-
-def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:
-    """Add lanes, each modulo its size."""
-    for (own, width), (other, _) in zip(
-        layout.by_width(lanes), layout.by_width(np.ascontiguousarray(more)), strict=True
-    ):
-        kind = f"<u{width}"
-        np.add(own.view(kind), other.view(kind), out=own.view(kind))

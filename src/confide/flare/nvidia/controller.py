@@ -69,12 +69,15 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._heard: dict[str, float] = {}
 
     def set_communicator(self, communicator: WFCommServer) -> None:
-        """Listen to every heartbeat of a site's process.
+        """Listen to every heartbeat of a site's process, and let nobody else end the run.
 
         FLARE itself does not notice a process that was killed together with the resident one of its
-        site: the site comes back as a newcomer, and nothing reports that its process is gone.
+        site: the site comes back as a newcomer, and nothing reports that its process is gone. A
+        minute after it has noticed a lost site, it would end a run that can do without that site
+        (`federation.at_least`); whether it can, the federation says.
         """
         super().set_communicator(communicator)
+        communicator._job_policy_violated = lambda: False
         told = communicator.client_is_active
 
         def heard(name: str, reason: str, fl_ctx: FLContext) -> None:

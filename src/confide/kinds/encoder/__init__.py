@@ -12,21 +12,13 @@ from typing import ClassVar
 
 from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import TokenText
-from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import (
-    Bench,
-    EntityExtractor,
-    EntityKind,
-    Modeller,
-    ReadsPieces,
-    extractor_with,
-    other_files,
-)
+from confide.kinds.entities import EntityKind, Modeller
+from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.sentences import (
@@ -46,20 +38,19 @@ from confide.kinds.types import (
     describing,
 )
 from confide.learning.context import cache_folder
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.tuning import Tuning
-from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class EncoderForm(ReadsPieces):
+class EncoderForm(MadeOfEncoder):
     """The form of an encoder that tags words."""
 
     private: ClassVar[Sequence[str]] = ("tag",)
     head: ClassVar[str] = "tag"
-    word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "tag.weight"
 
     types: list[str] = carries("names of all entity types")
@@ -69,14 +60,6 @@ class EncoderForm(ReadsPieces):
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
-
-    def first(self, seed: int) -> Arrays:
-        """The weights of what is trained of the encoder, and of a new linear layer."""
-        return trained(TokenModeller(find_encoder(self.encoder), self.made()).initial(seed))
-
-    def parameters(self, first: Arrays) -> int:
-        """The number of trained parameters."""
-        return sum(array.size for array in first.values())
 
     @property
     def classes(self) -> int:
@@ -97,23 +80,9 @@ class EncoderForm(ReadsPieces):
         assert isinstance(modeller, TokenModeller)
         return replace(modeller, open=how.outside)
 
-    def bench(self, site: Site) -> Bench:
-        """The process's bench. Raises Refusal if the site's encoder is not that of the form."""
-        encoder = encoder_of(site, self.encoder)
-        if encoder.digest != self.digest:
-            raise Refusal("other-encoder")
-        made = self.made()
-        place = (encoder.folder, repr(made))
-        return site.once("encoder", *place, make=lambda: Bench(TokenModeller(encoder, made)))
-
-    def extractor(
-        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> EntityExtractor:
-        """The extractor of a trained one. Raises FederationError; and as `find_encoder`."""
-        found = find_encoder(encoder or self.encoder)
-        if found.digest != self.digest:
-            raise other_files(encoder or self.encoder)
-        return extractor_with(TokenModeller(found, self.made()), weights)
+    def modeller(self, files: FrozenEncoder) -> Modeller:
+        """The modeller of this form."""
+        return TokenModeller(files, self.made())
 
     def made(self) -> TokenForm:
         """The form as `learning` makes models of it."""

@@ -23,16 +23,8 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import NONE, found_at
-from confide.kinds.entities import (
-    Bench,
-    EntityDesk,
-    EntityExtractor,
-    EntityKind,
-    Modeller,
-    ReadsPieces,
-    extractor_with,
-    other_files,
-)
+from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.files import MadeOfFiles
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.tuned import check_no_encoder
@@ -48,19 +40,17 @@ from confide.learning.adversaries import AdversarialModeller, Reversal
 from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.lightner import LightnerForm as Made
 from confide.learning.lightner import LightnerModeller, labels_of, parts_of
-from confide.learning.weights import trained
 from confide.models.adversaries import Kind as Adversary
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class LightnerForm(ReadsPieces):
+class LightnerForm(MadeOfFiles[PretrainedBart]):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
     head: ClassVar[str] = ""
-    word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "prompts.q_QD"
 
     types: list[str] = carries("names of all entity types, by which the model writes them")
@@ -79,9 +69,18 @@ class LightnerForm(ReadsPieces):
     rises: int = carries("rounds over which that share grows; 0 without an adversary")
     told_apart: list[str] = carries("names of the sites that the adversary tells apart")
 
-    def first(self, seed: int) -> Arrays:
-        """The weights that are trained: the prompts, with low-rank updates or not, or all."""
-        return trained(self.modeller(find_bart(self.bart)).initial(seed))
+    @property
+    def files(self) -> str:
+        """The BART's name in the settings of the run."""
+        return self.bart
+
+    def found(self, place: str) -> PretrainedBart:
+        """The BART of this name or folder. Raises as `find_bart`."""
+        return find_bart(place)
+
+    def found_at(self, site: Site) -> PretrainedBart:
+        """The site's BART. Raises Refusal if it is unusable."""
+        return bart_of(site, self.bart)
 
     def parameters(self, first: Arrays) -> int:
         """The number of parameters of the whole model, frozen ones included."""
@@ -91,23 +90,6 @@ class LightnerForm(ReadsPieces):
     def at(self, site: Site) -> LightnerDesk:
         """The desk of this form at a site."""
         return desk_at(site, self, LightnerDesk)
-
-    def bench(self, site: Site) -> Bench:
-        """The process's bench. Raises Refusal if the site's BART is not that of the form."""
-        bart = bart_of(site, self.bart)
-        if bart.digest != self.digest:
-            raise Refusal("other-encoder")
-        place = (bart.folder, repr(self.made()), self.adversary, *self.told_apart)
-        return site.once("lightner", *place, make=lambda: Bench(self.modeller(bart)))
-
-    def extractor(
-        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> EntityExtractor:
-        """The extractor of a trained one; `encoder` is its BART. Raises FederationError."""
-        bart = find_bart(encoder or self.bart)
-        if bart.digest != self.digest:
-            raise other_files(encoder or self.bart)
-        return extractor_with(self.modeller(bart), weights)
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""
@@ -123,9 +105,9 @@ class LightnerForm(ReadsPieces):
             longest=self.longest,
         )
 
-    def modeller(self, bart: PretrainedBart) -> Modeller:
+    def modeller(self, files: PretrainedBart) -> Modeller:
         """The modeller of this form, with its adversary if there is one."""
-        made = LightnerModeller(bart, self.made())
+        made = LightnerModeller(files, self.made())
         if self.adversary == NONE:
             return made
         kind = cast(Adversary, self.adversary)

@@ -22,16 +22,8 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import (
-    Bench,
-    EntityDesk,
-    EntityExtractor,
-    EntityKind,
-    Modeller,
-    ReadsPieces,
-    extractor_with,
-    other_files,
-)
+from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.types import (
@@ -42,20 +34,19 @@ from confide.kinds.types import (
     described,
     describing,
 )
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.spans import SpanForm as Made
 from confide.learning.spans import SpanModeller
-from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class SpanForm(ReadsPieces):
+class SpanForm(MadeOfEncoder):
     """The form of an encoder that classifies spans."""
 
     private: ClassVar[Sequence[str]] = ("span",)
     head: ClassVar[str] = "span"
-    word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "span.weight"
 
     types: list[str] = carries("names of all entity types")
@@ -65,14 +56,6 @@ class SpanForm(ReadsPieces):
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
 
-    def first(self, seed: int) -> Arrays:
-        """The weights of the encoder and the new layers: all are trained."""
-        return trained(SpanModeller(find_encoder(self.encoder), self.made()).initial(seed))
-
-    def parameters(self, first: Arrays) -> int:
-        """The number of parameters: all are trained."""
-        return sum(array.size for array in first.values())
-
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=sorted(_seen(site))) if types else self
@@ -81,23 +64,9 @@ class SpanForm(ReadsPieces):
         """The desk of this form at a site."""
         return desk_at(site, self, SpanDesk)
 
-    def bench(self, site: Site) -> Bench:
-        """The process's bench. Raises Refusal if the site's encoder is not that of the form."""
-        encoder = encoder_of(site, self.encoder)
-        if encoder.digest != self.digest:
-            raise Refusal("other-encoder")
-        made = self.made()
-        place = (encoder.folder, repr(made))
-        return site.once("spans", *place, make=lambda: Bench(SpanModeller(encoder, made)))
-
-    def extractor(
-        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> EntityExtractor:
-        """The extractor of a trained one. Raises FederationError; and as `find_encoder`."""
-        found = find_encoder(encoder or self.encoder)
-        if found.digest != self.digest:
-            raise other_files(encoder or self.encoder)
-        return extractor_with(SpanModeller(found, self.made()), weights)
+    def modeller(self, files: FrozenEncoder) -> Modeller:
+        """The modeller of this form."""
+        return SpanModeller(files, self.made())
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""

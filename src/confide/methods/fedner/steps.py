@@ -240,6 +240,11 @@ def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:
     return 1.0
 
 
+def is_sparse(ask: Improve) -> bool:
+    """Whether only rows of an update that differ from zero travel."""
+    return ask.sparse
+
+
 def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
     """Zeros if the ask is sparse, so that only rows that differ from zero travel."""
     return np.zeros_like(ask.weights[name]) if ask.sparse else None
@@ -266,7 +271,12 @@ IMPROVE = Step.of(
     # gradients of one small batch each, of sites with tasks of their own: an honest one was seen to
     # be 32 times as large as the median, so no ratio tells a lie from a hard batch
     learnt=Learnt(
-        "update", "share", slack=math.inf, lanes=lanes_of_improved, whole=shares_of_improved
+        "update",
+        "share",
+        slack=math.inf,
+        lanes=lanes_of_improved,
+        whole=shares_of_improved,
+        by_rows=is_sparse,
     ),
 )
 SCORE_OWN = Step.of(score)

@@ -1,0 +1,52 @@
+"""Tables and words for `confide privacy plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from confide.cli.tables import titled
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from confide.jobs.privacy_plan import PrivacyPlan
+
+
+def planned(plan: PrivacyPlan) -> list[Table]:
+    """ε by round, and ε against more or fewer colluders."""
+    spent = titled(f"ε at δ = {plan.delta:g}, for one {plan.unit}")
+    spent.add_column("after round", justify="right")
+    spent.add_column("ε", justify="right")
+    for row in plan.rounds_spent:
+        spent.add_row(str(row.rounds), _short(row.epsilon))
+    against = titled("ε of the whole run, by who is in league with the server")
+    for name in ("colluding sites", "sites in a sum", "ε"):
+        against.add_column(name, justify="right")
+    for one in plan.against:
+        against.add_row(str(one.colluding), str(one.sites), _short(one.epsilon))
+    return [spent, against]
+
+
+def said(plan: PrivacyPlan) -> Iterator[str]:
+    """The plan in sentences."""
+    yield (
+        f"σ = {plan.noise:g} clips, rate {plan.rate:g}, {plan.rounds} rounds:"
+        f" ε = {_short(plan.epsilon)} at δ = {plan.delta:g}"
+    )
+    yield (
+        f"{plan.sites} sites, a sum over at least {plan.least}, up to {plan.colluding} colluding:"
+        f" each site adds {plan.site_noise:.3g} clips; with nobody lost the sum has"
+        f" {plan.whole_noise:.3g}"
+    )
+    if plan.drawn:
+        yield (
+            f"a round draws about {plan.drawn:.3g} units; on each number of their mean gradient the"
+            f" noise has a standard deviation of {plan.per_number:.2g}"
+        )
+    yield "this is a plan: no method trains with noise yet"
+
+
+def _short(epsilon: float) -> str:
+    return "no bound" if math.isinf(epsilon) or epsilon > 1000 else f"{epsilon:.3g}"

@@ -1,0 +1,226 @@
+"""One attempt at a secure sum, at the server: it asks, adds up, and takes the masks off."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from confide.errors import SiteFault
+from confide.federation.failures import refused
+from confide.federation.messages import encode
+from confide.federation.seals import is_signed_by
+from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
+from confide.federation.secure.lanes import Lanes, Layout, Part, no_lanes
+from confide.federation.secure.messages import Agree, Masked, Opening, Unmask
+from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
+from confide.federation.secure.roster import Roster
+from confide.federation.secure.rows import (
+    ROWS,
+    VALUES,
+    Values,
+    layout_of_rows,
+    layout_of_values,
+    packed,
+    spread,
+    union_of,
+)
+from confide.federation.secure.statements import agreement, context_of
+from confide.federation.steps import Step
+
+Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
+"""`exchange(step, asks, round=n)` gives the good replies by site; failures are noted."""
+NOT_MET = "not-met"
+
+
+Added = tuple[Lanes, list[str]]
+"""Summed lanes, and over which sites."""
+
+
+class Asking:
+    """Asks in one round, and remembers whether a site must be met again, and who answered last.
+
+    `exchange` asks; `refuse` is told of sites that fail in a way which only sums can see.
+    """
+
+    def __init__(self, round: int, exchange: Exchange, refuse: Callable[[SiteFault], None]) -> None:
+        self.round = round
+        self.unmet = False
+        self.answered: set[str] = set()
+        self.opening: Callable[[list[str]], None] = lambda masked: None  # told of each set first
+        self._exchange = exchange
+        self._refuse = refuse
+
+    def ask(self, step: Step, ask: object, names: Sequence[str]) -> dict[str, Any]:
+        """The good replies to one ask or, from a mapping, to each site's own, by site."""
+        return dict(sorted(self.each(step, ask, names)))
+
+    def each(
+        self, step: Step, ask: object, names: Sequence[str]
+    ) -> Generator[tuple[str, Any], None, None]:
+        """The good replies, as they come."""
+        asks = ask if isinstance(ask, Mapping) else dict.fromkeys(names, ask)
+        self.answered = set()
+        for site, reply in self._exchange(step, asks, round=self.round, failed=self._saw):
+            self.answered.add(site)
+            yield site, reply
+
+    def blame(self, site: str, step: str, why: str) -> None:
+        """Note that a site's reply was of no use."""
+        self._refuse(refused(why, site=site, step=step, round=self.round))
+
+    def _saw(self, code: str) -> None:
+        self.unmet |= code == NOT_MET
+
+
+@dataclass
+class Once:
+    """One attempt at a sum; without a `roster`, of whole numbers in the clear.
+
+    `dropped`: rows were summed, but not their values.
+    """
+
+    asking: Asking
+    step: Step
+    opening: Opening
+    roster: Roster | None
+    dropped: bool = False
+
+    def opened(self, part: str, ask: bytes) -> Opening:
+        """The opening of a sum of its own, of this part of the reply."""
+        asked = np.frombuffer(ask, np.uint8)
+        return replace(self.opening, ask_B=asked, part=part, attempt=secrets.randbits(62))
+
+    def sum(
+        self,
+        opening: Opening,
+        names: Sequence[str],
+        layout: Layout,
+        *,
+        only: Sequence[str] | None = None,
+    ) -> Added | None:
+        """The sum over the sites that answered to the end; None if these are not `only` these."""
+        if self.roster is None:
+            return _integers(self.asking, self.step, opening, names, layout=layout, only=only)
+        context = self._context(opening, layout)
+        offers = _offers(self.asking, self.step, opening, names, context=context, of=self.roster)
+        if self.asking.unmet or (only is not None and sorted(offers) != only):
+            return None
+        now = Open(context, layout, offers, no_lanes(layout, odd=False))
+        return _masked(self.asking, now, self.roster, only=only)
+
+    def by_rows(self, names: Sequence[str], layout: Layout, tables: Sequence[Part]) -> Added | None:
+        """The same sum, but of the rows of tables only those that some site has touched.
+
+        Their values are summed over the very sites whose rows were, or not at all.
+        """
+        flags = layout_of_rows(layout, tables)
+        first = self.opened(ROWS, self.opening.ask_B.tobytes())
+        found = self.sum(first, names, flags)
+        if found is None:
+            return None
+        rows, sites = union_of(flags, found[0]), found[1]
+        values = Values(self._context(first, flags).hex(), packed(rows))
+        second = self.opened(VALUES, encode(values))
+        summed_rows = self.sum(second, sites, layout_of_values(layout, rows), only=sites)
+        self.dropped = summed_rows is None
+        return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
+
+    def _context(self, opening: Opening, layout: Layout) -> bytes:
+        return context_of(
+            self.roster.id if self.roster else b"",
+            round=self.asking.round,
+            step=self.step.name,
+            attempt=opening.attempt,
+            ask=opening.ask_B.tobytes(),
+            layout=layout.digest,
+        )
+
+
+def _integers(
+    turn: Asking,
+    step: Step,
+    opening: Opening,
+    names: Sequence[str],
+    *,
+    layout: Layout,
+    only: Sequence[str] | None,
+) -> Added | None:
+    """The sum of lanes that come in the clear."""
+    lanes = no_lanes(layout, odd=False)
+    sites = []
+    for site, reply in turn.each(in_lanes(step, layout), opening, names):
+        if _is_laid_out(turn, layout, site, reply, step=step.name):
+            _add(layout, lanes, reply.lanes_B)
+            sites.append(site)
+    fits = bool(sites) if only is None else sorted(sites) == only
+    return (lanes, sorted(sites)) if fits else None
+
+
+def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
+    fits = len(reply.lanes_B) == layout.length
+    if not fits:
+        turn.blame(site, step, "its numbers are not laid out as the ask says")
+    return fits
+
+
+def _offers(
+    turn: Asking, step: Step, opening: Opening, names: Sequence[str], *, context: bytes, of: Roster
+) -> dict[str, Any]:
+    """The good offers to a sum, by site."""
+    offers = turn.ask(offered(step, sites=len(of.names)), opening, names)
+    for name in [n for n in offers if not is_sound(context, of, offers[n], name=n)]:
+        turn.blame(name, step.name, "its offer is not signed by it")
+        del offers[name]
+    return offers
+
+
+def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | None) -> Added | None:
+    """The sum of lanes under masks, after the offers; None if too few sites take part in one."""
+    if len(now.offers) < roster.least:
+        return None
+    layout = now.layout
+    for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(now.offers)):
+        if _is_laid_out(turn, layout, name, reply, step="mask"):
+            _add(layout, now.lanes, reply.lanes_B)
+            now.masked.append(name)
+    now.masked.sort()
+    if len(now.masked) < roster.least or (only is not None and now.masked != only):
+        return None
+    signatures = _agreed(turn, now, roster)
+    if len(signatures) < roster.least:
+        return None
+    turn.opening(now.masked)
+    unmask = Unmask(now.context.hex(), list(signatures), list(signatures.values()))
+    given = turn.ask(unmasking(len(now.offers)), unmask, now.masked)
+    if len(given) < roster.least:
+        return None
+    shares = by_owner(now, roster, given, blame=turn.blame)
+    take_off(now, roster, shares, blame=turn.blame)
+    return now.lanes, now.masked
+
+
+def _agreed(turn: Asking, now: Open, roster: Roster) -> dict[str, str]:
+    """The good signatures over the set whose masked numbers came, by site."""
+    replies = turn.ask(AGREE, Agree(now.context.hex(), now.masked), now.masked)
+    keys = {name: now.offers[name].key for name in sorted(now.offers)}
+    said = agreement(now.context, keys, now.masked)
+    signatures = {}
+    for name, reply in replies.items():
+        if is_signed_by(roster.peer(name).sign_key, reply.signature, said):
+            signatures[name] = reply.signature
+        else:
+            turn.blame(name, AGREE.name, "it did not sign the set")
+    return signatures
+
+
+def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:
+    """Add lanes, each modulo its size."""
+    for (own, width), (other, _) in zip(
+        layout.by_width(lanes), layout.by_width(np.ascontiguousarray(more)), strict=True
+    ):
+        kind = f"<u{width}"
+        np.add(own.view(kind), other.view(kind), out=own.view(kind))

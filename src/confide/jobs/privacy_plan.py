@@ -1,0 +1,166 @@
+"""What noise a run needs: σ, ε by round, and what colluders and lost sites do to both.
+
+Nothing is read but the settings. The noise is made by the sites together: each adds Skellam noise
+of variance (σ C)² / (t - c), so that t - c sites, the fewest honest ones in a secure sum, have all
+of it that the account counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confide.errors import SettingsError
+from confide.federation.secure.roster import colluders, threshold
+from confide.privacy.solving import Budget, solved
+from confide.recipes import settings_file
+from confide.settings import Settings, load
+
+_ROWS = 8
+
+
+@dataclass(frozen=True)
+class After:
+    """ε after so many rounds."""
+
+    rounds: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Against:
+    """ε against so many sites in league with the server, in sums over so many sites."""
+
+    colluding: int
+    sites: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """What a run would spend, and what it would add.
+
+    Attributes:
+        unit: what one ε is about: a document, a sentence or a patient.
+        epsilon, delta: what is spent in all rounds.
+        noise: σ in clips, as the account counts it: that of `honest` sites.
+        rate, rounds, clip: as in the settings, or worked out.
+        grid: whole numbers up to the clip.
+        sites, least, colluding: n, t and c.
+        honest: t - c.
+        site_noise: the standard deviation that one site adds, in clips.
+        whole_noise: that of the sum if nobody is lost, in clips.
+        drawn: units that a round draws, on average; 0 if it is not known how many there are.
+        per_number: the standard deviation of the noise on each number of the mean gradient; 0 if it
+            is not known.
+        rounds_spent: ε after some of the rounds.
+        against: ε if fewer or more sites collude than was supposed.
+    """
+
+    unit: str
+    epsilon: float
+    delta: float
+    noise: float
+    rate: float
+    rounds: int
+    clip: float
+    grid: int
+    sites: int
+    least: int
+    colluding: int
+    honest: int
+    site_noise: float
+    whole_noise: float
+    drawn: float
+    per_number: float
+    rounds_spent: tuple[After, ...]
+    against: tuple[Against, ...]
+
+
+def privacy_plan(
+    settings: str | Path | Settings, *, overrides: Sequence[str] = (), units: int | None = None
+) -> PrivacyPlan:
+    """Work out what `[privacy]` leaves open, before anything runs; no text is read.
+
+    Args:
+        settings: a TOML file, the name of a recipe, or settings.
+        overrides: `key=value` texts that replace the file's values.
+        units: how many units all sites have together, about.
+
+    Raises SettingsError: there is no `[privacy]`, it cannot be kept, or the sites are too few.
+    """
+    chosen = (
+        settings if isinstance(settings, Settings) else load(settings_file(settings), overrides)
+    )
+    own = chosen.privacy
+    if own is None:
+        raise SettingsError(
+            "the settings have no [privacy]",
+            fix="add the table, with a unit and all but one of epsilon, noise, rate and rounds",
+        )
+    if units is not None and units < 1:
+        raise SettingsError("units must be at least 1", got=str(units))
+    sites = len(chosen.site) or (chosen.split.sites if chosen.split else 0)
+    if not sites:
+        raise SettingsError(
+            "the settings name no sites", fix="add [[site]] tables, or a [split] with sites"
+        )
+    colluding = chosen.federation.colluding or colluders(sites)
+    least = threshold(sites, colluding)
+    budget = solved(
+        epsilon=own.epsilon, noise=own.noise, rate=own.rate, rounds=own.rounds, delta=own.delta
+    )
+    honest = least - colluding
+    whole = budget.noise * math.sqrt(sites / honest)
+    drawn = budget.rate * (units or 0)
+    return PrivacyPlan(
+        unit=own.unit,
+        epsilon=budget.epsilon,
+        delta=own.delta,
+        noise=budget.noise,
+        rate=budget.rate,
+        rounds=budget.rounds,
+        clip=own.clip,
+        grid=budget.mechanism.clip,
+        sites=sites,
+        least=least,
+        colluding=colluding,
+        honest=honest,
+        site_noise=budget.noise / math.sqrt(honest),
+        whole_noise=whole,
+        drawn=drawn,
+        per_number=own.clip * whole / drawn if drawn else 0.0,
+        rounds_spent=tuple(_by_round(budget)),
+        against=tuple(_against(budget, sites, least=least, colluding=colluding)),
+    )
+
+
+def _by_round(budget: Budget) -> list[After]:
+    """ε after some rounds, on a scale of logarithms, and after the last."""
+    marks = {
+        max(1, round(budget.rounds ** (part / (_ROWS - 1)))) for part in range(_ROWS)
+    } | {budget.rounds}  # fmt: skip
+    return [After(rounds, budget.epsilon_after(rounds)) for rounds in sorted(marks)]
+
+
+def _against(budget: Budget, sites: int, *, least: int, colluding: int) -> list[Against]:
+    """ε against 0, c and all that would still leave one honest site, in the least and whole sums.
+
+    The noise of a colluding site is known to it, and hides nothing.
+    """
+    honest, found = least - colluding, []
+    for bad in sorted({0, colluding, least - 1}):
+        for summed in sorted({least, sites}):
+            noise = budget.noise * math.sqrt((summed - bad) / honest)
+            fewer = replace(budget, noise=noise)
+            found.append(Against(bad, summed, _epsilon(fewer, budget)))
+    return found
+
+
+def _epsilon(other: Budget, budget: Budget) -> float:
+    """ε of another noise on the same grid."""
+    one = budget.mechanism
+    mechanism = replace(one, variance=max(1, math.floor((other.noise * one.clip) ** 2)))
+    return budget.spent_by(mechanism)

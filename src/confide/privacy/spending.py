@@ -1,0 +1,232 @@
+"""What a site has spent, over all runs: an account on its own disk, written before anything leaves.
+
+The account is a file of lines that only grows. Its first line fixes the order at which it is kept;
+each other line is one charge, with the digest of the line before. The digest of the last line is
+the account's `head`: a copy that was put back from a backup has an older one.
+
+Charges may depend on what earlier rounds told, so the rounds' divergences may not be compared at
+whatever order suits in the end. The site keeps a Rényi filter (Feldman & Zrnic, "Individual Privacy
+Accounting via a Rényi Filter", NeurIPS 2021, Theorem 4.3): at one order, fixed before the first
+charge, the divergences of all charges may not add up to more than a limit, and then everything
+together is (ε, δ)-private. The order is the one at which most rounds like the first one fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BufferedRandom
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from confide.errors import GuardError
+from confide.privacy.account import DISTANCE, ORDERS, Mechanism, converted
+from confide.userfiles import json_of
+
+SCHEMA = 1
+_MOST_BYTES = 2**30
+_NONE = "0" * 64
+
+
+class SpentError(GuardError):
+    """The site's account does not allow another charge."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a site allows in all: ε at this δ, its guards `max_epsilon` and `delta`."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One noisy sum that a site takes part in.
+
+    `mark` is 64 hexadecimal digits, different for different noise; the same noise is charged once.
+    `draws` is how many numbers were noised.
+    """
+
+    run: str
+    round: int
+    mark: str
+    mechanism: Mechanism
+    draws: int
+
+
+@dataclass
+class _Read:
+    """An account as it was read: what was spent at every order, and at its own."""
+
+    order: int = 0
+    head: str = _NONE
+    end: int = 0
+    marks: set[str] = field(default_factory=set)
+    curve: Any = field(default_factory=lambda: np.zeros(len(ORDERS)))
+    draws: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How an account stands: ε that was spent, the charges, and the digest of its last line."""
+
+    epsilon: float
+    charges: int
+    head: str
+
+
+class Account:
+    """A site's account in a file; several processes may share it.
+
+    Args:
+        path: the file; made with the first charge, for its owner only.
+        limit: what the site allows.
+    """
+
+    def __init__(self, path: Path, limit: Limit) -> None:
+        self._path = path
+        self._limit = limit
+
+    def spend(self, charge: Charge) -> bool:
+        """Write a charge down; False if this very noise was charged before.
+
+        It is on disk when this returns, and nothing may leave the site before. Raises SpentError if
+        the limit does not allow it, GuardError if the file is not a sound account.
+        """
+        with self._locked() as file:
+            now = _read(file, self._path)
+            if charge.mark in now.marks:
+                return False
+            curve_A, lines = charge.mechanism.curve, b""
+            if not now.order:
+                now.order = _best_order(curve_A, self._limit)
+                opening = {"schema": SCHEMA, "order": now.order, "before": now.head}
+                lines = _line(opening)
+                now.head = _digest(lines)
+            now.curve = now.curve + curve_A
+            now.draws += charge.draws
+            if not _epsilon(now, self._limit.delta) <= self._limit.epsilon:
+                raise SpentError(
+                    f"another round would spend more than the site's max_epsilon ="
+                    f" {self._limit.epsilon:g} at delta = {self._limit.delta:g}",
+                    fix="raise the guard max_epsilon at this site, or end the run here",
+                )
+            one = charge.mechanism
+            told = {
+                "run": charge.run, "round": charge.round, "mark": charge.mark, "clip": one.clip,
+                "variance": one.variance, "rate": one.rate, "draws": charge.draws,
+                "before": now.head,
+            }  # fmt: skip
+            file.seek(now.end)
+            file.truncate()
+            file.write(lines + _line(told))
+            file.flush()
+            os.fsync(file.fileno())
+            if not now.end:
+                _keep_name(self._path.parent)
+        return True
+
+    def standing(self) -> Standing:
+        """How the account stands now. Raises GuardError if the file is not a sound account."""
+        if not self._path.exists():
+            return Standing(0.0, 0, _NONE)
+        with self._locked() as file:
+            now = _read(file, self._path)
+        spent = _epsilon(now, self._limit.delta) if now.marks else 0.0
+        return Standing(spent, len(now.marks), now.head)
+
+    @contextmanager
+    def _locked(self) -> Iterator[BufferedRandom]:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+
+def _keep_name(folder: Path) -> None:
+    """Flush a folder, so that a new file in it outlives a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _best_order(curve_A: Any, limit: Limit) -> int:
+    """The order at which most rounds of this curve fit."""
+    left_A = limit.epsilon - converted(limit.delta)
+    return ORDERS[int(np.argmax(left_A / np.maximum(curve_A, 1e-300)))]
+
+
+def _epsilon(now: _Read, delta: float) -> float:
+    """ε of all charges at the account's order, which the first charge fixed."""
+    place = ORDERS.index(now.order)
+    spent = float(now.curve[place])
+    found = max(0.0, spent + float(converted(delta)[place]))
+    left = delta - 2 * now.draws * DISTANCE * (1 + math.exp(min(found + 1, 700.0)))
+    if left <= 0:
+        return math.inf
+    again = max(0.0, spent + float(converted(left)[place]))
+    return again if again <= found + 1 else math.inf
+
+
+def _read(file: BufferedRandom, path: Path) -> _Read:
+    """The account in an open file. A last line without its end was never answered upon.
+
+    Raises GuardError.
+    """
+    now = _Read()
+    raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise _unsound(path, 0)
+    for number, line in enumerate(raw.splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            _take(now, json_of(line.decode()), first=number == 1)
+        except (ValueError, KeyError, TypeError, GuardError) as error:
+            raise _unsound(path, number) from error
+        now.head = _digest(line)
+        now.end += len(line)
+    return now
+
+
+def _take(now: _Read, told: dict[str, Any], *, first: bool) -> None:
+    if told["before"] != now.head:
+        raise ValueError("the chain is broken")
+    if first:
+        if told["schema"] != SCHEMA or told["order"] not in ORDERS:
+            raise ValueError("the first line is of another schema")
+        now.order = told["order"]
+        return
+    one = Mechanism(int(told["clip"]), int(told["variance"]), float(told["rate"]))
+    now.marks.add(str(told["mark"]))
+    now.curve = now.curve + one.curve
+    now.draws += int(told["draws"])
+
+
+def _unsound(path: Path, number: int) -> GuardError:
+    return GuardError(
+        "the site's privacy account is not sound, so nothing more is spent from it",
+        expected="lines that each hold the digest of the line before",
+        where=f"{path}:{number}",
+        fix="find out who changed the file; without it, nobody knows what was spent",
+    )
+
+
+def _line(told: dict[str, object]) -> bytes:
+    return json.dumps(told).encode() + b"\n"
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()

@@ -1,0 +1,167 @@
+"""A site's account, attacked: re-asks, resumes, other vectors, two leads, edits and torn writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+
+from confide.errors import GuardError
+from confide.privacy.account import ORDERS, Mechanism, converted
+from confide.privacy.spending import Account, Charge, Limit, SpentError
+
+ONE = Mechanism(1000, 10**6, 0.01)
+
+
+def charge(mark: int, *, run: str = "r", round: int = 1, mechanism: Mechanism = ONE) -> Charge:
+    return Charge(run, round, f"{mark:064x}", mechanism, draws=1000)
+
+
+def account(folder: Path, epsilon: float = 5.0) -> Account:
+    return Account(folder / "own" / "spent.jsonl", Limit(epsilon, 1e-5))
+
+
+def test_the_same_noise_is_charged_once_in_whatever_process(tmp_path: Path) -> None:
+    assert account(tmp_path).spend(charge(1))
+    before = account(tmp_path).standing()
+    assert not account(tmp_path).spend(charge(1))  # a re-ask, or after a resume
+    assert account(tmp_path).standing() == before
+    assert before.charges == 1
+
+
+def test_another_vector_is_charged_again_and_runs_share_the_account(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    mine.spend(charge(1))
+    first = mine.standing()
+    mine.spend(charge(2))  # the same round, another noise key
+    mine.spend(charge(3, run="other"))
+    third = mine.standing()
+    assert third.charges == 3 and third.epsilon > first.epsilon and third.head != first.head
+
+
+def test_what_is_spent_is_the_sum_at_one_order(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    other = Mechanism(1000, 10**7, 1.0)
+    for mark in range(20):
+        mine.spend(charge(mark))
+    mine.spend(charge(99, mechanism=other))
+    curve_A = 20 * ONE.curve + other.curve
+    found = [float(c + k) for c, k in zip(curve_A, converted(1e-5), strict=True)]
+    assert min(abs(mine.standing().epsilon - one) for one in found) < 1e-9
+    assert mine.standing().epsilon >= min(found) - 1e-12
+
+
+def test_the_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    mine = account(tmp_path, 1.0)
+    large = Mechanism(1000, 20 * 10**6, 1.0)
+    rounds = 0
+    with pytest.raises(SpentError, match=r"max_epsilon = 1 at delta"):
+        for rounds in range(100):
+            mine.spend(charge(rounds, mechanism=large))
+    before = mine._path.read_bytes()
+    standing = mine.standing()
+    assert standing.charges == rounds >= 1 and 0.5 < standing.epsilon <= 1.0
+    assert not mine.spend(charge(0, mechanism=large))  # paid for, and may be answered again
+    with pytest.raises(SpentError):
+        mine.spend(charge(rounds + 1, run="another", mechanism=large))
+    assert mine._path.read_bytes() == before
+    assert account(tmp_path, 9.0).spend(charge(rounds + 1, mechanism=large))
+
+
+def test_the_order_is_fixed_before_the_first_charge(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    mine.spend(charge(1))
+    first = mine._path.read_bytes().splitlines()[0]
+    for mark in range(2, 30):
+        mine.spend(charge(mark, mechanism=Mechanism(1000, 10**9, 1.0)))
+    assert mine._path.read_bytes().splitlines()[0] == first
+    left = 5.0 - converted(1e-5)
+    best = max(range(len(ORDERS)), key=lambda place: left[place] / ONE.curve[place])
+    assert f'"order": {ORDERS[best]}'.encode() in first
+
+
+def test_a_noise_that_spends_too_much_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpentError):
+        account(tmp_path).spend(charge(1, mechanism=Mechanism(1000, 100, 1.0)))
+    assert account(tmp_path).standing().charges == 0
+
+
+def many(path: Path, run: str) -> None:
+    mine = Account(path, Limit(50.0, 1e-5))
+    for mark in range(25):
+        mine.spend(charge(mark, run=run))
+        mine.spend(charge(1000 * ord(run) + mark, run=run))
+
+
+def test_two_leads_share_one_account(tmp_path: Path) -> None:
+    """Two processes charge at once: the 25 common ones once, the 25 of each own."""
+    path = account(tmp_path)._path
+    fork = multiprocessing.get_context("spawn")
+    both = [fork.Process(target=many, args=(path, run)) for run in "ab"]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(60)
+    assert [one.exitcode for one in both] == [0, 0]
+    assert Account(path, Limit(50.0, 1e-5)).standing().charges == 75
+
+
+def test_a_torn_line_is_one_that_was_never_answered_upon(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    for mark in range(3):
+        mine.spend(charge(mark))
+    before = mine.standing()
+    whole = mine._path.read_bytes()
+    mine.spend(charge(3))
+    after = mine._path.read_bytes()
+    for end in range(len(whole), len(after) - 1, 17):
+        mine._path.write_bytes(after[:end])
+        assert mine.standing() == before
+    assert mine.spend(charge(3))
+    assert mine._path.read_bytes() == after
+    mine._path.write_bytes(whole + b"x" * 5000)  # one torn line that is longer than the next
+    assert mine.spend(charge(3))
+    assert mine._path.read_bytes() == after
+
+
+@pytest.mark.parametrize("attack", ["dropped", "edited", "swapped", "cut in front", "not json"])
+def test_an_account_that_was_changed_is_refused(tmp_path: Path, attack: str) -> None:
+    mine = account(tmp_path)
+    for mark in range(4):
+        mine.spend(charge(mark))
+    lines = mine._path.read_bytes().splitlines(keepends=True)
+    changed = {
+        "dropped": [*lines[:2], *lines[3:]],
+        "edited": [*lines[:2], lines[2].replace(b'"variance": 1', b'"variance": 9'), *lines[3:]],
+        "swapped": [lines[0], lines[2], lines[1], *lines[3:]],
+        "cut in front": lines[1:],
+        "not json": [*lines[:2], b"{\n", *lines[3:]],
+    }[attack]
+    mine._path.write_bytes(b"".join(changed))
+    with pytest.raises(GuardError, match="not sound"):
+        mine.spend(charge(9))
+    with pytest.raises(GuardError, match="not sound"):
+        mine.standing()
+
+
+def test_a_restored_backup_has_an_older_head(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    mine.spend(charge(1))
+    backup = mine._path.read_bytes()
+    mine.spend(charge(2))
+    head = mine.standing().head
+    mine._path.write_bytes(backup)
+    assert mine.standing().head != head
+
+
+def test_the_file_is_for_its_owner_only_and_no_link_is_followed(tmp_path: Path) -> None:
+    mine = account(tmp_path)
+    mine.spend(charge(1))
+    assert stat.S_IMODE(mine._path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(mine._path.parent.stat().st_mode) == 0o700
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(mine._path)
+    with pytest.raises(OSError, match="symbolic"):
+        Account(link, Limit(5.0, 1e-5)).spend(charge(2))
