@@ -187,6 +187,16 @@ class Denoiser:
                 )
         return counts
 
+    def losses(self, batch: DenoisingBatch) -> list[float]:
+        """The mean loss of a piece of each passage, without dropout."""
+        table_VD, lengths = self.bart.shared.weight, batch.real_BQ.sum(1).tolist()
+        with predicting(self.model):
+            there = beside(batch, self.model)
+            parts = zip(
+                self._states(there).split(lengths), there.targets_N.split(lengths), strict=True
+            )
+            return [float(cross_entropy(s, table_VD, t)) / len(t) for s, t in parts]
+
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder at every piece to write; float32."""
         states_BQD: Tensor = self.bart(batch.source_BP, batch.written_BQ, mask_BP=batch.seen_BP)

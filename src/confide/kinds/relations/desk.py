@@ -27,7 +27,7 @@ from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted
+from confide.kinds.protocol import Fitted, Losses
 from confide.kinds.relations.completing import (
     LabelledPairs,
     completed,
@@ -45,6 +45,7 @@ from confide.learning.relations import (
     fit_relations,
     probabilities,
     relation_logits,
+    relation_losses,
     relation_slopes,
 )
 from confide.learning.weights import load, trained
@@ -52,6 +53,7 @@ from confide.models import relation
 from confide.models.relation import RelationClassifier
 from confide.scoring import count_relations
 from confide.tasks import TASKS
+from confide.text.document import Document
 
 
 @dataclass
@@ -201,7 +203,7 @@ class RelationDesk:
         text = self.looked("train").encoded if encoded is None else encoded.encoded
         if not len(text):
             raise Refusal("no-training-text")
-        loss = self._loss(how)
+        loss = self._loss(how, text)
         if encoded is not None:
             loss = encoded.choices(each_S, outside=how.outside).loss
         model = self.model(weights)
@@ -216,18 +218,33 @@ class RelationDesk:
         )
         return Fitted(trained(model), report.loss, report.sentences)
 
-    def _loss(self, how: How) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
+    def _loss(
+        self, how: How, encoded: EncodedRelations
+    ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
         if all(self.known):
             return None
-        pairs = own_pairs(self.looked("train").encoded, np.array(self.known))
+        pairs = own_pairs(encoded, np.array(self.known))
         return pairs.choices(outside=how.outside).loss
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each pair."""
+        known = set(compress(self.form.relations, self.known))
+        examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
+        encoded, model = self.featured(examples), self.model(weights, lent=True)
+        found_S = relation_losses(model, encoded, loss=self._loss(how, encoded))
+        return Losses(
+            "pairs",
+            found_S,
+            np.array([one.document for one in examples], np.int64),
+            [(one.text, one.head, one.tail) for one in examples],
+        )
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._loss(how) or relation.loss
+        model, loss_of = self.model(weights, lent=True), self._loss(how, encoded) or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = beside(relation_batch(encoded, rows_B), model)
