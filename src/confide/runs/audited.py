@@ -188,7 +188,7 @@ def told_epsilon(found: Audit) -> str:
 def told_smallest(crossed: Crossed) -> str:
     """The fewest sites in any sum that the server could read."""
     few = crossed.smallest
-    what = "the smallest number of sites in any sum that the server could read"
+    what = "The smallest number of sites in any sum that the server could read"
     if few is None:
         return f"{what}: none, no weights left a site"
     how = " (it could read single replies)" if few == 1 else ""

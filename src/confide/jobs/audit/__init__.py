@@ -29,6 +29,7 @@ from confide.jobs.audit.attacking import Bench, Target
 from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.privacy.solving import solved
+from confide.report.audits import picture
 from confide.runs.audited import AUDIT, Audit, Crossed, Promised, SiteAudit, audited, told
 from confide.runs.canaries import COINS, has_coins
 from confide.runs.folder import RunFolder
@@ -38,6 +39,8 @@ from confide.settings import Settings
 
 __all__ = ["AUDIT", "Audit", "audit", "audited", "crossed", "told"]
 
+PICTURE = "audit.svg"
+"""How many of a hundred are found at each site, as a drawing."""
 _SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
 """What sums exchange that nobody can open; it tells nothing of text."""
 
@@ -63,7 +66,7 @@ def audit(
     key: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Audit:
-    """Measure what a finished run tells, and write `audit.json` into its folder.
+    """Measure what a finished run tells, and write `audit.json` and `audit.svg` into its folder.
 
     Args:
         run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
@@ -105,6 +108,7 @@ def audit(
         promised=promised(settings),
     )
     done.write(found.folder)
+    found.folder.write(PICTURE, picture(done))
     return done
 
 
