@@ -110,6 +110,7 @@ def test_references_know_what_is_hard(by_heart: Path, monkeypatch: pytest.Monkey
     one = found.sites["site-1"].referenced
     assert one is not None
     assert sum(trained) == one.references == 2
+    assert found.sites["site-1"].strongest.found.value >= one.found.value
     assert one.auc.value >= 0.9
     # two halves make up the whole, so each unit has a model that never saw it
     assert one.members == found.sites["site-1"].membership.members
@@ -179,6 +180,13 @@ def test_what_is_no_run_or_no_site_is_refused(short: Path, tmp_path: Path) -> No
     with pytest.raises(RunError, match="no site 'site-9'"):
         audit(short, site="site-9")
     with pytest.raises(DataError, match="too little text"):
+        audit(short)
+
+
+def test_a_server_has_no_text_to_audit(short: Path) -> None:
+    settings = short / "settings.toml"
+    settings.write_text(settings.read_text().partition("[[site]]")[0])
+    with pytest.raises(RunError, match="server's folder of the run"):
         audit(short)
 
 

@@ -87,8 +87,9 @@ class SiteAudit(_Record):
 
     @property
     def strongest(self) -> Membership:
-        """The attack that knows most."""
-        return self.referenced or self.membership
+        """The attack that finds most; an attacker may choose."""
+        every = [one for one in (self.membership, self.referenced) if one is not None]
+        return max(every, key=lambda one: one.found.value)
 
 
 class Crossed(_Record):

@@ -216,17 +216,27 @@ class Bench:
     # --- canaries -------------------------------------------------------------------------
 
     def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried:
-        """What guesses of the coins refute. All canaries are scored alike, whatever their coin."""
-        units = self._scored(pool, pool.canaries, made)[1 if made else 0]
-        pairs = [
-            (score, let)
-            for score, let in zip(
-                units.by_document(pool.canaries), self.canaries.within, strict=True
-            )
-            if score is not None
-        ]
-        inside = [score for score, let in pairs if let]
-        outside = [score for score, let in pairs if not let]
+        """What guesses of the coins refute. All canaries are scored alike, whatever their coin.
+
+        With references there are two ways to score; each has half of the level.
+        """
+        plain, beside = self._scored(pool, pool.canaries, made)
+        ways = [self._coins(units, pool) for units in (plain, *([beside] if made else []))]
+        delta = self.promised.delta if self.promised else DELTA
+        found = [self._refuted(*way, delta=delta, level=1 - 0.05 / len(ways)) for way in ways]
+        return max(found, key=lambda one: one.epsilon)
+
+    def _coins(self, units: _Units, pool: _Pool) -> tuple[list[float], list[bool]]:
+        """The scores of the canaries that have any, and their coins."""
+        scores = zip(units.by_document(pool.canaries), self.canaries.within, strict=True)
+        pairs = [(score, let) for score, let in scores if score is not None]
+        return [score for score, _ in pairs], [let for _, let in pairs]
+
+    def _refuted(
+        self, scores: list[float], coins: list[bool], *, delta: float, level: float
+    ) -> Canaried:
+        inside = [score for score, let in zip(scores, coins, strict=True) if let]
+        outside = [score for score, let in zip(scores, coins, strict=True) if not let]
         if not inside or not outside:
             raise DataError(
                 f"site {self.spec.name} has too few canaries to say anything",
@@ -234,10 +244,9 @@ class Bench:
                 got=f"{len(inside)} and {len(outside)}",
                 fix="raise `canaries` and run again",
             )
-        delta = self.promised.delta if self.promised else DELTA
-        best = guessed([score for score, _ in pairs], [let for _, let in pairs], delta=delta)
+        best = guessed(scores, coins, delta=delta, level=level)
         return Canaried(
-            canaries=len(pairs),
+            canaries=len(scores),
             guesses=best.guesses,
             right=best.right,
             epsilon=best.epsilon,
