@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import ConfideError, DataError, RunError
+from confide import __version__
+from confide.errors import ConfideError, DataError, RunError, SettingsError
+from confide.federation.events import unwatched
+from confide.flare.run.conducting import Conductor
 from confide.jobs.audit import _bench, _opened, attacking, audit, crossed, promised
 from confide.jobs.audit.attacking import Bench
 from confide.runs.audited import AUDIT, Audit, audited, told
 from confide.runs.canaries import COINS
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
-from confide.settings import Settings
+from confide.settings import Settings, parse
 from contract.corpus import DRUGS, FILLERS, tiny, write_conll
+from flare.homes import HomesEngine, as_toml, write_site_files
 
 HEART = (
     "rounds=1", "training.local_epochs=25", "training.learning_rate=0.02", "training.batch_size=20",
@@ -243,3 +247,43 @@ def test_what_is_promised_is_read_from_the_settings(tmp_path: Path, by_heart: Pa
     low = found.model_copy(update={"promised": said.model_copy(update={"epsilon": 0.5})})
     assert low.broken
     assert "The promise was broken" in "\n".join(told(low))
+
+
+# --- real sites -------------------------------------------------------------------------------
+
+
+def test_a_real_site_audits_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacking, "FEWEST", 2)
+    settings = tiny(tmp_path, "method=fedavg", "rounds=1")
+    files = write_site_files(tmp_path / "homes", settings, canaries=8)
+    engine, ordered = HomesEngine(files), as_toml(settings)
+    conductor = Conductor(
+        "trial", ordered, version=__version__, engine=engine, folder=tmp_path / "server"
+    )
+    conductor.conduct(unwatched)
+    own = tmp_path / "homes" / "site-2" / "memory" / "runs" / "trial"
+    found = audit(own)
+    assert set(found.sites) == {"site-2"}
+    canaries = found.sites["site-2"].canaries
+    assert canaries is not None
+    assert canaries.canaries == 8
+    assert (
+        found.sites["site-2"].membership.members + canaries.canaries
+        >= 18
+        > (found.sites["site-2"].membership.members)
+    )
+    assert found.crossed.smallest == 1
+    with pytest.raises(RunError, match="server's folder"):
+        audit(tmp_path / "server")
+    for checkpoint in (own / "checkpoints").iterdir():
+        checkpoint.unlink()
+    with pytest.raises(ConfideError) as caught:
+        audit(own)
+    assert "checkpoint" in str(caught.value)
+
+
+def test_a_lead_cannot_ask_for_canaries() -> None:
+    from confide.flare.run.joining import check_suited
+
+    with pytest.raises(SettingsError, match=r"data\.canaries: only a site may say this"):
+        check_suited(parse({"data": {"canaries": 5}}))

@@ -170,16 +170,21 @@ def told_of(one: SiteAudit) -> str:
     )
 
 
+def _small(number: float) -> str:
+    """A small number as people write it: 1e-5, not 1e-05."""
+    return f"{number:g}".replace("e-0", "e-")
+
+
 def told_epsilon(found: Audit) -> str:
     """ε promised beside ε measured."""
     promised, measured = "none", "not measured, for want of canaries"
     if found.promised is not None:
         own = found.promised
-        promised = f"{own.epsilon:.2f} for one {own.unit} (δ = {own.delta:g})"
+        promised = f"{own.epsilon:.2f} for one {own.unit} (δ = {_small(own.delta)})"
     if found.measured is not None:
         own_ = found.measured
         measured = (
-            f"at least {own_.epsilon:.2f} for one document (δ = {own_.delta:g}, 95 % sure),"
+            f"at least {own_.epsilon:.2f} for one document (δ = {_small(own_.delta)}, 95 % sure),"
             f" from {own_.right} right guesses of {own_.guesses}"
         )
     said = f"ε promised: {promised}; ε measured: {measured}"
