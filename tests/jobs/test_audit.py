@@ -142,6 +142,24 @@ def test_no_text_is_written(by_heart: Path) -> None:
     assert (by_heart / AUDIT).stat().st_mode & 0o077 == 0
 
 
+def test_the_verb_tells_three_numbers(by_heart: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from confide.cli.verbs import app
+
+    said = CliRunner().invoke(app, ["audit", str(by_heart), "--quiet"])
+    assert said.exit_code == 0
+    assert said.stdout.startswith("site-1: of 100 sentences of ours an attacker")
+    *_, epsilon, smallest = said.stdout.splitlines()
+    assert epsilon.startswith("ε promised: none; ε measured: at least ")
+    assert smallest.endswith("could read: 1 (it could read single replies)")
+    plain = CliRunner().invoke(app, ["audit", str(by_heart), "--json"])
+    assert Audit.model_validate_json(plain.stdout) == audited(RunFolder(by_heart))
+    assert (by_heart / "audit.svg").read_text().startswith("<?xml")
+    wrong = CliRunner().invoke(app, ["audit", str(tmp_path / "nothing")])
+    assert isinstance(wrong.exception, (SystemExit, RunError))
+
+
 def test_an_audit_of_another_model_does_not_count(by_heart: Path) -> None:
     found = audit(by_heart)
     found.model_copy(update={"rounds": {"": 7}}).write(RunFolder(by_heart))

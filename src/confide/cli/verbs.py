@@ -30,6 +30,7 @@ from confide.cli.site_verbs import ResumesOrEnds, coordinate
 from confide.cli.words import (
     As,
     Both,
+    Canaries,
     DemoOut,
     Format,
     Home,
@@ -46,6 +47,7 @@ from confide.cli.words import (
     Scheme,
     SettingsName,
     Site,
+    with_canaries,
 )
 from confide.errors import ConfideError
 
@@ -124,6 +126,7 @@ def run(
     out: RunOut = None,
     resume: Resume = False,
     home: Home = False,
+    canaries: Canaries = 0,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -137,7 +140,7 @@ def run(
         with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
                 settings,
-                overrides=overrides or (),
+                overrides=with_canaries(overrides, canaries),
                 out=out,
                 resume=resume,
                 on_event=to_all(progress, logs),
