@@ -106,6 +106,32 @@ def test_canaries_of_other_coins_show_nothing(by_heart: Path) -> None:
     assert np.median([one.exposure for one in found]) == pytest.approx(1, abs=0.4)
 
 
+def test_text_on_both_sides_tells_nothing(by_heart: Path) -> None:
+    opened = _opened(by_heart, None)
+    bench = _bench(opened, opened.gathered.specs[0], {})
+    bench = replace(bench, canaries=type(bench.canaries)())
+    test, train = [*bench.spec.dev, *bench.spec.test], bench.spec.train
+    again = [replace(one, text=one.text + " ") for one in train[:5]]
+    for more, members in (([], len(train)), (train[:5], len(train)), (again, len(train) - 5)):
+        own = replace(bench, spec=replace(bench.spec, dev=(), test=[*test, *more]))
+        found = own.audited(most=1000, references=0, say=str).membership
+        assert (found.members, found.others) == (members, len(test))
+
+
+def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, levels, guess = _opened(by_heart, None), [], attacking.guessed
+    bench = _bench(opened, opened.gathered.specs[0], {})
+    monkeypatch.setattr(Bench, "_trained", lambda self, spec, seed: bench.target.weights)
+    monkeypatch.setattr(
+        attacking, "guessed", lambda *a, level, **k: levels.append(level) or guess(*a, **k)
+    )
+    pool = bench._pool(1000)
+    made = bench._references(pool, 2, str)
+    bench._guessed(pool, [])
+    bench._guessed(pool, made)
+    assert levels == pytest.approx([0.95, 0.975, 0.975])
+
+
 def test_references_know_what_is_hard(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole: Callable[..., list[Any]] = attacking.alone_hows
     monkeypatch.setattr(attacking, "alone_hows", lambda *a, **k: whole(*a, **k)[:1])
