@@ -5,7 +5,7 @@ Shapes: S rows, E examples, B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -51,10 +51,6 @@ def row_losses(
 def by_example(losses_S: Floats, cut: Cut) -> Floats:
     """losses_E: the sum over the windows of each example."""
     owners_S = np.array([window.example for window in cut.windows], np.int64)
-    found: Floats = np.bincount(owners_S, losses_S, minlength=cut.examples)
-    return found
-
-
-def by_length(losses_E: Floats, lengths: Sequence[int]) -> Floats:
-    """Each example's loss by its length."""
-    return losses_E / np.maximum(lengths, 1)
+    losses_E = np.zeros(cut.examples)
+    np.add.at(losses_E, owners_S, losses_S)
+    return losses_E

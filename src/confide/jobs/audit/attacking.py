@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +157,7 @@ class Bench:
             times_U += blind_U
         kept = np.flatnonzero(times_U)
         scores_U = sum_U[kept] / times_U[kept] - own.losses_U[kept]
-        return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept])
+        return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept.tolist()])
 
     def _told(self, seen: Sequence[_Units], *, references: int) -> Membership:
         """How well members are told from others; units of the same text on both sides are dropped.
@@ -260,5 +261,5 @@ def _only(document: Document, learns: str, known: set[str]) -> Document:
     """The document with only the annotation that a model of these names can learn."""
     if not learns:
         return document
-    kept = tuple(one for one in getattr(document, learns) if one.type in known)
-    return replace(document, **{learns: kept})
+    kept: Any = {learns: tuple(one for one in getattr(document, learns) if one.type in known)}
+    return replace(document, **kept)
