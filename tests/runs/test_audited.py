@@ -36,6 +36,8 @@ def test_a_promise_is_broken_by_more_than_it_says(unit: str, epsilon: float, bro
 def test_the_site_that_shows_most_is_told() -> None:
     sites = {"a": one(0.1, canaries=CANARIES), "b": one(0.1, canaries={**CANARIES, "epsilon": 2})}
     assert "at least 2.00 for one document (δ = 1e-5, 95 % sure)" in told_epsilon(of(sites=sites))
+    chance = of(sites={"a": one(0.1, canaries={**CANARIES, "epsilon": 0.0})})
+    assert "none above 0 could be shown (45 right guesses of 50, 100" in told_epsilon(chance)
     none = of(sites={"a": one(0.1)})
     assert told_epsilon(none).endswith("ε measured: not measured, for want of canaries")
     assert sum("canaries:" in line for line in told(of(sites=sites))) == 2

@@ -170,6 +170,14 @@ def told_of(one: SiteAudit) -> str:
     )
 
 
+def _shown(own: Canaried) -> str:
+    guesses = f"{own.right} right guesses of {own.guesses}"
+    if own.epsilon < 0.005:
+        return f"none above 0 could be shown ({guesses}, {own.canaries} canaries)"
+    sure = f"(δ = {_small(own.delta)}, 95 % sure)"
+    return f"at least {own.epsilon:.2f} for one document {sure}, from {guesses}"
+
+
 def _small(number: float) -> str:
     """A small number as people write it: 1e-5, not 1e-05."""
     return f"{number:g}".replace("e-0", "e-")
@@ -182,11 +190,7 @@ def told_epsilon(found: Audit) -> str:
         own = found.promised
         promised = f"{own.epsilon:.2f} for one {own.unit} (δ = {_small(own.delta)})"
     if found.measured is not None:
-        own_ = found.measured
-        measured = (
-            f"at least {own_.epsilon:.2f} for one document (δ = {_small(own_.delta)}, 95 % sure),"
-            f" from {own_.right} right guesses of {own_.guesses}"
-        )
+        measured = _shown(found.measured)
     said = f"ε promised: {promised}; ε measured: {measured}"
     return f"{said}. The promise was broken" if found.broken else said
 
