@@ -298,6 +298,7 @@ def test_what_is_promised_is_read_from_the_settings(tmp_path: Path, by_heart: Pa
 
 def test_a_real_site_audits_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attacking, "FEWEST", 2)
+    monkeypatch.setattr("confide.runs.canaries.secrets.token_bytes", lambda size: bytes(size))
     settings = tiny(tmp_path, "method=fedavg", "rounds=1")
     files = write_site_files(tmp_path / "homes", settings, canaries=8)
     engine, ordered = HomesEngine(files), as_toml(settings)
