@@ -129,7 +129,8 @@ def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.M
     made = bench._references(pool, 2, str)
     bench._guessed(pool, [])
     bench._guessed(pool, made)
-    assert levels == pytest.approx([0.95, 0.975, 0.975])
+    replace(bench, looks=5)._guessed(pool, [])
+    assert levels == pytest.approx([0.95, 0.975, 0.975, 0.99])
 
 
 def test_references_know_what_is_hard(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from confide.errors import DataError, RunError
@@ -94,7 +94,7 @@ def audit(
     with computing_at(place, threads=settings.threads):
         for spec in specs:
             speak(f"{spec.name}: measuring")
-            bench = _bench(found, spec, scratch)
+            bench = replace(_bench(found, spec, scratch), looks=len(specs))
             try:
                 sites[spec.name] = bench.audited(most=most, references=references, say=speak)
             except Refusal as error:

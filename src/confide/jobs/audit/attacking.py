@@ -89,7 +89,7 @@ class _Units:
 
 @dataclass(frozen=True)
 class Bench:
-    """A site's text and what is known of it."""
+    """A site's text and what is known of it; `looks`: sites whose ε are looked at together."""
 
     settings: Settings
     spec: SiteSpec
@@ -97,6 +97,7 @@ class Bench:
     canaries: Canaries
     promised: Promised | None
     scratch: Scratch
+    looks: int = 1
 
     def audited(self, *, most: int, references: int, say: Callable[[str], None]) -> SiteAudit:
         """All attacks. Raises DataError if there is too little text, and Refusal."""
@@ -219,12 +220,14 @@ class Bench:
     def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried:
         """What guesses of the coins refute. All canaries are scored alike, whatever their coin.
 
-        With references there are two ways to score; each has half of the level.
+        With references there are two ways to score. They share the level, as all sites do whose
+        largest ε is told.
         """
         plain, beside = self._scored(pool, pool.canaries, made)
         ways = [self._coins(units, pool) for units in (plain, *([beside] if made else []))]
         delta = self.promised.delta if self.promised else DELTA
-        found = [self._refuted(*way, delta=delta, level=1 - 0.05 / len(ways)) for way in ways]
+        level = 1 - 0.05 / (len(ways) * self.looks)
+        found = [self._refuted(*way, delta=delta, level=level) for way in ways]
         return max(found, key=lambda one: one.epsilon)
 
     def _coins(self, units: _Units, pool: _Pool) -> tuple[list[float], list[bool]]:
