@@ -82,6 +82,7 @@ def test_a_model_that_learnt_by_heart_is_caught(by_heart: Path) -> None:
     assert one.canaries is not None
     assert one.canaries.epsilon > 1
     assert one.canaries.exposure > 2
+    assert one.canaries.auc.low > 0.8
 
 
 def test_one_that_never_saw_the_text_is_not(by_heart: Path, tmp_path: Path) -> None:
@@ -104,6 +105,7 @@ def test_canaries_of_other_coins_show_nothing(by_heart: Path) -> None:
         found.append(replace(bench, canaries=other)._guessed(pool, []))
     assert np.median([one.epsilon for one in found]) == 0
     assert np.median([one.exposure for one in found]) == pytest.approx(1, abs=0.4)
+    assert sum(one.auc.low <= 0.5 <= one.auc.high for one in found) >= 7
 
 
 def test_text_on_both_sides_tells_nothing(by_heart: Path) -> None:

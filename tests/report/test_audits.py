@@ -26,7 +26,8 @@ def one(found: float, **more: Any) -> dict[str, Any]:
 
 
 CANARIES = {"canaries": 100, "guesses": 50, "right": 45, "epsilon": 1.234, "delta": 1e-5,
-            "exposure": 2.5, "most": 5.6}  # fmt: skip
+            "exposure": 2.5, "most": 5.6,
+            "auc": {"value": 0.75, "low": 0.7, "high": 0.8}}  # fmt: skip
 
 
 def found_of(**more: Any) -> Audit:

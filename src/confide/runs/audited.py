@@ -66,7 +66,9 @@ class Membership(_Record):
 class Canaried(_Record):
     """What guesses of canaries show: the ε that they refute at 95 %, of one document.
 
-    `exposure` is the median of those let in, in bits: 1 by chance, at most `most`.
+    `exposure` is the median of those let in, in bits: 1 by chance, at most `most`. `auc`: how often
+    one that was let in looks likelier than one that was left out; nothing but the coins tells them
+    apart.
     """
 
     canaries: Whole
@@ -74,6 +76,7 @@ class Canaried(_Record):
     right: Whole
     epsilon: Annotated[float, Field(ge=0)]
     delta: Annotated[float, Field(ge=0, le=1)]
+    auc: Interval
     exposure: float
     most: float
 
@@ -218,8 +221,8 @@ def told(found: Audit) -> Iterator[str]:
         if one.canaries is not None:
             own = one.canaries
             yield (
-                f"  by {own.canaries} canaries: ε at least {own.epsilon:.2f}; median exposure"
-                f" {own.exposure:.1f} bits (chance 1.0, at most {own.most:.1f})"
+                f"  by {own.canaries} canaries: AUC {own.auc}; ε at least {own.epsilon:.2f}; median"
+                f" exposure {own.exposure:.1f} bits (chance 1.0, at most {own.most:.1f})"
             )
     yield told_epsilon(found)
     yield told_smallest(found.crossed)

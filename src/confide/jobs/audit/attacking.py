@@ -249,12 +249,15 @@ class Bench:
                 fix="raise `canaries` and run again",
             )
         best = guessed(scores, coins, delta=delta, level=level)
+        sides = (Side(np.array(one), np.arange(len(one))) for one in (inside, outside))
+        auc, _ = told_apart(*sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32)
         return Canaried(
             canaries=len(scores),
             guesses=best.guesses,
             right=best.right,
             epsilon=best.epsilon,
             delta=delta,
+            auc=Interval(**auc._asdict()),
             exposure=float(np.median(exposures(inside, outside))),
             most=float(np.log2(len(outside) + 1)),
         )
