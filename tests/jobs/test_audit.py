@@ -102,7 +102,9 @@ def test_canaries_of_other_coins_show_nothing(by_heart: Path) -> None:
     for _ in range(9):
         coins = draws.random(len(bench.canaries.within)) < 0.5
         other = replace(bench.canaries, within=tuple(coins.tolist()))
-        found.append(replace(bench, canaries=other)._guessed(pool, []))
+        one = replace(bench, canaries=other)._guessed(pool, [])
+        assert one is not None
+        found.append(one)
     assert np.median([one.epsilon for one in found]) == 0
     assert np.median([one.exposure for one in found]) == pytest.approx(1, abs=0.4)
     assert sum(one.auc.low <= 0.5 <= one.auc.high for one in found) >= 7
@@ -118,6 +120,15 @@ def test_text_on_both_sides_tells_nothing(by_heart: Path) -> None:
         own = replace(bench, spec=replace(bench.spec, dev=(), test=[*test, *more]))
         found = own.audited(most=1000, references=0, say=str).membership
         assert (found.members, found.others) == (members, len(test))
+
+
+def test_canaries_that_fell_alike_show_nothing(by_heart: Path) -> None:
+    opened, said = _opened(by_heart, None), list[str]()
+    bench = _bench(opened, opened.gathered.specs[0], {})
+    few = replace(bench.canaries, documents=bench.spec.train[:3], within=(True, True, True))
+    found = replace(bench, canaries=few).audited(most=1000, references=0, say=said.append)
+    assert found.canaries is None
+    assert said == ["site-1: its few canaries fell alike, so they show nothing"]
 
 
 def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,10 +107,13 @@ class Bench:
         plain, beside = zip(
             *(self._scored(pool, side, made) for side in (pool.members, pool.others)), strict=True
         )
+        canaries = self._guessed(pool, made) if self.canaries.documents else None
+        if self.canaries.documents and canaries is None:
+            say(f"{self.spec.name}: its few canaries fell alike, so they show nothing")
         return SiteAudit(
             membership=self._told(plain, references=0),
             referenced=self._told(beside, references=len(made)) if made else None,
-            canaries=self._guessed(pool, made) if self.canaries.documents else None,
+            canaries=canaries,
         )
 
     def _pool(self, most: int) -> _Pool:
@@ -217,7 +220,7 @@ class Bench:
 
     # --- canaries -------------------------------------------------------------------------
 
-    def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried:
+    def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried | None:
         """What guesses of the coins refute. All canaries are scored alike, whatever their coin.
 
         With references there are two ways to score. They share the level, as all sites do whose
@@ -228,7 +231,8 @@ class Bench:
         delta = self.promised.delta if self.promised else DELTA
         level = 1 - 0.05 / (len(ways) * self.looks)
         found = [self._refuted(*way, delta=delta, level=level) for way in ways]
-        return max(found, key=lambda one: one.epsilon)
+        said = [one for one in found if one is not None]
+        return max(said, key=lambda one: one.epsilon, default=None)
 
     def _coins(self, units: _Units, pool: _Pool) -> tuple[list[float], list[bool]]:
         """The scores of the canaries that have any, and their coins."""
@@ -238,16 +242,12 @@ class Bench:
 
     def _refuted(
         self, scores: list[float], coins: list[bool], *, delta: float, level: float
-    ) -> Canaried:
+    ) -> Canaried | None:
+        """What these scores say of these coins; None if all of them fell alike."""
         inside = [score for score, let in zip(scores, coins, strict=True) if let]
         outside = [score for score, let in zip(scores, coins, strict=True) if not let]
         if not inside or not outside:
-            raise DataError(
-                f"site {self.spec.name} has too few canaries to say anything",
-                expected="some that were let in, and some that were left out",
-                got=f"{len(inside)} and {len(outside)}",
-                fix="raise `canaries` and run again",
-            )
+            return None
         best = guessed(scores, coins, delta=delta, level=level)
         sides = (Side(np.array(one), np.arange(len(one))) for one in (inside, outside))
         auc, _ = told_apart(*sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32)
