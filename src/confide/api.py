@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confide.federation.comparing import compare_ledgers
     from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import ledger
+    from confide.jobs.audit import audit
     from confide.jobs.budget import budget
     from confide.jobs.capacity import capacity
     from confide.jobs.comparison import compare
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Logs",
     "Wishes",
+    "audit",
     "budget",
     "capacity",
     "check",
@@ -87,6 +89,7 @@ __all__ = [
 _HOME = {
     "Logs": "confide.jobs.logs",
     "Wishes": "confide.jobs.initialise",
+    "audit": "confide.jobs.audit",
     "budget": "confide.jobs.budget",
     "capacity": "confide.jobs.capacity",
     "check": "confide.text.checking",

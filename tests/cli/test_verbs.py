@@ -581,3 +581,10 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
     (row,) = (line for line in done.stdout.splitlines() if "feded" in line)
     assert "50.0" in row and "75.0" in row and "4.0 kB" in row
     assert any("lazy-mil" in line and "no encoder" in line for line in done.stdout.splitlines())
+
+
+def test_canaries_are_a_setting_like_others() -> None:
+    from confide.cli.words import with_canaries
+
+    assert with_canaries(None, 0) == []
+    assert with_canaries(["rounds=2"], 30) == ["rounds=2", "data.canaries=30"]

@@ -12,9 +12,11 @@ import pytest
 from confide import api
 from confide.federation.keys import new_key
 from confide.runs.card import CARD, OTHER_CARD, Copied, card, safe
+from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.settings import Settings, parse
-from report.folders import bag_result, relation_result, result
+from report.folders import bag_result, relation_result, result, write_run
+from report.test_audits import found_of
 
 hub = pytest.importorskip("huggingface_hub", reason="comes with the extra encoder")
 
@@ -149,3 +151,18 @@ def test_the_numbers_are_those_of_the_result(small_demo: Path, tmp_path: Path) -
     strict = found["scores"]["overall"]["strict"]["f1"]
     (score,) = read((out / CARD).read_text()).eval_results
     assert score.metric_value == round(strict, 4)
+
+
+def test_an_audit_is_told_with_its_sites_by_number(tmp_path: Path) -> None:
+    told = result("fedavg", 0.8)
+    folder = RunFolder(write_run(tmp_path / "run", told))
+    copied = Copied(folder.path, None, "anyone can read its word list")
+    assert "trial attack" not in card(settings(), Result.model_validate(told), copied)
+    found_of().write(folder)
+    text = card(settings(), Result.model_validate(told), copied)
+    for name in told["scores"]["sites"]:
+        assert name not in text
+    assert "- Site 2: of 100 sentences of ours an attacker allowed one false accusation" in text
+    assert "finds 12 (6 to 56); by chance it would be 1." in text
+    assert "- ε promised: none; ε measured: at least 1.23 for one document" in text
+    assert "read: 1 (it could read single replies)." in text

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from confide import __version__
 from confide.cli import screen
+from confide.cli.audit_verbs import audit
 from confide.cli.budget_verbs import budget
 from confide.cli.data_verbs import data
 from confide.cli.export_verbs import export
@@ -29,6 +30,7 @@ from confide.cli.site_verbs import ResumesOrEnds, coordinate
 from confide.cli.words import (
     As,
     Both,
+    Canaries,
     DemoOut,
     Format,
     Home,
@@ -45,6 +47,7 @@ from confide.cli.words import (
     Scheme,
     SettingsName,
     Site,
+    with_canaries,
 )
 from confide.errors import ConfideError
 
@@ -75,6 +78,7 @@ app.add_typer(keys, name="key", rich_help_panel="Data and keys")
 _TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
 _REAL = "Real sites"
 app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
+app.command(rich_help_panel=_USE)(audit)
 app.command(rich_help_panel=_USE)(export)
 app.command(rich_help_panel=_USE)(home)
 app.command(rich_help_panel=_USE)(report)
@@ -122,6 +126,7 @@ def run(
     out: RunOut = None,
     resume: Resume = False,
     home: Home = False,
+    canaries: Canaries = 0,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
@@ -135,7 +140,7 @@ def run(
         with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
                 settings,
-                overrides=overrides or (),
+                overrides=with_canaries(overrides, canaries),
                 out=out,
                 resume=resume,
                 on_event=to_all(progress, logs),

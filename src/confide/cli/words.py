@@ -68,6 +68,9 @@ Home = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
 ]
+Canaries = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Canaries of each site, for `confide audit`.")
+]
 RunOut = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ by default.")
 ]
@@ -91,3 +94,8 @@ Passphrase = Annotated[
         help="Encrypt the key; asks for a passphrase or reads $CONFIDE_PASSPHRASE_FILE.",
     ),
 ]
+
+
+def with_canaries(overrides: list[str] | None, canaries: int) -> list[str]:
+    """The overrides, with so many canaries of each site unless that is 0."""
+    return [*(overrides or ()), *([f"data.canaries={canaries}"] if canaries else ())]

@@ -112,6 +112,21 @@ def home(
         }
 
 
+def alone_hows(at_home: Callable[[int], How], settings: Settings, *, size: int) -> list[How]:
+    """How a site of so many training examples trains alone: pass by pass, at the rates of a run.
+
+    There are as many passes as the run's rounds come to, at least one; `at_home` is the method's.
+    """
+    own, a_pass = settings.training, math.ceil(size / settings.training.batch_size)
+    batches = own.local_epochs * a_pass
+    if own.local_steps:
+        batches = min(batches, own.local_steps)
+    whole = math.ceil(settings.rounds * batches / a_pass)
+    return [
+        replace(at_home(1 + n * settings.rounds // whole), vectors=n == 0) for n in range(whole)
+    ]
+
+
 class _Bench:
     """One site with its text, and the model of the run."""
 
@@ -146,11 +161,7 @@ class _Bench:
                 found[TUNED] = self._trained(TUNED, self._weights, hows, patience=3)
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
-                whole = self._passes()
-                hows = [
-                    replace(self._made.at_home(1 + n * last // whole), vectors=n == 0)
-                    for n in range(whole)
-                ]
+                hows = alone_hows(self._made.at_home, self._settings, size=self._desk.size)
                 found[ALONE] = self._trained(ALONE, first, hows, patience=10)
         candidates = {}
         for name, one in found.items():
@@ -176,15 +187,6 @@ class _Bench:
         self._write(made, found[best].weights)
         say(f"{self._spec.name}: keeps {best}, {why}")
         return made
-
-    def _passes(self) -> int:
-        """The passes over the site's text that the run's rounds come to, at least one."""
-        own = self._settings.training
-        a_pass = math.ceil(self._desk.size / own.batch_size)
-        batches = own.local_epochs * a_pass
-        if own.local_steps:
-            batches = min(batches, own.local_steps)
-        return math.ceil(self._settings.rounds * batches / a_pass)
 
     def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
         """The best weights on the way, by development text.

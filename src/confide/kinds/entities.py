@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.batches.completing import completed
-from confide.data.batches.encoding import Window
-from confide.data.batches.examples import Example, Span
+from confide.data.batches.examples import Example, Span, examples_from
 from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
@@ -32,12 +31,13 @@ from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted
+from confide.kinds.protocol import Fitted, Losses
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types
+from confide.kinds.units import ByUnits, Windowed
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.modelling import EntityModeller, Read, annotate_with, read
@@ -51,23 +51,6 @@ from confide.tasks import TaskName
 from confide.text.document import Document
 
 Modeller = EntityModeller[Any, Any]
-
-
-class Windowed(Protocol):
-    """An encoded text, which knows what part of which sentence each row is."""
-
-    @property
-    def windows(self) -> Sequence[Window]: ...  # noqa: D102
-
-
-class ByUnits(Protocol):
-    """A modeller that gives the gradients of single units."""
-
-    def unit_gradients(
-        self, model: nn.Module, encoded: Any, units: Iterable[Rows]
-    ) -> Iterator[Arrays]:
-        """As `learning.gradients.unit_gradients`."""
-        ...
 
 
 @dataclass
@@ -235,6 +218,25 @@ class EntityDesk(Generic[E]):
         """The gradient of each unit's loss, on the site's own annotation."""
         modeller = cast(ByUnits, self.modeller)
         return modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
+
+    def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
+        """The spans of each sentence that this kind learns."""
+        return [list(one.spans) for one in examples_from(documents)[0]]
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each sentence, by word."""
+        examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
+        spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
+        text = self.featured(self.modeller.prepared(examples), examples)
+        encoded = self.modeller.annotated(text, spans, source=known)
+        model = self.model(weights, lent=True)
+        losses_E = self.trained_by(how).example_losses(model, encoded)
+        return Losses(
+            "sentences",
+            losses_E / np.array([max(len(one.tokens), 1) for one in examples]),
+            np.array([one.document for one in examples], np.int64),
+            [one.tokens for one in examples],
+        )
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """The rows of a vector file, by table: ids and rows. This kind has none."""

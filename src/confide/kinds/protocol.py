@@ -11,7 +11,7 @@ messages of a method leave these open, and `steps_of` fills them in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -50,6 +50,19 @@ class Fitted(NamedTuple):
     examples: int
 
 
+class Losses(NamedTuple):
+    """What a model loses on each unit that training learns from. U units.
+
+    `units` says what they are, in the plural. `losses_U` does not grow with a unit's length;
+    `documents_U` is the place of its first document; `marks` are equal for units of equal text.
+    """
+
+    units: str
+    losses_U: NDArray[np.float64]
+    documents_U: NDArray[np.int64]
+    marks: Sequence[Hashable]
+
+
 class Desk(Protocol):
     """A kind at a site: the site's text, encoded once, and the one model of the process."""
 
@@ -77,6 +90,13 @@ class Desk(Protocol):
 
         Where `how` fills in word vectors, their rows count as well: all sites fill in the same, so
         words of a site that has no part in that round get their vectors too.
+        """
+        ...
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on documents of the site, trained on or not, without dropout.
+
+        Annotation that the site's training text could not have is left out.
         """
         ...
 

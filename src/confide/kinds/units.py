@@ -7,11 +7,13 @@ alone, so that with one unit more or less nothing else of the sum changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
+from confide.data.batches.encoding import Window
 from confide.data.batches.flat import Rows
 from confide.federation.messages import Arrays
 from confide.privacy.clipping import Whole, whole
@@ -28,6 +30,23 @@ class UnitDesk(Protocol):
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
         """The gradient of each unit's loss, on the site's own annotation."""
+        ...
+
+
+class Windowed(Protocol):
+    """An encoded text, which knows what part of which sentence each row is."""
+
+    @property
+    def windows(self) -> Sequence[Window]: ...  # noqa: D102
+
+
+class ByUnits(Protocol):
+    """A modeller that gives the gradients of single units."""
+
+    def unit_gradients(
+        self, model: nn.Module, encoded: Any, units: Iterable[Rows]
+    ) -> Iterator[Arrays]:
+        """As `learning.gradients.unit_gradients`."""
         ...
 
 

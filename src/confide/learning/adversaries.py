@@ -140,6 +140,10 @@ class AdversarialModeller:
         """The gradients of each row's two losses by q; the adversary takes no part."""
         return self.lightner.slopes(_opposed(model).model, encoded)
 
+    def example_losses(self, model: nn.Module, encoded: EncodedLightner) -> NDArray[np.float64]:
+        """losses_E of the examples, without dropout; the adversary takes no part."""
+        return self.lightner.example_losses(_opposed(model).model, encoded)
+
     def fit(
         self,
         model: nn.Module,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.relation_pieces import (
@@ -35,7 +36,7 @@ from confide.data.batches.vectors import VectorFile
 from confide.data.batches.vocabulary import PAD, How, Vocabulary
 from confide.errors import DataError
 from confide.learning.bag_scores import EncodedBags, Rows, said
-from confide.learning.devices import home, placed
+from confide.learning.devices import beside, home, placed, predicting
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.optimisers import Optimiser, Steps, build, row_steps
@@ -251,6 +252,23 @@ def fit_bags(
             make=make,
         )
     return replace(report, sentences=trained)
+
+
+def bag_losses(
+    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], *, denoise: Denoise
+) -> NDArray[np.float64]:
+    """losses_G: what training would lose on each bag, without dropout; all its sentences count.
+
+    With "none" it is the mean over the bag's sentences.
+    """
+    losses_G, loss = np.zeros(len(groups)), loss_of(denoise)
+    with predicting(model):
+        for number, group in enumerate(groups):
+            own = [row[None] for row in group] if denoise == "none" else [group]
+            chosen = _chosen(model, encoded, own) if denoise == "one" else own
+            batch = beside(_batch(encoded, chosen), model)
+            losses_G[number] = float(home(loss(model, batch).mean()))
+    return losses_G
 
 
 def fit_sentences(

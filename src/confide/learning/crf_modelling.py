@@ -32,6 +32,7 @@ from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.devices import at_home, beside, home, on, predicting
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients, unit_gradients
+from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
@@ -233,6 +234,18 @@ class CrfModeller:
                 found = self._batch_slopes(own, beside(batch, own), encoded)
                 source_SG[batch.windows_B], target_SG[batch.windows_B] = map(at_home, found)
         return Slopes(source_SG, target_SG)
+
+    def example_losses(self, model: nn.Module, encoded: EncodedSplit) -> NDArray[np.float64]:
+        """losses_E of the examples, without dropout."""
+        own, text = _tagger(model), encoded.encoded
+        batches = predict_batches(text, tokens_per_batch=_PER_BATCH)
+        losses_S = row_losses(
+            own,
+            ((batch.windows_B, batch) for batch in batches),
+            lambda batch: self._loss(own, batch, encoded),
+            rows=len(text),
+        )
+        return by_example(losses_S, text)
 
     def _loss(self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:
         """loss_B of a batch's rows, each counting once."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -186,6 +187,19 @@ class Denoiser:
                     loss=float(cross_entropy(states_ND, table_VD, batch.targets_N)),
                 )
         return counts
+
+    def losses(self, batch: DenoisingBatch) -> list[float]:
+        """The mean loss of a piece of each passage, without dropout."""
+        table_VD, lengths = self.bart.shared.weight, batch.real_BQ.sum(1).tolist()
+        ends = list(accumulate(lengths))
+        with predicting(self.model):
+            there = beside(batch, self.model)
+            states_ND, targets_N = self._states(there), there.targets_N
+            return [
+                float(cross_entropy(states_ND[start:end], table_VD, targets_N[start:end]))
+                / max(1, end - start)
+                for start, end in zip([0, *ends], ends, strict=False)
+            ]
 
     def _states(self, batch: DenoisingBatch) -> Tensor:
         """states_ND of the decoder at every piece to write; float32."""

@@ -14,14 +14,10 @@ pieces, D numbers of a state, Q prompts, G = Q · D.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import torch
@@ -46,6 +42,8 @@ from confide.learning.bart_files import PretrainedBart
 from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients
+from confide.learning.labels import check_labels, labels_of
+from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
@@ -68,7 +66,6 @@ from confide.seeds import seeded
 
 _PER_BATCH = 4096  # most padded pieces of a batch
 _PER_SLOPES = 512  # the same if the graph is kept for two backward passes
-_BETWEEN = re.compile(r"[-_/\s]+")  # the words of a type's name
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ class LightnerModeller:
         Raises SettingsError if a type's name has no word, or two names have the same pieces.
         """
         loaded, labels = self.bart.loaded, labels_of(self.bart, self.types)
-        _check_labels(self.types, labels)
+        check_labels(self.types, labels)
         return Names(tuple(labels), start=loaded.start, stop=loaded.stop)
 
     @property
@@ -319,6 +316,21 @@ class LightnerModeller:
                     found.target_SG[rows_B] = at_home(slope.flatten(1))
         return found
 
+    def example_losses(self, model: nn.Module, encoded: EncodedLightner) -> NDArray[np.float64]:
+        """losses_E of the examples, without dropout."""
+        assert isinstance(model, Lightner)
+        own, text = model, encoded.text.pieces
+
+        def loss(batch: PointerBatch) -> Tensor:
+            source_B, target_B = split_loss(own, batch)
+            return source_B + target_B
+
+        with still(model):
+            self._keep(model, encoded.text)
+        batches = pointer_batches(text, written=encoded.written, pieces_per_batch=_PER_SLOPES)
+        given = ((one.rows_B, self._with_states(one, encoded.text)) for one in batches)
+        return by_example(row_losses(model, given, loss, rows=len(text)), text)
+
     def _keep(self, model: Lightner, text: LightnerText) -> None:
         """Compute the encoder's states of the text if they never change and are not known yet."""
         if not self.form.keeps_states or text.kept.states_ND is not None:
@@ -363,34 +375,3 @@ def _frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
-
-
-def labels_of(bart: PretrainedBart, types: Sequence[str]) -> list[tuple[int, ...]]:
-    """The pieces of each type's name."""
-    words = [[word for word in _BETWEEN.split(name) if word] for name in types]
-    return [tuple(chain.from_iterable(pieces)) for pieces in bart.loaded.cut(words)]
-
-
-def parts_of(label: Sequence[int]) -> frozenset[tuple[int, Fraction]]:
-    """All that the model knows of a label: each piece, and its share."""
-    return frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
-
-
-def _check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
-    """Raise SettingsError unless every label has pieces, different from all others."""
-    seen: dict[frozenset[tuple[int, Fraction]], str] = {}
-    for name, label in zip(types, labels, strict=True):
-        if not label:
-            raise SettingsError(
-                "the name of an entity type has no word",
-                got=repr(name),
-                fix="map it to a name in words",
-            )
-        if (parts := parts_of(label)) in seen:
-            raise SettingsError(
-                "two entity types have names of the same pieces, so the model cannot tell"
-                " them apart",
-                got=f"{seen[parts]!r} and {name!r}",
-                fix="map one of them to another name",
-            )
-        seen[parts] = name

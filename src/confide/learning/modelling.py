@@ -92,6 +92,10 @@ class EntityModeller(Protocol[T, E]):
         """The gradients for the instance weights, without dropout; the model keeps its weights."""
         ...
 
+    def example_losses(self, model: nn.Module, encoded: E) -> NDArray[np.float64]:
+        """losses_E: what training would lose on each example, without dropout."""
+        ...
+
 
 @dataclass(frozen=True)
 class Read(Generic[T]):

@@ -32,6 +32,7 @@ from confide.data.batches.token_pieces import (
 from confide.learning.devices import at_home, beside, on
 from confide.learning.fit import FitReport, train
 from confide.learning.gradients import gradients, head_gradients, is_all, unit_gradients
+from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
@@ -161,6 +162,19 @@ class PieceModeller(ABC, Generic[T]):
         if is_all(model, self.head):
             return head_gradients(model, units, head=self.head, outputs=outputs)
         return unit_gradients(model, losses, units)
+
+    def example_losses(self, model: nn.Module, encoded: T) -> NDArray[np.float64]:
+        """losses_E of the examples, without dropout."""
+
+        def loss(batch: TokenBatch) -> Tensor:
+            source_B, target_B = self.losses(encoded, batch)(model(batch))
+            return source_B + target_B
+
+        given = predict_token_batches(
+            encoded.text, annotated=self.tagged(encoded), pieces_per_batch=self.pieces_per_batch
+        )
+        losses_S = row_losses(model, ((one.rows_B, one) for one in given), loss, rows=len(encoded))
+        return by_example(losses_S, encoded.text)
 
     def slopes(self, model: nn.Module, encoded: T) -> Slopes:
         """The gradients of each row's two losses by the last layer's weight, without dropout."""

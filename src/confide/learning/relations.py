@@ -35,6 +35,7 @@ from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.frozen import with_pair_features
 from confide.learning.gradients import head_gradients, is_all, unit_gradients
+from confide.learning.measuring import row_losses
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
@@ -230,6 +231,24 @@ def relation_logits(
         for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
             logits_SR[batch.rows_B] = at_home(model(beside(batch, model)))
     return logits_SR
+
+
+def relation_losses(
+    model: RelationClassifier,
+    encoded: EncodedRelations,
+    *,
+    loss: Loss | None = None,
+    pieces_per_batch: int = 2048,
+) -> NDArray[np.float64]:
+    """losses_S of every example, without dropout; `loss` as in `fit_relations`."""
+    of_batch = loss or relation.loss
+    batches = predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch)
+    return row_losses(
+        model,
+        ((batch.rows_B, batch) for batch in batches),
+        lambda batch: of_batch(model, batch),
+        rows=len(encoded),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
 from confide.report.errorlists import Errors, read_errors
 from confide.runs.athome import HOME, AtHome, compared_at_home
+from confide.runs.audited import Audit, audited
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, Result, Scores, Traffic, Turn
 from confide.runs.sentences import SENTENCES, SentencesFile, sentences_file
@@ -40,7 +41,8 @@ class Refused:
 class FinishedRun:
     """A run. `label` tells it apart from the other runs of a report.
 
-    `running`: it is not finished, and `result` is what is known so far.
+    `running`: it is not finished, and `result` is what is known so far. `audit` is that of the
+    model which the run has now.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class FinishedRun:
     kept: tuple[AtHome, ...]
     sentences: tuple[SentencesFile, ...] = ()
     running: bool = False
+    audit: Audit | None = None
 
     @property
     def name(self) -> str:
@@ -217,6 +220,7 @@ def load_run(path: Path, *, text: bool = True, unfinished: bool = False) -> Fini
         errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
         kept=tuple(one for one in compared if one is not None),
         sentences=tuple(map(sentences_file, sorted(folder.sites.glob(f"*/{SENTENCES}")))),
+        audit=audited(folder),
     )
     return _labelled(run)
 

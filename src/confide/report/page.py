@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from confide import __version__
 from confide.errors import RunError, os_errors_as
 from confide.report import words
+from confide.report.audits import audits
 from confide.report.folder import FinishedRun, Refused, load_runs, task_of
 from confide.report.mistakes import (
     ConfusionView,
@@ -96,6 +97,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         most_shown=MOST_SHOWN,
         maps=_maps(views),
         reliable=_reliable(views),
+        audits=audits(views),
         same_data=_same_data(runs),
     )
 

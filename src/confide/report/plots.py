@@ -47,7 +47,7 @@ Style = dict[Any, Any]
 """Settings of matplotlib by their names."""
 PLAIN: Style = {"svg.fonttype": "none", "svg.hashsalt": "confide", "text.parse_math": False}
 """Text stays text, is never read as a formula, and equal drawings are equal bytes."""
-_STYLE: Style = {
+STYLE: Style = {
     **PLAIN,
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -113,7 +113,7 @@ def curves(
     in_bytes: bool = False,
 ) -> str:
     """Learning curves: development scores over rounds, seconds, or (log scale) `in_bytes`."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(_WIDTH, 3.1)
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
@@ -141,7 +141,7 @@ def site_curve(
     lines: Sequence[Line], *, id: str, limits: Range, last: float, alternative: str
 ) -> str:
     """One site's development scores over rounds, small; all sites share `limits` and `last`."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(2.6, 1.7, air=0.07)
         for line in lines:
             look, (xs, ys) = line.look, _columns(line.points)
@@ -170,7 +170,7 @@ def dots(
     """
     rows = list(rows)[:MOST_ROWS]
     apart = 0.13 if any(ranges) else 0.0
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(_WIDTH, 0.75 + (0.34 + apart * (len(runs) - 1)) * len(rows))
         for number, (look, values) in enumerate(runs):
             shift = apart * (number - (len(runs) - 1) / 2)
@@ -193,6 +193,34 @@ def dots(
         return _svg(figure, id=id, alternative=alternative)
 
 
+def found(rows: Sequence[tuple[str, float, Range]], *, x_label: str) -> Figure:
+    """How many of a hundred an attacker finds at each site, with intervals, beside one by chance.
+
+    Shares are fractions. `figure_of` or `svg_file` makes an SVG of it.
+    """
+    shown = list(rows)[:MOST_ROWS]
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _figure(_WIDTH, 0.9 + 0.34 * len(shown))
+        axes.axvline(1, linestyle="--", color=_INK, alpha=0.5, linewidth=1)
+        for y, (_, value, (low, high)) in enumerate(shown):
+            axes.plot([100 * low, 100 * high], [y, y], "-", color=COLOURS[0], alpha=0.45)
+            axes.plot([100 * value], [y], "o", color=COLOURS[0], markersize=7, clip_on=False)
+        axes.set_yticks(range(len(shown)), [_short(name) for name, _, _ in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_xlim(0, 100)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(x_label)
+        axes.spines["left"].set_visible(False)
+        axes.grid()
+    return figure
+
+
+def figure_of(figure: Figure, *, id: str, alternative: str) -> str:
+    """A figure as an element of a page."""
+    with matplotlib.rc_context(STYLE):
+        return _svg(figure, id=id, alternative=alternative)
+
+
 Sure = Sequence[tuple[float, float, float]]
 """Points of confidence, share that is right, and share of all finds; fractions."""
 
@@ -205,7 +233,7 @@ def reliability(
     `before` are the model's own confidences, as a thin line, if `points` are calibrated. A `small`
     one is for rows of several.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(*((2.1, 1.9) if small else (3.4, 3.3)), air=0.13)
         axes.plot([0, 100], [0, 100], "--", color=_INK, alpha=0.4, linewidth=1)
         own = [100 * sure for sure, _, _ in before], [100 * right for _, right, _ in before]
@@ -230,7 +258,7 @@ def precision_recall(
     lines: Sequence[Line], *, id: str, alternative: str, farthest: float = 1.0
 ) -> str:
     """Precision over recall of ranked candidates: points (recall, precision) as fractions."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(_WIDTH + 0.6, 3.6)
         for line in lines:
             xs, ys = [100 * x for x, _ in line.points], [100 * y for _, y in line.points]
@@ -251,7 +279,7 @@ def traffic(
 ) -> str:
     """Two bars per row: bytes that left the site, and bytes that reached it."""
     rows = list(rows)[:MOST_ROWS]
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure(_WIDTH, 0.75 + 0.5 * len(rows))
         places = range(len(rows))
         for shift, side, colour in ((-0.19, 1, colours[0]), (0.19, 2, colours[1])):

@@ -19,6 +19,7 @@ from confide import __version__
 from confide.errors import printable
 from confide.federation.files import write_of_run
 from confide.federation.ledger import ledger_files, read_ledger
+from confide.runs.audited import audited, told_epsilon, told_of, told_smallest
 from confide.runs.folder import RunFolder
 from confide.runs.result import Private, Result
 from confide.runs.shareable import shareable
@@ -81,13 +82,13 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def safe(text: object) -> str:
+def safe(text: object, *, most: int = 100) -> str:
     r"""A name from elsewhere as plain words of Markdown: one line, no mark, no tag.
 
     >>> safe("ADE|x<b>\n")
     'ADE\\|x&lt;b&gt;?'
     """
-    return _MARKS.sub(r"\\\1", html.escape(printable(text, 100), quote=False))
+    return _MARKS.sub(r"\\\1", html.escape(printable(text, most), quote=False))
 
 
 def _code(name: str) -> str:
@@ -220,6 +221,7 @@ def _privacy(settings: Settings, copied: Copied) -> str:
         set_ = ", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items()))
         lines.append(f"Guards of the run: {set_ or 'the defaults'}.")
     text += "\n".join(f"- {line}" for line in lines)
+    text += _audited(copied)
     if settings.method not in REFERENCES and (rows := list(_left(copied.run))):
         text += "\n\nWhat left the sites, from the ledger:\n\n"
         text += _table(("step", "field", "kind", "seen by the server"), rows)
@@ -241,6 +243,23 @@ def _noise(spent: Private | None) -> str:
         f" {spent.rate:g}. It covers this run alone, and sites and code that are honest as"
         f" docs/noise.md says. {held_out.get(spent.held_out, '')}"
     )
+
+
+def _audited(copied: Copied) -> str:
+    """The three numbers of the run's audit, if there is one, with its sites by number."""
+    folder = RunFolder(copied.run)
+    found = audited(folder)
+    if found is None:
+        return ""
+    every = dict(_numbered({name: name for name in folder.result().data.sites}, copied))
+    lines = [
+        f"Site{called.removeprefix('site')}: {told_of(found.sites[name])}."
+        for called, name in every.items()
+        if name in found.sites
+    ]
+    lines += [f"{told_epsilon(found)}.", f"{told_smallest(found.crossed)}."]
+    head = "\n\nWhat a trial attack on the run's model found (`confide audit`, 95 % intervals):\n\n"
+    return head + "\n".join(f"- {safe(line, most=400)}" for line in lines)
 
 
 def _left(run: Path) -> Iterator[Row]:

@@ -7,7 +7,7 @@ server only the public set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from confide.federation.guards import Guards
 from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
 from confide.methods import METHODS, method_of
+from confide.runs.canaries import Canaries, dealt
 from confide.seeds import derive_seed
 from confide.settings import PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS, USUAL
@@ -65,6 +66,7 @@ class Gathered:
     same: Same = "concept"
     apart: str = ""
     left_out: int = 0
+    canaries: Mapping[str, Canaries] = field(default_factory=dict)
 
     def facts(self) -> Tree:
         """Counts per site and of the public set, for result.json. No text."""
@@ -115,9 +117,10 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     if settings.data.mask_common:
         seed = derive_seed(settings.seed, "mask")
         trained = masked(trained, settings.data.mask_common, seed=seed)
-    specs = []
+    specs, canaries = [], {}
     for name in sorted(held):
-        parts = {**held[name], "train": trained[name]}
+        train, canaries[name] = dealt(trained[name], settings, name, folder=folder / name)
+        parts = {**held[name], "train": train}
         specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
     task = TASKS[settings.task]
     if task.learns == "relations":
@@ -126,8 +129,9 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     texts += [("", "public", public)] if public else []
     return Gathered(
         tuple(specs),
-        {spec.name: problems.get(spec.name, []) for spec in specs},
-        fingerprint(texts, relations=task.pairs),
+        canaries=canaries,
+        problems={spec.name: problems.get(spec.name, []) for spec in specs},
+        fingerprint=fingerprint(texts, relations=task.pairs),
         task=settings.task,
         public=tuple(public),
         labelled=settings.public.labelled,

@@ -69,6 +69,7 @@ class DataTable(Table):
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
     is the share of the entities found at several sites whose letters are hidden in training text.
+    So many training documents of each site are `canaries`: half of them are left out by coins.
     `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
     into them (docs/languages.md).
     """
@@ -88,6 +89,7 @@ class DataTable(Table):
     test_share: Share = 0.2
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
+    canaries: NotNegative = 0
 
 
 class SiteTable(Table):
@@ -97,7 +99,7 @@ class SiteTable(Table):
     same for relations. `knows` lists the common types or relations that the site annotates, if not
     all; entities of other types are dropped from its text. `test_knows` lists further types that
     its test text annotates. `context` is where this site has the encoder, and `tag_scheme` is the
-    scheme of its own tagger, if the method gives each site one.
+    scheme of its own tagger, if the method gives each site one. `canaries` as in `[data]`.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -121,6 +123,7 @@ class SiteTable(Table):
     context: str | None = None
     vectors: str | None = None
     key: str | None = None
+    canaries: NotNegative = 0
 
 
 class SplitTable(Table):

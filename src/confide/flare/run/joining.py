@@ -133,6 +133,7 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
         "data.encoding": settings.data.encoding is not None,
         "data.mask_common": settings.data.mask_common > 0,
         "data.train_share": settings.data.train_share < 1,
+        "data.canaries": settings.data.canaries > 0,
         "guards": settings.guards != plain.guards,
     }
     wrong = [key for key, is_there in named.items() if is_there]

@@ -33,16 +33,17 @@ from confide.kinds.bags.form import (
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted
+from confide.kinds.protocol import Fitted, Losses
 from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
 from confide.learning.bag_scores import EncodedBags, bag_scores, sentence_probabilities
-from confide.learning.bags import BagModeller, fit_bags, fit_sentences, set_vectors
+from confide.learning.bags import BagModeller, bag_losses, fit_bags, fit_sentences, set_vectors
 from confide.learning.context import cache_folder
 from confide.learning.weights import load, trained
 from confide.models.bags import BagModel
 from confide.scoring.bags import count_bags
+from confide.text.document import Document
 
 Rows = NDArray[np.int64]
 
@@ -237,6 +238,28 @@ class BagDesk:
             seed=seed,
         )
         return Fitted(trained(model), report.loss, report.sentences)
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each bag of the documents."""
+        form, known = self.form, set(self.form.relations)
+        examples = candidates(documents, rules_of(form)).examples
+        bags = training_bags(examples, documents, same=form.same)  # type: ignore[arg-type]
+        groups = [
+            rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
+        ]
+        losses_G = bag_losses(
+            self.model(weights, lent=True),
+            self.featured(with_labels(bags.examples, known)),
+            groups,
+            denoise=form.denoise,  # type: ignore[arg-type]
+        )
+        own = [[bags.examples[row] for row in rows] for rows in groups]
+        return Losses(
+            "bags",
+            losses_G,
+            np.array([ones[0].document for ones in own], np.int64),
+            [tuple((one.text, one.head, one.tail) for one in ones) for ones in own],
+        )
 
     def scored(self, weights: Arrays, part: str) -> BagsScored:
         """Counts of how the model ranks the facts of the held-out text."""

@@ -38,8 +38,9 @@ from confide.kinds.types import (
 )
 from confide.learning.adversaries import AdversarialModeller, Reversal
 from confide.learning.bart_files import PretrainedBart, load_bart
+from confide.learning.labels import labels_of, parts_of
 from confide.learning.lightner import LightnerForm as Made
-from confide.learning.lightner import LightnerModeller, labels_of, parts_of
+from confide.learning.lightner import LightnerModeller
 from confide.models.adversaries import Kind as Adversary
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document

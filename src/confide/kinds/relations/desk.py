@@ -28,7 +28,7 @@ from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted
+from confide.kinds.protocol import Fitted, Losses
 from confide.kinds.relations.completing import (
     LabelledPairs,
     completed,
@@ -46,6 +46,7 @@ from confide.learning.relations import (
     fit_relations,
     probabilities,
     relation_logits,
+    relation_losses,
     relation_slopes,
     unit_gradients_of,
 )
@@ -54,6 +55,7 @@ from confide.models import relation
 from confide.models.relation import RelationClassifier
 from confide.scoring import count_relations
 from confide.tasks import TASKS
+from confide.text.document import Document
 
 
 @dataclass
@@ -203,7 +205,7 @@ class RelationDesk:
         text = self.looked("train").encoded if encoded is None else encoded.encoded
         if not len(text):
             raise Refusal("no-training-text")
-        loss = self._among(how.outside)
+        loss = self._among(how.outside, text)
         if encoded is not None:
             loss = encoded.choices(each_S, outside=how.outside).loss
         model = self.model(weights)
@@ -219,23 +221,36 @@ class RelationDesk:
         return Fitted(trained(model), report.loss, report.sentences)
 
     def _among(
-        self, outside: float
+        self, outside: float, encoded: EncodedRelations
     ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
         """The loss of a site that annotates only some relations."""
         if all(self.known):
             return None
-        pairs = own_pairs(self.looked("train").encoded, np.array(self.known))
-        return pairs.choices(outside=outside).loss
+        return own_pairs(encoded, np.array(self.known)).choices(outside=outside).loss
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each pair."""
+        known = set(compress(self.form.relations, self.known))
+        examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
+        encoded, model = self.featured(examples), self.model(weights, lent=True)
+        found_S = relation_losses(model, encoded, loss=self._among(how.outside, encoded))
+        return Losses(
+            "pairs",
+            found_S,
+            np.array([one.document for one in examples], np.int64),
+            [(one.text, one.head, one.tail) for one in examples],
+        )
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._among(how.outside) or relation.loss
+        model, loss_of = self.model(weights, lent=True), self._among(how.outside, encoded)
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = beside(relation_batch(encoded, rows_B), model)
+        loss_of = loss_of or relation.loss
         loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
         return loss, slope, len(rows_B)
 
@@ -246,7 +261,8 @@ class RelationDesk:
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
         """The gradient of each unit's loss, on the site's own annotation."""
-        encoded, loss_of = self.looked("train").encoded, self._among(0.0) or relation.loss
+        encoded, loss_of = self.looked("train").encoded, relation.loss
+        loss_of = self._among(0.0, encoded) or loss_of
         return unit_gradients_of(self.model(weights, lent=True), encoded, units, loss=loss_of)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
-from confide.data.batches.examples import nested_spans
+from confide.data.batches.examples import Span, nested_spans
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -112,10 +112,14 @@ class SpanDesk(EntityDesk[SpanForm]):
         assert isinstance(modeller, SpanModeller)
         return replace(modeller, open=how.outside)
 
+    def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
+        """The spans of each sentence, with those that share words with others."""
+        return nested_spans(documents)
+
     @cached_property
     def own(self) -> Sized:
         """The training sentences, encoded, with all of the site's own annotation."""
-        return self.annotated(nested_spans(self.site.train))
+        return self.annotated(self.spans(self.site.train))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.denoising import DenoisingBatch
+from confide.data.batches.denoising import DenoisingBatch, denoising_batch, epoch_plan
 from confide.data.batches.noise import Noise
 from confide.data.batches.passages import Passages, passages
 from confide.errors import GuardError
@@ -17,7 +17,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted
+from confide.kinds.protocol import Fitted, Losses
 from confide.kinds.text.form import TextForm
 from confide.kinds.trained import Report
 from confide.learning.bart_making import write_bart
@@ -97,6 +97,25 @@ class TextDesk:
             denoiser, found, batching, epochs=how.epochs, most=how.batches, seed=seed
         )
         return Fitted(denoiser.trained(), report.loss, report.sentences)
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each passage, by piece, with the same noise each time."""
+        made = self.form.bart(self.site)
+        load(made.model, weights, lent=True)
+        denoiser, reading = Denoiser(made.model, Denoising()), reading_of(self.form, made)
+        cutter, how_read = reading.cutter(), reading.batching(max(2048, self.form.longest))
+        found = [cutter.cut([document]) for document in documents]
+        text = passages([one for own in found for one in own])
+        losses_S = np.zeros(len(text))
+        for places in epoch_plan(text, how_read, seed=_MEASURE) if len(text) else ():
+            batch = denoising_batch(text, places, how_read, seed=_MEASURE)
+            losses_S[places] = denoiser.losses(batch)
+        return Losses(
+            "passages",
+            losses_S,
+            np.repeat(np.arange(len(found)), list(map(len, found))),
+            [text[place].ids_P.tobytes() for place in range(len(text))],
+        )
 
     def scored(self, weights: Arrays, part: str) -> TextScored:
         """Counts of the pieces of the held-out text that the BART restores."""

@@ -1,0 +1,68 @@
+"""What a desk says a model loses is what training minimises, without dropout, for every kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from confide.federation.inprocess import site_of
+from confide.jobs.audit import _bench, _opened
+from confide.kinds import KINDS
+from confide.runs.run import run
+from confide.text.segment import segmented
+from contract.corpus import tiny
+
+QUIET = {
+    "tagger": ("model.dropout=0",),
+    "encoder": ("classifier.dropout=0",),
+    "spans": ("classifier.dropout=0",),
+    "lightner": ("lightner.dropout=0",),
+    "relations": ("classifier.dropout=0",),
+    "bags": ("pcnn.dropout=0", "bags.reader=pcnn"),
+}
+"""What turns a kind's own dropout off; an encoder's is in its files."""
+
+
+def bench_of(kind: str, folder: Path, *overrides: str):
+    settings = tiny(folder, f"method=fedavg-{kind}", "rounds=1", *overrides, sites=1)
+    return _bench(opened := _opened(run(settings, out=folder / "run").folder, None),
+                  opened.gathered.specs[0], {})  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
+    bench = bench_of(kind, tmp_path)
+    desk, how = bench._desk, bench.target.at_home(1)
+    documents = [*bench.spec.train, *bench.spec.test]
+    first, again = (desk.losses(bench.target.weights, how, documents) for _ in range(2))
+    assert len(first.losses_U) == len(first.documents_U) == len(first.marks) > 0
+    assert np.array_equal(first.losses_U, again.losses_U)
+    assert (first.losses_U > 0).all()
+    assert first.documents_U.max() < len(documents)
+    # one document after another gives the same: batches do not matter
+    if first.units != "bags":
+        alone = [desk.losses(bench.target.weights, how, [one]).losses_U for one in documents[:4]]
+        joined = np.concatenate(alone)
+        if kind != "text":  # whose noise goes by the passage's number
+            assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(QUIET))
+def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
+    bench = bench_of(kind, tmp_path, *QUIET[kind], "training.word_dropout=0")
+    how = replace(
+        bench.target.at_home(1), learning_rate=1e-12, optimiser="sgd", momentum=0.0,
+        batch_size=10_000, word_dropout=0.0,
+    )  # fmt: skip
+    spec, weights = bench.spec, bench.target.weights
+    desk = bench.target.form.at(site_of(spec, {}))
+    found = desk.losses(weights, how, spec.train)
+    sizes = np.ones(len(found.losses_U))
+    if found.units == "sentences":
+        sizes = np.array([len(s.tokens) for d in spec.train for s in segmented(d).sentences])
+    fitted = desk.fit(weights, how, seed=1)
+    loose = 0.1 if kind in ("encoder", "spans", "relations") else 1e-4  # dropout of its files
+    assert (found.losses_U * sizes).mean() == pytest.approx(fitted.loss, rel=loose)
