@@ -161,7 +161,7 @@ def promised(settings: Settings) -> Promised | None:
     own = settings.privacy
     if own is None:
         return None
-    epsilon = budget_of(settings).epsilon_after(settings.rounds)
+    epsilon = own.epsilon if own.epsilon is not None else budget_of(settings).epsilon
     return Promised(unit=own.unit, epsilon=epsilon, delta=own.delta)
 
 

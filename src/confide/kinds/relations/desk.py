@@ -246,11 +246,11 @@ class RelationDesk:
         encoded = self.looked("train").encoded
         if not len(encoded):
             raise Refusal("no-training-text")
-        model, loss_of = self.model(weights, lent=True), self._among(how.outside, encoded)
+        model = self.model(weights, lent=True)
+        loss_of = self._among(how.outside, encoded) or relation.loss
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
         batch = beside(relation_batch(encoded, rows_B), model)
-        loss_of = loss_of or relation.loss
         loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
         return loss, slope, len(rows_B)
 
@@ -261,9 +261,9 @@ class RelationDesk:
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
         """The gradient of each unit's loss, on the site's own annotation."""
-        encoded, loss_of = self.looked("train").encoded, relation.loss
-        loss_of = self._among(0.0, encoded) or loss_of
-        return unit_gradients_of(self.model(weights, lent=True), encoded, units, loss=loss_of)
+        encoded, model = self.looked("train").encoded, self.model(weights, lent=True)
+        loss = self._among(0.0, encoded) or relation.loss
+        return unit_gradients_of(model, encoded, units, loss=loss)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Empty: this kind has no vector file."""
