@@ -76,7 +76,7 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         _data(result, task, copied),
         _scores(result, task, copied),
         _training(settings),
-        _privacy(settings, copied),
+        _privacy(settings, copied, result.privacy),
         f"Written by confide {__version__}.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -207,12 +207,12 @@ def _training(settings: Settings) -> str:
     )
 
 
-def _privacy(settings: Settings, copied: Copied) -> str:
+def _privacy(settings: Settings, copied: Copied, spent: Private | None) -> str:
     """What the server saw, what guarded it, and what this copy tells."""
     text = "## Privacy\n\n"
     lines = [f"This copy: {copied.tells}. Trained weights can carry traces of their text."]
     if settings.method not in REFERENCES:
-        lines.append(_noise(Result.read(copied.run).privacy))
+        lines.append(_noise(spent))
         lines.append(
             "A field that was seen as a sum was added up by the server's code; no cryptography hid"
             " the single ones, unless the table says masked."
