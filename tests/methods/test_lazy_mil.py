@@ -19,7 +19,7 @@ from confide.federation.changes import restored
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
-from confide.federation.messages import encode
+from confide.federation.messages import decode, encode
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.learning.bag_scores import sentence_probabilities
@@ -39,6 +39,7 @@ from confide.methods.lazy_mil import (
 )
 from confide.methods.lazy_mil.choosing import (
     COLDEST,
+    LEVELS,
     Ranked,
     blurred,
     leniency,
@@ -46,10 +47,12 @@ from confide.methods.lazy_mil.choosing import (
     ranked_sentences,
 )
 from confide.runs.gathering import gather
+from confide.runs.run import run
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
+from contract.runs import Forging, use_engine
 from kinds.hows import how
 from methods.relation_runs import Seen, started
 
@@ -456,6 +459,25 @@ def test_the_same_sites_win_by_levels_that_tell_their_bids_apart(tmp_path: Path)
         wins[levels] = {site: engine.memory(site).won_W.tolist() for site in TWO}
     assert wins[0] == wins[64]
     assert all(wins[0].values())
+
+
+@pytest.mark.parametrize(("sums", "more"), [("plain", ()), ("integers", ()), ("integers", (0,))])
+def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, more: tuple[int, ...]
+) -> None:
+    said: list[np.ndarray] = []
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        said.extend([decode(Bids, reply).values_G] if name == "bid" else [])
+        return reply
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("options.warm_rounds=0", "rounds=1", f"federation.sums={sums}")
+    levels = [f"options.levels={one}" for one in more]
+    run(tiny(tmp_path, "method=lazy-mil-bags", *overrides, *levels), out=tmp_path / "run")
+    assert len(said) == 3
+    for values in said:
+        assert np.array_equal(levelled(values, LEVELS), values) == (sums != "plain" and not more)
 
 
 @pytest.mark.parametrize(
