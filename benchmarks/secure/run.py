@@ -181,7 +181,7 @@ def note(**what: Any) -> None:
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}, numpy"
         f" {np.__version__}",
-        "command": "python benchmarks/secure/" + " ".join(["run.py", *sys.argv[1:]]),
+        "command": "python benchmarks/secure/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
     with open(MEASURED, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -19,7 +19,7 @@ from confide.federation.changes import restored
 from confide.federation.guards import Guards, check_reply
 from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
-from confide.federation.messages import encode
+from confide.federation.messages import decode, encode
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.learning.bag_scores import sentence_probabilities
@@ -37,12 +37,22 @@ from confide.methods.lazy_mil import (
     WinnersHeard,
     winners,
 )
-from confide.methods.lazy_mil.choosing import COLDEST, Ranked, blurred, leniency, ranked_sentences
+from confide.methods.lazy_mil.choosing import (
+    COLDEST,
+    LEVELS,
+    Ranked,
+    blurred,
+    leniency,
+    levelled,
+    ranked_sentences,
+)
 from confide.runs.gathering import gather
+from confide.runs.run import run
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
+from contract.runs import Forging, use_engine
 from kinds.hows import how
 from methods.relation_runs import Seen, started
 
@@ -392,6 +402,103 @@ def test_a_server_with_an_impossible_factor_is_refused(tmp_path: Path, wrong: fl
         federation.ask(HEAR_WINNERS, told, round=1)
 
 
+# --- levels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [2, 3, 32, 64])
+def test_bids_of_so_many_values_are_the_nearest_and_stay_what_they_are(levels: int) -> None:
+    values = np.concatenate([f32(0, 1, 1e-30), np.linspace(0, 1, 5001, dtype=np.float32)])
+    found = levelled(values, levels)
+    assert len(np.unique(found)) == levels
+    assert np.array_equal(levelled(found, levels), found)
+    assert (np.diff(found[3:]) >= 0).all()
+    inner = (values > 4e-4) & (values < 1 - 4e-4)  # log odds within 8
+    odds = [np.log(one / (1 - one)) for one in (found[inner].astype(float), values[inner])]
+    assert np.abs(odds[0] - odds[1]).max() <= 8 / (levels - 1) + 2e-2
+    assert np.array_equal(levelled(values, 0), values)
+
+
+def test_bids_with_levels_name_no_sentence_and_no_triple_twice(tmp_path: Path) -> None:
+    """The attack of benchmarks/attacks/bids.py: values and digests of two rounds are compared."""
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    said: dict[tuple[int, int], Any] = {}
+    for levels in (0, 32):
+        for turn in (1, 2):
+            asked = Bid(state.weights, False, levels=levels)
+            moved = {name: value + np.float32(0.01 * turn) for name, value in asked.weights.items()}
+            asked = replace(asked, weights=moved)
+            said[levels, turn] = federation.ask(BID, asked, round=turn)
+            exact = engine.memory("site-1")
+            own = said[levels, turn]["site-1"]
+            best = exact.bid_values_S[np.cumsum(exact.bid_sizes_G) - exact.bid_sizes_G]
+            assert np.array_equal(own.values_G, levelled(best, levels))
+            assert levels == 0 or not np.isin(best, own.values_G).any()
+    marks_of = {
+        (key, site): {row.tobytes() for row in one.digests_G16}
+        for key, found in said.items()
+        for site, one in found.items()
+    }
+    for site in ("site-1", "site-2"):
+        assert marks_of[(0, 1), site] == marks_of[(0, 2), site]
+        assert not marks_of[(32, 1), site] & marks_of[(32, 2), site]
+    for key in said:  # and in one round, sites still meet
+        assert len(marks_of[key, "site-1"] & marks_of[key, "site-2"]) == 4
+
+
+def test_the_same_sites_win_by_levels_that_tell_their_bids_apart(tmp_path: Path) -> None:
+    wins = {}
+    for levels in (0, 64):
+        method, federation, engine = own_sites(
+            tmp_path / f"{levels}", TWO, "options.warm_rounds=1", "options.factor=0.2",
+            f"options.levels={levels}", "training.local_epochs=8",
+        )  # fmt: skip
+        state = method.start(federation)
+        for number in (1, 2):
+            state, _ = method.round(state, federation, number)
+        wins[levels] = {site: engine.memory(site).won_W.tolist() for site in TWO}
+    assert wins[0] == wins[64]
+    assert all(wins[0].values())
+
+
+@pytest.mark.parametrize(("sums", "more"), [("plain", ()), ("integers", ()), ("integers", (0,))])
+def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, more: tuple[int, ...]
+) -> None:
+    said: list[np.ndarray] = []
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        said.extend([decode(Bids, reply).values_G] if name == "bid" else [])
+        return reply
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    overrides = ("options.warm_rounds=0", "rounds=1", f"federation.sums={sums}")
+    levels = [f"options.levels={one}" for one in more]
+    run(tiny(tmp_path, "method=lazy-mil-bags", *overrides, *levels), out=tmp_path / "run")
+    assert len(said) == 3
+    for values in said:
+        assert np.array_equal(levelled(values, LEVELS), values) == (sums != "plain" and not more)
+
+
+@pytest.mark.parametrize(
+    ("levels", "masked", "refused"),
+    [(1, False, True), (-3, False, True), (0, True, True), (65, True, True), (64, True, False)],
+)
+def test_a_site_bids_with_no_more_values_than_its_guard_allows(
+    tmp_path: Path, levels: int, masked: bool, refused: bool
+) -> None:
+    method, federation, engine = own_sites(tmp_path, TWO)
+    state = method.start(federation)
+    for host in engine._hosts.values():
+        object.__setattr__(host.site, "guards", replace(host.site.guards, masked=masked))
+    ask = Bid(state.weights, False, levels=levels)
+    if refused:
+        with pytest.raises(QuorumError):
+            federation.ask(BID, ask, round=1)
+    else:
+        assert len(federation.ask(BID, ask, round=1)) == 2
+
+
 # --- two sites ----------------------------------------------------------------------------------
 
 
@@ -694,6 +801,8 @@ GOOD = Bids(marks(1, 2), f32(0.25, 1.0))
     ids=str,
 )
 def test_bids_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(GuardError, match="values that were asked for"):
+        check_reply(BID, Bid({}, False, levels=32), GOOD)
     ask = Bid({}, False)
     check_reply(BID, ask, GOOD)
     check_reply(BID, ask, Bids(marks(), f32()))

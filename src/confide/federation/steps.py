@@ -67,10 +67,11 @@ class Learnt:
             weight.
         combined: False if the method needs the plain sum.
         slack: how many times `most_norm` the norms of honest replies may differ by.
-        lanes: `lanes(ask)` gives the bytes of a lane when replies are summed as whole numbers, and
-            the largest change that has room there (`confide.federation.secure.lanes`). Lanes of 4
-            bytes hold changes times a site's share, of 2 bytes whole numbers, of 8 bytes the plain
-            numbers of a reply without a weight.
+        lanes: `lanes(ask)` gives the bytes that a number is worth when replies are summed as whole
+            numbers, and the largest change that has room there
+            (`confide.federation.secure.lanes`). Lanes of 4 and of 2 bytes hold changes times a
+            site's share, as fine as the sum of all sites has room for, of 8 bytes the plain numbers
+            of a reply without a weight; 1 byte stands for whole numbers, which share lanes.
         whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
             sites and so many training examples of all together.
         by_rows: `by_rows(ask)` says whether most rows of its tables are zero, so that only the sum

@@ -26,6 +26,8 @@ from confide.text.document import Document
 from federation.secure.plays import BINDING, Forgetful, member, named
 
 SEED = 5
+MOST = 16.0
+"""The largest number of `halve`."""
 EXCHANGES = ("work", "mask", "agree", "unmask")
 
 
@@ -59,10 +61,18 @@ class Counted:
 
 @dataclass(frozen=True)
 class Coded:
-    """Codes of one byte, in lanes of two."""
+    """Codes of one byte, several in a lane."""
 
     said_N: NDArray[np.int8] = carries("codes")
     sites: int = carries("1")
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Numbers of two bytes, in lanes of two, times a weight."""
+
+    said_N: NDArray[np.float16] = carries("numbers")
+    weight: float = carries("the weight")
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,16 @@ def code(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Coded, 
     return _said(site, turn, Coded(codes, 1)), memory
 
 
+def halve(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Halved, Kept | None]:
+    """Numbers in float16; all of the largest size if the mood says so."""
+    draw = np.random.default_rng(turn.seed)
+    weight = float(draw.integers(1, 40))
+    numbers = draw.normal(scale=3.0, size=ask.many).clip(-MOST, MOST)
+    if _mood(site, ask) == "most":
+        numbers[:] = MOST
+    return _said(site, turn, Halved((numbers * weight).astype(np.float16), weight)), memory
+
+
 def slope(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Sloped, Kept | None]:
     """A gradient with numbers from tiny to thousands."""
     _mood(site, ask)
@@ -212,7 +232,18 @@ CODE = Step.of(
     code,
     summed=True,
     shapes=lambda ask: {"said_N": {"": (ask.many,)}},
-    learnt=Learnt("said_N", "sites", lanes=lambda ask: (2, 127.0)),
+    learnt=Learnt("said_N", "sites", lanes=lambda ask: (1, 127.0)),
+)
+HALVE = Step.of(
+    halve,
+    summed=True,
+    shapes=lambda ask: {"said_N": {"": (ask.many,)}},
+    learnt=Learnt(
+        "said_N",
+        "weight",
+        lanes=lambda ask: (2, MOST * 1.001),
+        whole=lambda ask, sites, examples: examples,
+    ),
 )
 SLOPE = Step.of(
     slope,
@@ -221,7 +252,7 @@ SLOPE = Step.of(
     learnt=Learnt("slope_N", combined=False, lanes=lambda ask: (8, 2.0**30)),
 )
 SCORE = Step(**{**vars(Step.of(score)), "tables": ByLabel()})
-STEPS = {step.name: step for step in (MOVE, COUNT, CODE, SLOPE, SCORE)}
+STEPS = {step.name: step for step in (MOVE, COUNT, CODE, HALVE, SLOPE, SCORE)}
 
 
 def ask(moods: Mapping[str, str] | None = None, *, many: int = 7) -> Ask:
@@ -352,7 +383,9 @@ def _learnt(
     learnt = step.learnt
     assert learnt is not None
     width, most = learnt.lanes(asked)
-    scale = {2: 1.0, 4: 2.0**30 / most, 8: 2.0**24}[width]
+    half = (2.0**15 - 1 - len(replies)) / (most * (1 + 1e-6))
+    scale = {1: 1.0, 2: half, 4: 2.0**30 / most, 8: 2.0**24}[width]
+    by_share = bool(learnt.weight) and width in (2, 4)
     start = by_name(getattr(asked, learnt.start)) if learnt.start else {}
     weights = [float(getattr(one, learnt.weight)) if learnt.weight else 1.0 for one in replies]
     found = {}
@@ -368,9 +401,9 @@ def _learnt(
                 if seen is not None and not seen[place // rows] > 0:
                     continue
                 having += weight
-                share = weight / whole if learnt.weight and width == 4 else 1.0
+                share = weight / whole if by_share else 1.0
                 added += round((value / weight - from_[place]) * (scale * share))
-            back = added * ((whole if width == 4 and learnt.weight else 1.0) / scale)
+            back = added * ((whole if by_share else 1.0) / scale)
             numbers.append(back + from_[place] * having)
         found[key] = np.array(numbers)
     return found

@@ -12,18 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.errors import GuardError
-from confide.federation.secure import lanes
+from confide.federation.secure import lanes, packing
 from confide.federation.secure.lanes import ODD, Layout, layout_of, no_lanes
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
     CODE,
     COUNT,
+    HALVE,
+    MOST,
     MOVE,
     SLOPE,
     Ask,
     Coded,
     Counted,
+    Halved,
     Moved,
     Sloped,
     ask,
@@ -93,6 +96,68 @@ def _times(layout: Layout, one: np.ndarray, sites: int) -> np.ndarray:
     for part, width in layout.by_width(total):
         part.view(f"<u{width}")[:] *= np.uint64(sites).astype(f"<u{width}")
     return total
+
+
+@pytest.mark.parametrize("sites", [1, 3, 10, 257, 1_024, 1_025, 5_000])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_narrow_lanes_hold_the_largest_numbers_of_any_number_of_sites(
+    sites: int, sign: float
+) -> None:
+    """All sites send the largest number, or one a hair below, which rounds away from zero."""
+    asked = ask(many=2)
+    layout = layout_of(HALVE, asked, sites=sites, examples=float(sites))
+    part = next(part for part in layout.parts if part.field == "said_N")
+    assert part.width == (2 if sites <= 1_024 else 4)
+    largest = np.float64(MOST * 1.001 * (1 + 0.9e-6)) * sign
+    one = layout.lanes_of(HALVE, asked, Halved(np.array([largest, largest * 0.99999]), 1.0))
+    total, odd = layout.total_of(HALVE, asked, _times(layout, one, sites))
+    error = np.abs(total["said_N"] / sites - [largest, largest * 0.99999])
+    assert error.max() <= sites * 0.5 / part.scale * (1 + 1e-9)
+    assert (total["weight"], odd) == (sites, 0)
+
+
+def test_what_does_not_fit_a_narrow_lane_is_refused_and_never_clipped() -> None:
+    asked = ask(many=1)
+    layout = layout_of(HALVE, asked, sites=3, examples=3.0)
+    for value in (MOST * 1.002, -MOST * 1.002, math.inf):
+        with pytest.raises(GuardError, match="absurdly large"):
+            layout.lanes_of(HALVE, asked, Halved(np.array([value]), 1.0))
+
+
+@pytest.mark.parametrize(("sites", "bytes_each"), [(3, 8 / 6), (6, 8 / 6), (10, 1.6), (50, 2.0)])
+def test_a_masked_upload_is_as_long_as_a_plain_one_of_its_precision(
+    sites: int, bytes_each: float
+) -> None:
+    """Of float16 the same two bytes. Of int8 more: a sum of codes has more values than a code."""
+    asked = ask(many=60_000)
+    for step, plain, limit in ((HALVE, 2, 1.05 * 2), (CODE, 1, bytes_each * 1.001)):
+        layout = layout_of(step, asked, sites=sites, examples=float(sites))
+        assert plain <= layout.length / asked.many <= limit
+
+
+@settings(max_examples=40)
+@given(
+    many=st.integers(1, 40),
+    sites=st.integers(1, 300),
+    most=st.integers(1, 40_000),
+    seed=st.integers(0, 99),
+)
+def test_digits_of_a_lane_add_up_each_for_itself(
+    many: int, sites: int, most: int, seed: int
+) -> None:
+    """Codes of many sites, some of the largest size, put in two blocks; summed modulo 2^64."""
+    base = packing.base_of(most, sites)
+    codes = np.random.default_rng(seed).integers(-most, most + 1, (sites, many))
+    codes[: sites // 2] = most * np.sign(codes[: sites // 2])
+    codes[:, 0] = -most
+    lanes = np.zeros(-(-many // packing.digits_of(base)), np.uint64)
+    for row in codes.astype(np.float64):
+        one = np.zeros(len(lanes), np.int64)
+        packing.put(one, row[: many // 3], 0, base=base)
+        packing.put(one, row[many // 3 :], many // 3, base=base)
+        lanes += one.view(np.uint64)
+    found = packing.taken(lanes.view(np.int64), many, base=base)
+    assert found.tolist() == codes.sum(0).tolist()
 
 
 @pytest.mark.parametrize("sites", [3, 10, 2_000])
@@ -186,7 +251,13 @@ def test_every_part_of_a_layout_is_in_its_digest() -> None:
         layout_of(MOVE, ONE, sites=4, examples=9.0),
         *(
             Layout((*layout.parts[:-1], replace(layout.parts[-1], **change)), layout.whole, 4)
-            for change in ({"name": "x"}, {"shape": (1,)}, {"width": 8}, {"scale": 2.0})
+            for change in (
+                {"name": "x"},
+                {"shape": (1,)},
+                {"width": 8},
+                {"scale": 2.0},
+                {"base": 9},
+            )
         ),
         Layout(layout.parts[::-1], layout.whole, 4),
     ]
@@ -196,13 +267,13 @@ def test_every_part_of_a_layout_is_in_its_digest() -> None:
 # --- layouts -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [MOVE, COUNT, CODE, SLOPE], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", [MOVE, COUNT, CODE, HALVE, SLOPE], ids=lambda step: step.name)
 def test_parts_lie_end_to_end_and_on_multiples_of_their_width(step: Step) -> None:
     layout = layout_of(step, ask(), sites=4, examples=9.0)
     start = 0
     for part in layout.parts:
         assert start % part.width == 0
-        start += part.size * part.width
+        start += part.length
     assert start == layout.length == len(no_lanes(layout, odd=False))
     assert sum(len(lane) for lane, _ in layout.by_width(no_lanes(layout, odd=False))) == start
     assert not no_lanes(layout, odd=False).any()

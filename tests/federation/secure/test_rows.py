@@ -15,14 +15,16 @@ from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
 from confide.federation.messages import Arrays, carries, decode, decode_one_of, encode
 from confide.federation.secure import once
+from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Masked, Offered, Opening
 from confide.federation.secure.once import Once
 from confide.federation.secure.repeats import Sets
-from confide.federation.secure.rows import ROWS, VALUES, Values, packed
+from confide.federation.secure.rows import ROWS, VALUES, Values, packed, tables_of
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from federation.secure.plays import named
 from federation.secure.summed import (
+    CODE,
     Kept,
     Lost,
     Sites,
@@ -388,3 +390,12 @@ def test_parts_that_a_step_does_not_have_are_refused(part: str, tmp_path: Path) 
     federation_of(engine, summing_of(engine)).sum(DENSE, ask(), round=1)
     found = answered(engine, replace(heard[0], part=part, attempt=5))
     assert isinstance(found, Failure) and found.code == "bad-ask"
+
+
+def test_numbers_that_share_lanes_have_no_rows() -> None:
+    """A lane of theirs holds numbers of several rows."""
+    learnt = replace(CODE.learnt, by_rows=lambda asked: True)  # type: ignore[type-var]
+    step = replace(CODE, learnt=learnt, shapes=lambda asked: {"said_N": {"": (4, 3)}})
+    layout = layout_of(step, ask(), sites=5, examples=0.0)
+    assert any(part.base for part in layout.parts)
+    assert tables_of(step, ask(), layout) == []

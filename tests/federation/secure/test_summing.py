@@ -20,6 +20,7 @@ from federation.secure.summed import (
     CODE,
     COUNT,
     EXCHANGES,
+    HALVE,
     MOVE,
     SCORE,
     SENT,
@@ -39,11 +40,11 @@ def slow(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-SUMMED = [MOVE, COUNT, CODE, SLOPE]
+SUMMED = [MOVE, COUNT, CODE, HALVE, SLOPE]
 
 
 def whole_of(step: Step, engine: Sites) -> float:
-    return 40.0 * len(engine.sites) if step is MOVE else float(len(engine.sites))
+    return 40.0 * len(engine.sites) if step in (MOVE, HALVE) else float(len(engine.sites))
 
 
 # --- exactness ---------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 What a site learnt travels as its change from the ask, times the site's share of all weights, as
 rint(x · 2^30 / most) in 32 bits: shares sum to at most 1, so the sum of changes that are each at
-most `most` is at most that too, and half of the lane's range is never used. Counts are as they are;
-numbers such as a loss are multiplied by 2^24, in 64 bits. Site and server derive the same layout
-from the step and the ask, and it enters the masks' keys.
+most `most` is at most that too, and half of the lane's range is never used. Numbers that are worth
+two bytes have lanes of 16 bits, with all of their range; codes of one byte share lanes
+(`confide.federation.secure.packing`). Counts are as they are; numbers such as a loss are multiplied
+by 2^24, in 64 bits. Site and server derive the same layout from the step and the ask, and it enters
+the masks' keys.
 
 Wide lanes come first, so that every part lies on a multiple of its width.
 """
@@ -26,12 +28,17 @@ from confide.federation.combining import changes
 from confide.federation.digests import digest
 from confide.federation.forms import by_name, forms_of, made_of, values_of
 from confide.federation.messages import Arrays
+from confide.federation.secure import packing
 from confide.federation.steps import Learnt, Step
 
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""
 _BLOCK = 2**18
 """Numbers that are restored at a time."""
+_SLACK = 1 + 1e-6
+"""How many times the largest change a change may be, by rounding."""
+_NARROW = 2**10
+"""Among more sites, roundings alone would fill too much of a lane of 2 bytes."""
 ODD = "odd"
 """The part that counts the sites which had nothing to add that could be summed."""
 Lanes = NDArray[np.uint8]
@@ -42,7 +49,8 @@ Lanes = NDArray[np.uint8]
 class Part:
     """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`.
 
-    With `wraps`, every number has room: what counts is its rest modulo the size of the lane.
+    With a `base`, numbers are its digits, several in a lane. With `wraps`, every number has room:
+    what counts is its rest modulo the size of the lane.
     """
 
     field: str
@@ -50,12 +58,19 @@ class Part:
     shape: tuple[int, ...]
     width: int
     scale: float
+    base: int = 0
     wraps: bool = False
 
     @property
     def size(self) -> int:
         """How many numbers it has."""
         return math.prod(self.shape)
+
+    @property
+    def length(self) -> int:
+        """The bytes of its lanes."""
+        lanes = -(-self.size // packing.digits_of(self.base)) if self.base else self.size
+        return lanes * self.width
 
 
 @dataclass(frozen=True)
@@ -72,7 +87,7 @@ class Layout:
     @property
     def length(self) -> int:
         """The bytes of all lanes."""
-        return sum(part.size * part.width for part in self.parts)
+        return sum(part.length for part in self.parts)
 
     def room(self, width: int) -> float:
         """The largest number that every site can add to a lane of `width` bytes."""
@@ -81,14 +96,17 @@ class Layout:
     @property
     def digest(self) -> bytes:
         """Equal for equal layouts."""
-        parts = [[p.field, p.name, list(p.shape), p.width, p.scale.hex()] for p in self.parts]
+        parts = [
+            [p.field, p.name, list(p.shape), p.width, p.scale.hex(), *([p.base] if p.base else [])]
+            for p in self.parts
+        ]
         return digest(json.dumps([parts, self.whole.hex(), self.sites]).encode())
 
     def by_width(self, lanes: Lanes) -> list[tuple[Lanes, int]]:
         """The stretches of equal width, from the widest on."""
         found, start = [], 0
         for width in (8, 4, 2):
-            size = sum(part.size * width for part in self.parts if part.width == width)
+            size = sum(part.length for part in self.parts if part.width == width)
             found.append((lanes[start : start + size], width))
             start += size
         return found
@@ -98,7 +116,7 @@ class Layout:
         found: dict[tuple[str, str], NDArray[Any]] = {}
         start = 0
         for part in self.parts:
-            stop = start + part.size * part.width
+            stop = start + part.length
             found[part.field, part.name] = lanes[start:stop].view(f"<u{part.width}")
             start = stop
         return found
@@ -139,6 +157,8 @@ class Layout:
                 continue
             floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
             floats |= step.learnt is not None and part.field == step.learnt.field
+            if part.base:
+                view = packing.taken(view, part.size, base=part.base)
             summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
             if form.kind == "array":
                 total[part.field] = summed
@@ -163,9 +183,9 @@ def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout
             continue
         given = by_name(like[field]) if field in like else {}
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
-        width, scale = _lane(step, field, ask, form.dtypes, sites=sites)
+        width, scale, base = _lane(step, field, ask, form.dtypes, sites=sites)
         parts += [
-            Part(field, name, shape, width, scale, step.wraps)
+            Part(field, name, shape, width, scale, base, step.wraps)
             for name, shape in sorted(wanted.items())
         ]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
@@ -179,15 +199,18 @@ def _room(width: int, sites: int) -> float:
 
 def _lane(
     step: Step, field: str, ask: object, dtypes: frozenset[str], *, sites: int
-) -> tuple[int, float]:
-    """The width and the scale of an array's lanes. Codes of very many sites need wider ones."""
-    if step.learnt is not None and field == step.learnt.field:
-        width, most = step.learnt.lanes(ask)
-        if width == 2 and most > _room(2, sites):
-            width = 8
-        return width, {2: 1.0, 4: 2.0**30 / most, 8: NUMBERS}[width]
-    wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
-    return 8 if wide else 4, 1.0
+) -> tuple[int, float, int]:
+    """The width, the scale and the base of an array's lanes (`Learnt.lanes`)."""
+    if step.learnt is None or field != step.learnt.field:
+        wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
+        return 8 if wide else 4, 1.0, 0
+    width, most = step.learnt.lanes(ask)
+    if width == 1:
+        base = packing.base_of(int(most), sites)
+        return packing.WIDTH, 1.0, base if packing.digits_of(base) > 1 else 0
+    if width == 2 and sites <= _NARROW:
+        return 2, (2.0**15 - 1 - sites) / (most * _SLACK), 0
+    return (8, NUMBERS, 0) if width == 8 else (4, 2.0**30 / most, 0)
 
 
 def no_lanes(layout: Layout, *, odd: bool) -> Lanes:
@@ -246,24 +269,31 @@ def _put_changes(
         raise GuardError(f"{learnt.field} does not have the form of its layout")
     blocks = changes(learnt, ask, reply)
     for part in parts:  # both in the order of their names
-        view, done = views[part.field, part.name], 0
-        shared = part.width == 4 and (learnt.weight or learnt.shared)
+        view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
+        shared = _is_shared(part) and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
-        room = 2.0**30 if shared else layout.room(part.width)
+        room = {2: math.inf, 4: 2.0**30}[part.width] if shared else layout.room(part.width)
         while done < part.size:
             block = next(blocks)
             largest = max(float(block.max()), -float(block.min())) if block.size else 0.0
             if math.isnan(largest):
                 np.nan_to_num(block, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
                 largest = float(np.abs(block).max())
-            if not largest <= most * (1 + 1e-6):
+            if not largest <= most * _SLACK:
                 raise GuardError(f"{part.field}/{part.name} is absurdly large")
             np.rint(np.multiply(block, factor, out=block), out=block)
             if not largest * factor <= room - 0.5:
                 _whole(block, room, part.field)
-            own = view[done : done + block.size].view(f"<i{part.width}")
-            own[:] = block
+            if part.base:
+                packing.put(view, block, done, base=part.base)
+            else:
+                view[done : done + block.size] = block
             done += block.size
+
+
+def _is_shared(part: Part) -> bool:
+    """Whether its lanes hold changes times a site's share."""
+    return part.width in (2, 4)
 
 
 def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) -> np.ndarray:
@@ -288,7 +318,7 @@ def _restore(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Tot
         if part.field != learnt.field:
             continue
         array = summed[part.name]
-        array *= (layout.whole if part.width == 4 and learnt.weight else 1.0) / part.scale
+        array *= (layout.whole if _is_shared(part) and learnt.weight else 1.0) / part.scale
         if part.name in start:
             has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
             _add_times(array, start[part.name], weight if has is None else has)

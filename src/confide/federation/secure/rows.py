@@ -83,7 +83,8 @@ def tables_of(step: Step, ask: object, layout: Layout) -> list[Part]:
     learnt = step.learnt
     if learnt is None or learnt.by_rows is None or not learnt.by_rows(ask):
         return []
-    return [part for part in layout.parts if part.field == learnt.field and len(part.shape) > 1]
+    parts = [part for part in layout.parts if part.field == learnt.field and not part.base]
+    return [part for part in parts if len(part.shape) > 1]
 
 
 def layout_of_rows(layout: Layout, tables: Sequence[Part]) -> Layout:

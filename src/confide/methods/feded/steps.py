@@ -245,8 +245,15 @@ def shapes_of_predicted(ask: TrainAndPredict) -> Shapes:
 
 
 def lanes_of_predicted(ask: TrainAndPredict) -> tuple[int, float]:
-    """Lanes of 2 bytes for int8; else of 4 bytes, with room for the largest prediction."""
-    return (2, LEVELS) if ask.wire_dtype == "int8" else (4, 2.0 ** math.ceil(math.log2(ask.most)))
+    """As many bytes as a number has without lanes, with room for the largest prediction.
+
+    Rounding to float16 makes that a little larger.
+    """
+    if ask.wire_dtype == "int8":
+        return 1, LEVELS
+    if ask.wire_dtype == "float16":
+        return 2, ask.most * 1.001
+    return 4, 2.0 ** math.ceil(math.log2(ask.most))
 
 
 def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:

@@ -20,7 +20,7 @@ from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
 from confide.kinds.parting import PartedDesk, PartedForm
 from confide.kinds.protocol import F, Kept, S, Taken, check_taken, shown
-from confide.learning.adam import Moments, adam
+from confide.learning.adam import LONGEST, Moments, adam
 from confide.seeds import derive_seed
 
 HALF = 1024.0
@@ -230,9 +230,17 @@ def check_improved(ask: Improve, reply: Improved) -> None:
 
 
 def lanes_of_improved(ask: Improve) -> tuple[int, float]:
-    """Lanes of 4 bytes with room for gradients, larger than steps and, in float16, scaled."""
-    half = any(array.dtype == np.float16 for array in ask.weights.values())
-    return 4, 64.0 * (HALF if half else 1.0)
+    """Lanes with room for updates; in float16, of 2 bytes for steps and of 4 for gradients.
+
+    Adam says how far its steps can go. Gradients are small beside the largest that is possible, and
+    would be lost in 2 bytes.
+    """
+    if not any(array.dtype == np.float16 for array in ask.weights.values()):
+        return 4, 64.0
+    if ask.local_steps == 1:
+        return 4, 64.0 * HALF
+    longest = ask.how.learning_rate * ask.local_steps * LONGEST
+    return 2, (longest * 1.001 + 1e-6) * HALF  # float16 rounds, up or down
 
 
 def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:

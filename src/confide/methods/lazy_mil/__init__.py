@@ -31,6 +31,7 @@ Where we differ from the paper or decide what it leaves open:
 - with `temperature` T, a bid is log p + T · Gumbel noise, squashed to 0..1, so that the best one is
   a draw with chances p^(1/T) over the sentences of all sites; T falls by `cooling` a round. The
   paper takes the best (`temperature = 0`, default);
+- where sums are secure, a bid is one of 32 values, and digests are of one ask alone (`levels`);
 - pairs without a relation are triples too; ties go to the alphabetically first site, then to the
   first sentence;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
@@ -57,7 +58,7 @@ from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.bags.desk import BagDesk, Rows
@@ -88,9 +89,13 @@ from confide.methods.fedavg import (
 )
 from confide.methods.lazy_mil.choosing import (
     COLDEST,
+    LEVELS,
+    MOST_LEVELS,
     Ranked,
     best_values,
     leniency,
+    levelled,
+    of_this_ask,
     ranked_sentences,
     winners,
 )
@@ -140,6 +145,10 @@ class Bid:
     weights: Arrays = carries("the common weights")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")
     temperature: float = carries("how much chance there is in a value; 0: none", start=float)
+    levels: int = carries(
+        "how many values there are; digests are then of this ask alone; 0: any, of the run",
+        start=int,
+    )
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ class Bids:
     )
     values_G: NDArray[np.float32] = carries(
         "probability of each triple's relation in the site's best sentence, blurred by chance if "
-        "there is a temperature",
+        "there is a temperature; the nearest of the values that there are",
         most=MOST_BIDS,
     )
 
@@ -185,12 +194,17 @@ def bid(
 ) -> tuple[Bids, LazyMemory[F]]:
     """Score the site's own sentences, and bid the best value of each triple (Algorithm 2)."""
     memory = known(memory)
-    if not 0 <= ask.temperature < np.inf:
+    if not 0 <= ask.temperature < np.inf or ask.levels < 0 or ask.levels == 1:
         raise Refusal("bad-ask")
+    if site.guards.masked and not 0 < ask.levels <= MOST_LEVELS:
+        raise Refusal("only-masked")
     desk = _desk(site, memory)
     looked = desk.looked("train")
     likely_SR = desk.likely(ask.weights, vectors=ask.vectors)
-    order_G = np.argsort(one_each(looked.digests_G16), kind="stable")
+    digests_G16 = looked.digests_G16
+    if ask.levels:
+        digests_G16 = of_this_ask(digests_G16, desk.key, encode(ask))
+    order_G = np.argsort(one_each(digests_G16), kind="stable")
     found = ranked_sentences(
         likely_SR,
         [looked.groups[bag] for bag in order_G],
@@ -198,7 +212,7 @@ def bid(
         temperature=ask.temperature,
         seed=turn.seed,
     )
-    digests_G16 = looked.digests_G16[order_G]
+    digests_G16 = digests_G16[order_G]
     kept = replace(
         memory,
         bid_round=turn.round,
@@ -209,7 +223,7 @@ def bid(
         bid_sizes_G=found.sizes_G,
         won_W=_NO_ROWS,
     )
-    return Bids(digests_G16, found.values_S[found.firsts()]), kept
+    return Bids(digests_G16, levelled(found.values_S[found.firsts()], ask.levels)), kept
 
 
 def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
@@ -226,6 +240,8 @@ def check_bids(ask: Bid, reply: Bids) -> None:
         raise GuardError("values_G is not one float32 for each digest", got=str(values_G.shape))
     if not ((values_G >= 0) & (values_G <= 1)).all():
         raise GuardError("values_G must lie between 0 and 1")
+    if not np.array_equal(levelled(values_G, ask.levels), values_G):
+        raise GuardError("values_G must be of the values that were asked for")
 
 
 def hear_winners(
@@ -292,8 +308,9 @@ class LazyMilSettings(Table):
     bids, which train on every sentence. `factor`: sentences win whose probability is at least this
     share of the best of their bag; 1: only the best. "adaptive": the surer the model is of the best
     sentences of all bags when sites first bid, the smaller the share. `temperature`: above 0, the
-    best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round. The paper
-    has `factor = 1`, `warm_rounds = 0` and `temperature = 0`.
+    best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round. `levels`:
+    how many values a bid may have; 0: any; by default 32 where sums are secure, else any. The paper
+    has `factor = 1`, `warm_rounds = 0`, `temperature = 0` and `levels = 0`.
     """
 
     weighting: Literal["sentences", "examples", "equal"] = "examples"
@@ -301,11 +318,14 @@ class LazyMilSettings(Table):
     factor: Literal["adaptive"] | Annotated[float, Field(gt=0, le=1)] = "adaptive"
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     cooling: Annotated[float, Field(gt=0, le=1)] = 0.8
+    levels: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> LazyMilSettings:
         if self.temperature and self.factor == "adaptive":
             raise ValueError("drawn values say nothing of the model: give a factor, such as 1.0")
+        if self.levels == 1:
+            raise ValueError("bids of one value say nothing: give levels of 2 or more, or 0")
         return self
 
 
@@ -350,7 +370,10 @@ class LazyMil(FedAvg):
         ask = self._ask(state, n)
         bidders = [site for site in drawn if site not in state.idle]
         heat = self.temperature(n)
-        bid_ask = Bid(ask.weights, ask.how.vectors, heat)
+        levels: int | None = self._own.levels
+        if levels is None:
+            levels = LEVELS if federation.summing is not None else 0
+        bid_ask = Bid(ask.weights, ask.how.vectors, heat, levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
         factor = state.factor or self._factor(bids)
         won = winners(bids, temperature=heat, factor=factor)

@@ -5,12 +5,15 @@ Shapes: S sentences, N of them, G bags, R relations.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.vocabulary import DIGEST_BYTES
 from confide.kinds.vocabulary import one_each
 
 if TYPE_CHECKING:
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 COLDEST = 0.01
 """The lowest temperature: chances of p^100 draw the best sentence, but for near ties."""
+LEVELS = 32
+"""How many values a bid may have where sums are secure."""
+MOST_LEVELS = 64
+"""Of more values, one would begin to tell one sentence from the others."""
+_REACH = 8.0
+"""Log odds beyond which all values count as equal, if bids have levels."""
 
 
 class Ranked(NamedTuple):
@@ -125,6 +134,38 @@ def blurred(
     logs_S = np.log(np.maximum(likely_S, least).astype(np.float64)) + temperature * noise_S
     found_S: NDArray[np.float32] = (0.5 + 0.5 * logs_S / (1 + np.abs(logs_S))).astype(np.float32)
     return found_S
+
+
+def levelled(values_S: NDArray[np.float32], levels: int) -> NDArray[np.float32]:
+    """The nearest of so many values, which are evenly spaced in log odds; 0: the values themselves.
+
+    An exact value is as good as a name: whoever has the model and a sentence can look for its value
+    among the bids of a site.
+
+    >>> levelled(np.array([0.5, 0.9, 0.91, 1.0], np.float32), 9).round(3).tolist()
+    [0.5, 0.881, 0.881, 1.0]
+    """
+    if not levels:
+        return values_S
+    sure_S = values_S.astype(np.float64).clip(1e-9, 1 - 1e-9)
+    step = 2 * _REACH / (levels - 1)
+    odds_S = np.log(sure_S / (1 - sure_S)).clip(-_REACH, _REACH)
+    odds_S = np.rint((odds_S + _REACH) / step) * step - _REACH
+    found_S: NDArray[np.float32] = (1 / (1 + np.exp(-odds_S))).astype(np.float32)
+    return found_S
+
+
+def of_this_ask(digests_G16: NDArray[np.uint8], key: bytes, ask: bytes) -> NDArray[np.uint8]:
+    """Other digests of the same triples, equal at all sites that hear this ask, and at no other.
+
+    Those of two asks cannot be told to be of one triple without the sites' key.
+    """
+    asked = hashlib.sha256(ask).digest()
+    made = b"".join(
+        hmac.digest(key, b"bid\0" + asked + row.tobytes(), "sha256")[:DIGEST_BYTES]
+        for row in digests_G16
+    )
+    return np.frombuffer(made, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def close(
