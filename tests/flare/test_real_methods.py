@@ -22,7 +22,7 @@ from confide.runs.run import run
 from confide.settings import Settings
 from confide.settings.models import ModelTable
 from contract.corpus import reader, tiny
-from contract.entries import OPTIONAL
+from contract.entries import OPEN, OPTIONAL
 from contract.runs import differences, states
 from flare.forms import FORMS, Form
 from flare.real import Real
@@ -105,11 +105,11 @@ def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
 
 
 def test_every_method_and_kind_is_looked_at() -> None:
-    assert {form.method for form in FORMS.values()} == set(METHODS)
+    assert {form.method for form in FORMS.values()} == set(OPEN)
     trained = {METHODS[form.method].kind.name for form in FORMS.values()}
     assert trained == set(KINDS)
     assert trained >= set(get_args(ModelTable.model_fields["kind"].annotation))
-    for name, kind in METHODS.items():
+    for name, kind in OPEN.items():
         asked = [form.asks for form in FORMS.values() if form.method == name]
         missing = {step.name for step in kind.steps}.difference(*asked)
         assert missing <= OPTIONAL, name

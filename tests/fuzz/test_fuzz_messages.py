@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from confide.federation.failures import Failure
-from confide.methods import METHODS
+from contract.entries import OPEN
 
 QUICK = ("fedavg-tagger", "fedavg-bags")
 """Methods whose steps are recorded in a second or two."""
@@ -76,5 +76,5 @@ def test_every_step_of_every_method_stands_hostile_replies(
     replies = fuzzer("replies", root, monkeypatch)
     tally = replies.attack(1500, 2)
     assert tally.failures == ()
-    met = {(phase.name.split()[0], phase.heard[n][0]) for phase, n in replies.targets((*METHODS,))}
-    assert met >= {(name, step.name) for name, kind in METHODS.items() for step in kind.steps}
+    met = {(phase.name.split()[0], phase.heard[n][0]) for phase, n in replies.targets((*OPEN,))}
+    assert met >= {(name, step.name) for name, kind in OPEN.items() for step in kind.steps}
