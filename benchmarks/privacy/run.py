@@ -7,7 +7,7 @@
 Ten sites of which three may collude; δ = 1e-5. What each of them draws, clips and adds depends on
 no other, so a sum over ten sites is distributed as one over a single site that has all the text and
 adds the noise of ten: that is what runs, unless --masked says to run the ten. `--local` adds the
-noise that every site would need without a sum that hides it. `inf` is FedAvg, without noise.
+noise that every site would need without a sum that hides it. `inf` is training on all text in one place, without noise.
 Finished cells are lines of measured.jsonl and are not run again.
 """
 
@@ -39,22 +39,18 @@ CELLS: dict[str, tuple[str, ...]] = {
     "NCBI-disease, head": ("ncbi", *HEAD),
     "NCBI-disease, tagger": ("ncbi", *TAGGER),
     "NCBI-disease, low rank": ("ncbi", *LOW_RANK),
-    "BC5CDR, head": ("bc5cdr", *HEAD),
-    "CrossNER, head": ("crossner", *HEAD),
-    "GAD, head": ("gad", 'encoder.tune="frozen"'),
-    "ChemProt, head": ("chemprot", 'encoder.tune="frozen"'),
 }
 PRIVATE = (
     "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.held_out=open",
     "guards.max_epsilon=1000", "privacy.rate=0.1", "privacy.rounds=200", "rounds=200",
-    "select.every=200",
+    "select.every=200", "options.server_rate=0.1", "privacy.clip=0.3",
 )  # fmt: skip
 UNITS: dict[str, tuple[str, ...]] = {
     "ncbi": ("privacy.unit=sentence", "privacy.units=5400"),
 }
 PLAIN = (
-    "method=fedavg", "rounds=40", "select.every=40", "training.optimiser=adam",
-    "training.learning_rate=0.003", "training.decay=0.95", "training.batch_size=32",
+    "method=fedavg", "split.sites=1", "rounds=40", "select.every=40", "training.optimiser=adam",
+    "training.learning_rate=0.01", "training.decay=0.95", "training.batch_size=32",
     "training.local_epochs=1",
 )  # fmt: skip
 

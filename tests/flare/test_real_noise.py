@@ -14,6 +14,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.federation.inprocess import PURSE
 from confide.federation.ledger import read_ledger
+from confide.flare.run.standing import spent
 from confide.privacy.purse import ACCOUNT
 from contract.corpus import tiny
 from flare.real import Real, running
@@ -52,7 +53,10 @@ def test_each_site_charges_its_own_account_over_all_runs_and_forgets_their_keys(
     for name in real.names:
         assert len(charges(real, name)) == 3
         assert not list((real.memory(name) / PURSE).glob("*.key"))
+    before = spent(real.kit("site-1"))
+    assert before.charges == 3 and 0 < before.epsilon < before.most == 20
     real.run("second")
+    assert spent(real.kit("site-1")).epsilon > before.epsilon
     for name in real.names:
         told = charges(real, name)
         assert len(told) == 6 and len({one["run"] for one in told}) == 2

@@ -87,7 +87,7 @@ def test_what_cannot_be_planned_is_said() -> None:
 
 def test_no_run_takes_settings_whose_promise_it_would_not_keep() -> None:
     """A run without noise under `[privacy]` would be the worst of all."""
-    with pytest.raises(SettingsError, match="no method trains with noise yet"):
+    with pytest.raises(SettingsError, match="trains without noise"):
         method_of(settings())
 
 

@@ -383,6 +383,11 @@ def _show_own(kit: Kit) -> None:
                 f"secure sums: {summed.sums} opened with this site's help, each over at least"
                 f" {summed.fewest} sites"
             )
+        if (spent := standing.spent(kit)).charges:
+            screen.say(
+                f"under noise: {spent.charges} sums have spent ε = {spent.epsilon:.3g} at"
+                f" δ = {spent.delta:g}, of at most {spent.most:g}, over all runs"
+            )
         if kept := standing.kept(kit):
             screen.show(home_verbs.table_of(kept, first="run"))
     except ConfideError as error:

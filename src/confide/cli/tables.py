@@ -145,7 +145,7 @@ def sites(result: Result) -> Table:
     called = TASKS[result.task].words
     none = "no test text, so there are no scores" if TASKS[result.task].empty(overall) else ""
     title = f"{result.method}: {called.score or 'scores'} on test text, in percent"
-    table = titled(title, caption=none)
+    table = titled(title, caption="\n".join(filter(None, (none, _spent(result)))))
     table.add_column("site")
     for name in (*map(called.kind, kinds), unit, "sent", "received"):
         table.add_column(name, justify="right")
@@ -157,6 +157,14 @@ def sites(result: Result) -> Table:
     total = (size(sum(sums.values())) for sums in ways)
     table.add_row("all", *_each_f1(overall), *total, style="bold")
     return table
+
+
+def _spent(result: Result) -> str:
+    """What a run under noise spent; empty without noise."""
+    own = result.privacy
+    if own is None:
+        return ""
+    return f"under noise: ε = {own.epsilon:.3g} at δ = {own.delta:g} for one {own.unit}"
 
 
 def compared(found: RunComparison) -> Table:

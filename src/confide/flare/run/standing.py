@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError
+from confide.federation.inprocess import PURSE
 from confide.federation.secure.repeats import SUMS, Sets
 from confide.flare.kits.peers import known_to
 from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
+from confide.privacy.purse import Purse
+from confide.privacy.spending import Limit
 from confide.runs.athome import AtHome, compared_at_home
 from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site
@@ -130,6 +133,24 @@ def summed(kit: Kit) -> Summed:
     return Summed(
         len(sizes), min(sizes, default=0), len(peers), sum(peer.compared for peer in peers)
     )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a site's sums under noise have spent over all runs: ε at `delta`, of at most `most`."""
+
+    charges: int
+    epsilon: float
+    delta: float
+    most: float
+
+
+def spent(kit: Kit) -> Spent:
+    """The site's account. Raises KitError, SettingsError; GuardError if it is not sound."""
+    site = site_of(kit)
+    limit = Limit(site.guards.max_epsilon, site.guards.delta)
+    found = Purse(Path(site.memory) / PURSE, limit).standing()
+    return Spent(found.charges, found.epsilon, limit.delta, limit.epsilon)
 
 
 def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date) -> Standing:
