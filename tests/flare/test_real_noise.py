@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from confide.errors import ConfideError
 from confide.federation.inprocess import PURSE
 from confide.federation.ledger import read_ledger
 from confide.flare.run.standing import spent
@@ -53,7 +54,8 @@ def test_each_site_charges_its_own_account_over_all_runs_and_forgets_their_keys(
     for name in real.names:
         assert len(charges(real, name)) == 3
         assert not list((real.memory(name) / PURSE).glob("*.key"))
-    before = spent(real.kit("site-1"))
+    account = real.memory("site-1") / PURSE / ACCOUNT
+    kept, before = account.read_bytes(), spent(real.kit("site-1"))
     assert before.charges == 3 and 0 < before.epsilon < before.most == 20
     real.run("second")
     assert spent(real.kit("site-1")).epsilon > before.epsilon
@@ -61,3 +63,9 @@ def test_each_site_charges_its_own_account_over_all_runs_and_forgets_their_keys(
         told = charges(real, name)
         assert len(told) == 6 and len({one["run"] for one in told}) == 2
         assert len({one["mark"] for one in told}) == 6
+    real.run("third")  # at whose beginning the others saw what two runs had spent
+    account.write_bytes(kept)  # put back from a backup: what the second spent is forgotten
+    with pytest.raises(ConfideError, match="agreed to the roster"):
+        real.run("fourth")
+    said = "".join(path.read_text() for path in real.memory("site-2").rglob("site.log"))
+    assert "older-account" in said and len(charges(real, "site-2")) == 9

@@ -112,6 +112,9 @@ CODES = {
     "other-set": "the site has already helped to open this sum for another set of sites, or an"
     " earlier sum of the run lacked one of these; see `sums` in its memory folder",
     "only-masked": "the site's own guard `masked` forbids replies that the server can read",
+    "older-account": "a site's account of noise is older than in an earlier run: it was put back"
+    " from a backup, and what was spent since is counted nowhere; find the newest one, or leave"
+    " that site out",
     "spent": "another sum under noise would spend more than the site's own guard `max_epsilon`, or"
     " this very ask was answered with other noise before; its own log says which",
     "other-text": "the site's text is not the one that the run began with, and under noise a run"

@@ -96,6 +96,12 @@ class Site:
         member = self.member
         return digest((member.run or "").encode(), member.binding) if member else b""
 
+    @property
+    def account(self) -> str:
+        """How the site's account of noise stands, for its peers; empty if nothing was charged."""
+        found = self.purse.standing() if self.purse is not None else None
+        return f"{found.charges} {found.head}" if found and found.charges else ""
+
     def forget(self) -> None:
         """Delete the key of the present run, so that nobody can draw its noise again."""
         if self.purse is not None:

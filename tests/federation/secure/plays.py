@@ -92,6 +92,7 @@ def meeting(members: Sequence[Member], *, colluding: int, run: str = RUN) -> Mee
         signatures=[one.signature for one in shown],
         bindings=[one.binding for one in shown],
         cards=[one.card for one in shown],
+        accounts=[one.account for one in shown],
     )
 
 

@@ -147,6 +147,8 @@ def test_without_pins_a_smaller_roster_would_pass() -> None:
         (lambda: swapped(MEET, "identities", 2, 3), "bad-greeting"),
         (lambda: put(MEET, "box_keys", public_of(bytes(range(32))).hex()), "bad-greeting"),
         (lambda: put(MEET, "bindings", "11" * 32), "bad-greeting"),
+        (lambda: put(MEET, "accounts", "1 " + "ab" * 32), "bad-greeting"),
+        (lambda: replace(MEET, accounts=MEET.accounts[:-1]), "bad-ask"),
         (lambda: replace(MEET, colluding=4), "few-sites"),
         (lambda: replace(MEET, colluding=0), "few-sites"),
         (lambda: replace(MEET, colluding=-1), "few-sites"),
@@ -166,7 +168,7 @@ def signed_by(name: str, key: object, *, run: str = RUN, **parts: object) -> dic
 def replaced(greeting: dict[str, str], place: int) -> Meet:
     meet = MEET
     columns = {"identity": "identities", "box_key": "box_keys", "sign_key": "sign_keys",
-               "signature": "signatures", "binding": "bindings"}  # fmt: skip
+               "signature": "signatures", "binding": "bindings", "account": "accounts"}  # fmt: skip
     for field, column in columns.items():
         meet = put(meet, column, greeting[field], place)
     return meet

@@ -11,10 +11,11 @@ import pytest
 
 from confide.errors import ConfideError, QuorumError
 from confide.federation.engine import Delivery
+from confide.federation.failures import Refusal
 from confide.federation.ledger import read_ledger
 from confide.federation.secure.repeats import SUMS
 from confide.flare.kits.peers import Pins
-from confide.flare.run.peering import ROSTERS
+from confide.flare.run.peering import ACCOUNTS, ROSTERS, Heads
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -145,3 +146,40 @@ def test_a_site_that_forgets_greets_again_or_the_run_ends_and_resumes(
         conduct(tmp_path, settings, engine)
     conduct(tmp_path, settings, SealedHomes(files))  # resumed from its last checkpoint
     assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+
+
+# --- accounts of noise -------------------------------------------------------------------------
+
+OLD, NEW, OTHER = (f"{count} {digit * 64}" for count, digit in ((3, "a"), (4, "b"), (4, "c")))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("", OLD, ""),
+        (OLD, OLD, ""),
+        (OLD, NEW, ""),
+        (NEW, OLD, "older-account"),
+        (NEW, OTHER, "older-account"),
+        (OLD, "", "older-account"),
+        ("", "0 " + "a" * 64, "bad-greeting"),
+        ("", "-1 " + "a" * 64, "bad-greeting"),
+        ("", "many", "bad-greeting"),
+        ("", "5 " + "A" * 64, "bad-greeting"),
+    ],
+)
+def test_an_account_may_only_grow(before: str, after: str, code: str, tmp_path: Path) -> None:
+    Heads(tmp_path).note({"11" * 32: before, "22" * 32: ""}, ["a", "b"])
+    said = ""
+    try:
+        Heads(tmp_path).note({"11" * 32: after, "22" * 32: ""}, ["a", "b"])
+    except Refusal as refused:
+        said = refused.code
+    assert said == code
+
+
+def test_a_refused_account_is_not_remembered(tmp_path: Path) -> None:
+    Heads(tmp_path).note({"11" * 32: NEW}, ["a"])
+    with pytest.raises(Refusal):
+        Heads(tmp_path).note({"11" * 32: OTHER, "22" * 32: NEW}, ["a", "b"])
+    assert json.loads((tmp_path / ACCOUNTS).read_text()) == {"11" * 32: NEW}

@@ -60,8 +60,8 @@ def _member(site: Site) -> Member:
 
 
 def greet(site: Site, memory: object, ask: Greet, turn: Turn) -> tuple[Greeted, object]:
-    """Show the keys of this process."""
-    return _member(site).greet(ask), memory
+    """Show the keys of this process, and how the account of noise stands."""
+    return _member(site).greet(ask, account=site.account), memory
 
 
 def meet(site: Site, memory: object, ask: Meet, turn: Turn) -> tuple[Met, object]:

@@ -110,12 +110,13 @@ class Member:
 
     # --- before the first sum -----------------------------------------------------------------
 
-    def greet(self, ask: Greet) -> Greeted:
-        """Show the keys of this process. Raises Refusal for another run."""
+    def greet(self, ask: Greet, *, account: str = "") -> Greeted:
+        """Show the keys of this process, and the account. Raises Refusal for another run."""
         if self.run is not None and ask.run != self.run:
             raise Refusal("bad-ask")
         if self._session is None or self._session.run != ask.run:
-            self._session = Session(self.name, self.identity, ask.run, self.binding, self.card)
+            own = self.name, self.identity, ask.run, self.binding, self.card
+            self._session = Session(*own, account)
             self._roster = self._sum = None
         return self._session.greeting()
 
@@ -172,10 +173,7 @@ class Member:
 
     @property
     def honest(self) -> int:
-        """The fewest honest sites in a sum of all; 1 without masks, where each reply is seen.
-
-        Raises Refusal.
-        """
+        """The fewest honest sites in a sum; 1 where each reply is seen. Raises Refusal."""
         if not self.masked:
             return 1
         if self._roster is None:

@@ -45,6 +45,11 @@ class Greeted:
     signature: str = carries("of the identity key, over the run, the settings and both keys")
     binding: str = carries("digest of the settings and the wire table that the site received")
     card: str = carries("what certifies the identity key; empty on one machine", most=2**16)
+    account: str = carries(
+        "how many sums under noise the site has charged, and a digest of its account; empty without"
+        " any",
+        start=str,
+    )
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Meet:
     signatures: list[str] = carries("of the identity keys")
     bindings: list[str] = carries("digests of the settings and wire tables that the sites received")
     cards: list[str] = carries("what certifies the identity keys", most=2**27)
+    accounts: list[str] = carries("how the sites' accounts of noise stand", start=list)
 
 
 @dataclass(frozen=True)

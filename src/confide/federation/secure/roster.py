@@ -102,7 +102,8 @@ def groups_of(names: Sequence[str], size: int) -> list[list[str]]:
 class Session:
     """A site's keys for one process. They are never stored.
 
-    `binding` is the digest of the settings and the wire table as this site received them.
+    `binding` is the digest of the settings and the wire table as this site received them, `account`
+    how its account of noise stood when the process first greeted.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Session:
     run: str
     binding: bytes
     card: str = ""
+    account: str = ""
     box_secret: bytes = field(default_factory=fresh_secret, repr=False)
     signer: Ed25519PrivateKey = field(default_factory=fresh_signer, repr=False)
     _boxes: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
@@ -123,7 +125,7 @@ class Session:
     def greeting(self) -> Greeted:
         """What the other sites have to know."""
         box_key, sign_key = public_of(self.box_secret), self.signer.public_key().public_bytes_raw()
-        said = _greeting(self.run, self.name, self.binding, box_key, sign_key)
+        said = _greeting(self.run, self.name, self.binding, box_key, sign_key, account=self.account)
         return Greeted(
             identity=self.identity.public_key().public_bytes_raw().hex(),
             box_key=box_key.hex(),
@@ -131,6 +133,7 @@ class Session:
             signature=self.identity.sign(said).hex(),
             binding=self.binding.hex(),
             card=self.card,
+            account=self.account,
         )
 
 
@@ -199,7 +202,9 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     With `binding`, every site must have received the same settings and wire table. Raises Refusal.
     """
     check_columns(ask)
-    columns = (ask.identities, ask.box_keys, ask.sign_keys, ask.signatures, ask.bindings)
+    columns = (
+        ask.identities, ask.box_keys, ask.sign_keys, ask.signatures, ask.bindings, ask.accounts,
+    )  # fmt: skip
     try:
         threshold(len(ask.names), ask.colluding)
     except SettingsError as error:
@@ -207,7 +212,7 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     peers, parts = [], []
     for name, *shown in zip(ask.names, *columns, strict=True):
         identity, box_key, sign_key, bound = (_raw(one) for one in (*shown[:3], shown[4]))
-        said = _greeting(run, name, bound, box_key, sign_key)
+        said = _greeting(run, name, bound, box_key, sign_key, account=shown[5])
         if not is_signed_by(identity, shown[3], said) or is_low_order(box_key):
             raise Refusal("bad-greeting", name)
         if binding is not None and bound != binding:
@@ -221,8 +226,11 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     return Roster(run, ask.colluding, tuple(peers), named)
 
 
-def _greeting(run: str, name: str, binding: bytes, box_key: bytes, sign_key: bytes) -> bytes:
-    return statement("greet", run.encode(), name.encode(), binding, box_key, sign_key)
+def _greeting(
+    run: str, name: str, binding: bytes, box_key: bytes, sign_key: bytes, *, account: str
+) -> bytes:
+    said = [run.encode(), name.encode(), binding, box_key, sign_key]
+    return statement("greet", *said, *([account.encode()] if account else []))
 
 
 def _raw(text: str) -> bytes:

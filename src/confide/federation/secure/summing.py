@@ -186,6 +186,7 @@ class Summing:
             signatures=[one.signature for one in shown],
             bindings=[one.binding for one in shown],
             cards=[one.card for one in shown],
+            accounts=[one.account for one in shown],
         )
         try:
             roster = roster_of(meet, run=self._run, binding=None)

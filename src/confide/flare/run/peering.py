@@ -8,6 +8,9 @@ refused until the site's agreement names exactly these sites.
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +26,44 @@ from confide.flare.run.joining import Join
 from confide.runs.outcomes import sums_of
 from confide.settings import Settings, SiteFile
 from confide.settings.consentfile import Agreement
-from confide.userfiles import text_of
+from confide.userfiles import json_of, text_of
 
-ROSTERS = "rosters.txt"
+ROSTERS, ACCOUNTS = "rosters.txt", "accounts.json"
+_ACCOUNT = re.compile(r"([1-9][0-9]{0,14}) ([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How each peer's account of noise stood when it last greeted, in a folder of the site's.
+
+    An account that was put back from a backup has fewer charges than its peers have seen, or as
+    many and another digest. What such a site spends again is counted nowhere, so nobody sums with
+    it.
+    """
+
+    folder: Path
+
+    def note(self, shown: Mapping[str, str], names: Sequence[str]) -> None:
+        """Remember accounts, by identity. Raises Refusal for one that is older than before."""
+        path = self.folder / ACCOUNTS
+        before: dict[str, str] = json_of(text_of(path)) if path.exists() else {}
+        for name, (identity, account) in zip(names, shown.items(), strict=True):
+            old, new = _read(before.get(identity, ""), name), _read(account, name)
+            if new[0] < old[0] or (new[0] == old[0] and new != old):
+                raise Refusal("older-account", name)
+        now = before | {identity: account for identity, account in shown.items() if account}
+        if now != before:
+            write_of_run(path, json.dumps(now, sort_keys=True).encode())
+
+
+def _read(account: str, name: str) -> tuple[int, str]:
+    """The charges and the digest of an account. Raises Refusal if it is malformed."""
+    if not account:
+        return 0, ""
+    found = _ACCOUNT.fullmatch(account)
+    if found is None:
+        raise Refusal("bad-greeting", name)
+    return int(found[1]), found[2]
 
 
 @dataclass(frozen=True)
@@ -62,6 +100,7 @@ class Peering:
                 continue
             self.place.meet(card, "site", name, only_compared=self.only_compared)
         self._note(dict(zip(ask.names, ask.identities, strict=True)))
+        Heads(self.folder).note(dict(zip(ask.identities, ask.accounts, strict=True)), ask.names)
 
     def _note(self, roster: dict[str, str]) -> None:
         """Note the roster. Raises Refusal if it is too close to an earlier one."""
