@@ -97,7 +97,7 @@ def privacy_plan(
     )
     budget, own = budget_of(chosen), chosen.privacy
     assert own is not None, "budget_of has checked it"
-    units = units or own.units
+    units = own.units if units is None else units
     if units is not None and units < 1:
         raise SettingsError("units must be at least 1", got=str(units))
     sites = len(chosen.site) or (chosen.split.sites if chosen.split else 0)
