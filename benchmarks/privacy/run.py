@@ -7,7 +7,8 @@
 Ten sites of which three may collude; δ = 1e-5. What each of them draws, clips and adds depends on
 no other, so a sum over ten sites is distributed as one over a single site that has all the text and
 adds the noise of ten: that is what runs, unless --masked says to run the ten. `--local` adds the
-noise that every site would need without a sum that hides it. `inf` is training on all text in one place, without noise.
+noise that every site would need without a sum that hides it. `inf` is training on all text in one
+place, without noise.
 Finished cells are lines of measured.jsonl and are not run again.
 """
 

@@ -85,7 +85,7 @@ class Attend:
 class Attended:
     """What the site learnt, times its attention."""
 
-    change: Arrays = carries(
+    change: dict[str, NDArray[np.float32]] = carries(
         "change of the weights, each layer's times the site's attention", legend="X"
     )
 

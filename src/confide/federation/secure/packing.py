@@ -32,7 +32,7 @@ def base_of(most: int, sites: int) -> int:
 def digits_of(base: int) -> int:
     """How many digits of this base fit into a lane; at least 1.
 
-    >>> [digits_of(base_of(127, sites)) for sites in (3, 6, 7, 28, 29, 257, 258)]
+    >>> [digits_of(base_of(127, sites)) for sites in (3, 6, 7, 28, 29, 258, 259)]
     [6, 6, 5, 5, 4, 4, 3]
     """
     digits = 1

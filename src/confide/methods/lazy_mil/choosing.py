@@ -142,7 +142,8 @@ def levelled(values_S: NDArray[np.float32], levels: int) -> NDArray[np.float32]:
     An exact value is as good as a name: whoever has the model and a sentence can look for its value
     among the bids of a site.
 
-    >>> levelled(np.array([0.5, 0.9, 0.91, 1.0], np.float32), 9).round(3).tolist()
+    >>> found = levelled(np.array([0.5, 0.9, 0.91, 1.0], np.float32), 9)
+    >>> [round(float(one), 3) for one in found]
     [0.5, 0.881, 0.881, 1.0]
     """
     if not levels:
