@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import GuardError
+from confide.privacy import spending
 from confide.privacy.account import ORDERS, Mechanism, converted
 from confide.privacy.spending import Account, Charge, Limit, SpentError
 
@@ -165,3 +166,24 @@ def test_the_file_is_for_its_owner_only_and_no_link_is_followed(tmp_path: Path) 
     link.symlink_to(mine._path)
     with pytest.raises(OSError, match="symbolic"):
         Account(link, Limit(5.0, 1e-5)).spend(charge(2))
+
+
+def test_a_write_that_fails_leaves_the_account_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same process goes on with what is on the disk, not with what it was about to write."""
+    mine, real = account(tmp_path), spending._line
+    lines: list[bytes] = []
+
+    def failing(told: dict[str, object]) -> bytes:
+        lines.append(real(told))
+        if len(lines) == 2:
+            raise OSError(28, "No space left on device")
+        return lines[-1]
+
+    monkeypatch.setattr(spending, "_line", failing)
+    with pytest.raises(OSError, match="No space"):
+        mine.spend(charge(1))
+    assert mine.spend(charge(2))
+    assert mine.standing() == account(tmp_path).standing()
+    assert mine.standing().charges == 1

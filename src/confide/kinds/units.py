@@ -1,7 +1,9 @@
 """Units: the documents, sentences or patients of which noise hides any one.
 
 Every training row belongs to one unit. What a unit adds to a sum is a function of its own rows
-alone, so that with one unit more or less nothing else of the sum changes.
+alone, so that with one unit more or less nothing else of the sum changes; but for the last bits of
+floating-point numbers that are worked out for several sentences together, states of an encoder
+among them. The account does not count these (docs/noise.md).
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class DpFedSGD(FedAvg):
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
         self._budget = budget_of(settings)
-        _check(settings)
+        _check(settings, self._budget)
 
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Take a step along the sum of the drawn units' clipped gradients, with its noise."""
@@ -257,9 +257,9 @@ def budget_of(settings: RunSettings) -> Budget:
     )
 
 
-def _check(settings: RunSettings) -> None:
+def _check(settings: RunSettings, budget: Budget) -> None:
     """Raise SettingsError if the promise could not be kept, or would not be what it seems."""
-    own, budget = settings.privacy, budget_of(settings)
+    own = settings.privacy
     assert own is not None, "budget_of has checked it"
     if own.units is None:
         raise SettingsError(

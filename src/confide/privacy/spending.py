@@ -115,6 +115,7 @@ class Account:
                     "this very ask was answered with other noise before",
                     fix="ask in a round of its own: the site's numbers or its text have changed",
                 )
+            self._known = None  # until this is written, what was read is not how the file stands
             curve_A, lines = charge.mechanism.curve, b""
             if not now.order:
                 now.order = _best_order(curve_A, self._limit)
@@ -124,7 +125,6 @@ class Account:
             now.curve = now.curve + curve_A
             now.draws += charge.draws
             if not _epsilon(now, self._limit.delta) <= self._limit.epsilon:
-                self._known = None  # nothing of this was written
                 raise SpentError(
                     f"another round would spend more than the site's max_epsilon ="
                     f" {self._limit.epsilon:g} at delta = {self._limit.delta:g}",
