@@ -312,7 +312,7 @@ def test_the_result_says_what_was_spent(closed: Path) -> None:
     said = found["privacy"]
     spent = [one["epsilon"] for one in found["history"]]
     assert spent == sorted(spent) and len(spent) == 3
-    assert said["epsilon"] == spent[-1]
+    assert said["epsilon"] == spent[-1] and said["simulated"]
     assert (said["unit"], said["rounds"], said["noise"]) == ("sentence", 3, 2.0)
     for site in sorted((closed / "sites").glob("site-*")):
         lines = (site / "privacy" / "account.jsonl").read_text().splitlines()
@@ -443,4 +443,4 @@ def test_every_private_pair_runs_closed(tmp_path: Path) -> None:
         if pair.private:
             settings = tiny(tmp_path / name, f"method={name}", "privacy.held_out=closed")
             done = run(settings, out=tmp_path / name / "run")
-            assert done.result.privacy is not None
+            assert done.result.privacy is not None and not done.result.privacy.simulated

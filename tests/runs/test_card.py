@@ -11,9 +11,9 @@ import pytest
 
 from confide import api
 from confide.federation.keys import new_key
-from confide.runs.card import CARD, OTHER_CARD, Copied, card, safe
+from confide.runs.card import CARD, OTHER_CARD, Copied, _noise, card, safe
 from confide.runs.folder import RunFolder
-from confide.runs.result import Result
+from confide.runs.result import Private, Result
 from confide.settings import Settings, parse
 from report.folders import bag_result, relation_result, result, write_run
 from report.test_audits import found_of
@@ -166,3 +166,15 @@ def test_an_audit_is_told_with_its_sites_by_number(tmp_path: Path) -> None:
     assert "finds 12 (6 to 56); by chance it would be 1." in text
     assert "- ε promised: none; ε measured: at least 1.23 for one document" in text
     assert "read: 1 (it could read single replies)." in text
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_promise_is_named_and_keys_from_the_seed_promise_nothing(simulated: bool) -> None:
+    spent = Private(
+        unit="document", epsilon=3.0, delta=1e-5, noise=2.0, clip=1.0, rate=0.1, rounds=9,
+        units=100, simulated=simulated,
+    )  # fmt: skip
+    said = _noise(spent)
+    assert ("(3.00, 1e-05)-differential privacy for one document" in said) != simulated
+    assert ("this is not differential privacy" in said) == simulated
+    assert "No noise was added" in _noise(None)

@@ -164,7 +164,8 @@ def _spent(result: Result) -> str:
     own = result.privacy
     if own is None:
         return ""
-    return f"under noise: ε = {own.epsilon:.3g} at δ = {own.delta:g} for one {own.unit}"
+    said = f"under noise: ε = {own.epsilon:.3g} at δ = {own.delta:g} for one {own.unit}"
+    return f"{said}, with keys from the seed: nothing is promised" if own.simulated else said
 
 
 def compared(found: RunComparison) -> Table:

@@ -232,6 +232,11 @@ def _noise(spent: Private | None) -> str:
     """What noise promises, or that there is none."""
     if spent is None:
         return "No noise was added: this is not differential privacy."
+    if spent.simulated:
+        return (
+            "Trained under noise whose keys were made from the seed, to be repeatable: this is not"
+            " differential privacy."
+        )
     held_out = {
         "open": "Scores of held-out text left the sites without noise, and are not covered.",
         "closed": "No score of held-out text left a site.",

@@ -43,7 +43,7 @@ from confide.runs.result import (
 )
 from confide.runs.rounds import Rounds, Trained, checkpointed_ledger
 from confide.scoring.calibration import AS_IS, Calibrator, Parts, calibration_error, reliability
-from confide.settings import REFERENCES, Settings
+from confide.settings import REFERENCES, SIMULATED, Settings
 from confide.tasks import TASKS, Counts
 from confide.userfiles import Tree
 
@@ -267,6 +267,7 @@ def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
         rounds=rounds,
         units=own.units or 0,
         held_out=own.held_out,
+        simulated=settings.key == SIMULATED,
     )
     return {"privacy": private}
 

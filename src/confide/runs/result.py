@@ -94,7 +94,10 @@ class _Rates(Part):
 
 
 class Private(Part):
-    """What a run under noise spent of one unit: ε at δ, in so many rounds of noise σ (in clips)."""
+    """What a run under noise spent of one unit: ε at δ, in so many rounds of noise σ (in clips).
+
+    `simulated`: the keys of draws and noise came from the seed, so nothing is hidden.
+    """
 
     unit: str
     epsilon: Number
@@ -105,6 +108,7 @@ class Private(Part):
     rounds: Whole
     units: Whole
     held_out: str = "closed"
+    simulated: bool = False
 
 
 class _Scores(Part):
