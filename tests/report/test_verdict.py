@@ -22,6 +22,27 @@ def test_the_weakest_site_and_type_and_the_round_are_named(tmp_path: Path) -> No
     )
 
 
+def test_sites_are_counted_also_where_only_all_together_are_scored(tmp_path: Path) -> None:
+    """Under masks scores have no site, and at a server no text is described; rounds name sites."""
+    own = result("fedavg", 0.782)
+    names = sorted(own["data"]["sites"])
+    for turn in own["history"]:
+        turn["sites"] = names
+    own["scores"]["sites"] = {"all sites": own["scores"]["overall"]}
+    said = lede(runs_of(tmp_path / "one", own))
+    own["data"]["sites"] = {}
+    assert said == lede(runs_of(tmp_path / "server", own))
+    assert said.startswith(f"{len(names)} sites trained")
+
+
+def test_a_type_that_is_marked_nowhere_is_not_the_weakest(tmp_path: Path) -> None:
+    own = result("fedavg", 0.782)
+    types = own["scores"]["overall"]["strict"]["types"]
+    types["(other)"] = {**next(iter(types.values())), "f1": 0.0, "support": 0}
+    found = verdict(runs_of(tmp_path, own))
+    assert found is not None and "REASON, 63.2" in found.facts[0]
+
+
 def test_what_sites_gain_over_training_alone(tmp_path: Path) -> None:
     alone, own = result("alone", 0.70), result("fedavg", 0.80)
     found = verdict(runs_of(tmp_path / "a", alone, own))

@@ -85,6 +85,12 @@ class FinishedRun:
         return sorted({*known, *(trained if self.running else ())})
 
     @property
+    def there(self) -> set[str]:
+        """The sites that were part of the run, also where scores are of all of them together."""
+        asked = {site for turn in self.history for site in turn.sites}
+        return {*self.result.data.sites, *asked} or set(self.sites)
+
+    @property
     def history(self) -> list[Turn]:
         """The rounds, first to last."""
         return self.result.history

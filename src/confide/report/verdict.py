@@ -29,7 +29,7 @@ class Verdict:
 
 def lede(runs: Sequence[FinishedRun]) -> str:
     """One sentence for those who read no further."""
-    sites = len({site for run in runs for site in run.sites})
+    sites = len({site for run in runs for site in run.there})
     what = f"{sites} sites" if sites != 1 else "one site"
     task = TASKS[task_of(runs)]
     kind = task.kinds[0]
@@ -124,7 +124,8 @@ def _weakest(run: FinishedRun) -> Iterator[str]:
     """The site and the type with the lowest score."""
     kind, typed = run.scoring.kinds[0], run.scoring.typed[0]
     sites = {site: f1 for site in run.sites if (f1 := run.score(kind, site)) is not None}
-    types = run.overall.get(typed, {}).get("types", {})
+    found = run.overall.get(typed, {}).get("types", {})
+    types = {name: one for name, one in found.items() if one.get("support")}
     parts = []
     if len(sites) > 1:
         site = min(sites, key=sites.__getitem__)
