@@ -213,6 +213,7 @@ def test_status_needs_no_torch(kit: Kit) -> None:
         "import sys; from pathlib import Path\n"
         "from confide.flare.kits import startup; from confide.flare.run import standing\n"
         "kit = startup.open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
+        "standing.spent(kit)\n"
         "print('torch' in sys.modules)"
     )
     given = [sys.executable, "-c", code, str(kit.path)]

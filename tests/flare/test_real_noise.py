@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.errors import ConfideError
-from confide.federation.inprocess import PURSE
 from confide.federation.ledger import read_ledger
 from confide.flare.run.standing import spent
-from confide.privacy.purse import ACCOUNT
+from confide.privacy.purse import ACCOUNT, PURSE
 from contract.corpus import tiny
 from flare.real import Real, running
 

@@ -22,12 +22,9 @@ from confide.federation.secure.repeats import Sets
 from confide.federation.secure.roster import Pinned
 from confide.federation.site import Scratch, Site, SiteHost
 from confide.federation.steps import Step
-from confide.privacy.purse import Purse
+from confide.privacy.purse import PURSE, Purse
 from confide.privacy.spending import Limit
 from confide.text.document import Document
-
-PURSE = "privacy"
-"""The folder of a site's account and run keys, in its memory folder or its part of a run."""
 
 
 @dataclass(frozen=True)

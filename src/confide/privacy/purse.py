@@ -17,7 +17,8 @@ from pathlib import Path
 from confide.errors import GuardError
 from confide.privacy.spending import Account, Charge, Limit, Standing
 
-ACCOUNT = "account.jsonl"
+PURSE, ACCOUNT = "privacy", "account.jsonl"
+"""The folder, in a site's memory folder or its part of a run, and the account in it."""
 _KEY = 32
 
 

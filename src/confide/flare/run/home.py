@@ -30,7 +30,7 @@ from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
 from confide.federation.guards import Guards, check_reply
-from confide.federation.inprocess import PURSE, Hosting, SiteSpec, SumsWith
+from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.secure.exchanges import EXCHANGES, as_asked
@@ -54,6 +54,7 @@ from confide.flare.run.joining import (
 )
 from confide.flare.run.peering import member_of
 from confide.methods import method_named
+from confide.privacy.purse import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
 from confide.runs.outcomes import own_result, sums_of

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError
-from confide.federation.inprocess import PURSE
 from confide.federation.secure.repeats import SUMS, Sets
 from confide.flare.kits.peers import known_to
 from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
-from confide.privacy.purse import Purse
+from confide.privacy.purse import PURSE, Purse
 from confide.privacy.spending import Limit
 from confide.runs.athome import AtHome, compared_at_home
 from confide.runs.folder import RUNS, RunFolder
