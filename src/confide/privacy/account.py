@@ -7,8 +7,9 @@ differ in one are *neighbours*; nothing else is assumed of them.
 
 - Noise alone: Agarwal, Kairouz & Liu, "The Skellam Mechanism for Differentially Private Federated
   Learning", NeurIPS 2021, Theorem 3.5 and its extension to vectors. The order is a whole number.
-- Sampling: Zhu & Wang, "Poisson Subsampled Rényi Differential Privacy", ICML 2019, Theorem 5, which
-  holds for every mechanism; never more than without sampling.
+- Sampling: Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism",
+  2019 (arXiv 1908.10530), Theorem 5 and Section 3.3, for noise that is symmetric: `sampled`. Never
+  more than without sampling.
 - Rounds: Rényi divergences of one order add up (Mironov 2017, Proposition 1), whatever an earlier
   round told.
 - (ε, δ): Canonne, Kairouz & Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS
@@ -88,7 +89,18 @@ def skellam(l2: float, l1: float, *, variance: float) -> Curve:
 
 
 def sampled(curve_A: Curve, rate: float) -> Curve:
-    """The curve of a mechanism whose units are drawn with this probability each."""
+    """The curve of added symmetric noise whose units are drawn with this probability each.
+
+    Let P be the law of the sum without a unit, Q that with it, and M the mixture of the two at this
+    rate q. The binomial theorem gives D(M ‖ P) at a whole order a exactly: (a − 1) times it is the
+    logarithm of the sum over k of C(a, k) (1 − q)^(a−k) q^k exp((k − 1) D_k(Q ‖ P)).
+
+    D(P ‖ M) is not more than that for every pair of which some map that is its own inverse and
+    moves no mass makes one law the other. Noise that is symmetric at every place has one:
+    x → 2s + v − x, for the sum s and the unit's vector v. (docs/noise.md has the proof. Without
+    such a map it can be more, and the terms of k ≥ 3 count three times: Zhu & Wang, "Poisson
+    Subsampled Rényi Differential Privacy", ICML 2019, Theorem 5.)
+    """
     if rate >= 1:
         return curve_A.copy()
     drawn, left = math.log(rate), math.log1p(-rate)
@@ -105,7 +117,6 @@ def sampled(curve_A: Curve, rate: float) -> Curve:
             + counts * drawn
             + (counts - 1) * curve_A[: order - 1]
         )
-        terms[1:] += math.log(3)
         none_or_one = (order - 1) * left + math.log(order * rate - rate + 1)
         found_A[place] = _log_sum(np.append(terms, none_or_one)) / (order - 1)
     return np.minimum(np.maximum(found_A, 0.0), curve_A)
