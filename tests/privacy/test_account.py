@@ -56,7 +56,7 @@ def test_it_is_never_below_what_gaussian_noise_of_the_same_size_spends(
 ) -> None:
     ours = Budget(noise, rate, rounds, DELTA).epsilon
     assert ours > max(rdp, pld)
-    assert ours == pytest.approx(whole, abs=1e-4)  # whole numbers on a fine grid add next to nothing
+    assert ours == pytest.approx(whole, abs=1e-4)
 
 
 def exactly_gaussian(rate: float, noise: float, order: int) -> float:
