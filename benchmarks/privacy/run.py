@@ -36,10 +36,16 @@ TAGGER = (
     "model.bilstm_hidden=32", "model.dropout=0",
 )  # fmt: skip
 LOW_RANK = ("model.kind=encoder", 'encoder.tune="lora"')
+CORPORA = {
+    "ncbi": "NCBI-disease", "bc5cdr": "BC5CDR", "crossner": "CrossNER", "gad": "GAD",
+    "chemprot": "ChemProt",
+}  # fmt: skip
+MODELS = {"head": HEAD, "tagger": TAGGER, "low rank": LOW_RANK}
 CELLS: dict[str, tuple[str, ...]] = {
-    "NCBI-disease, head": ("ncbi", *HEAD),
-    "NCBI-disease, tagger": ("ncbi", *TAGGER),
-    "NCBI-disease, low rank": ("ncbi", *LOW_RANK),
+    f"{name}, {model}": (corpus, *own)
+    for corpus, name in CORPORA.items()
+    for model, own in MODELS.items()
+    if model != "tagger" or corpus not in ("gad", "chemprot")
 }
 PRIVATE = (
     "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.held_out=open",
@@ -48,6 +54,10 @@ PRIVATE = (
 )  # fmt: skip
 UNITS: dict[str, tuple[str, ...]] = {
     "ncbi": ("privacy.unit=sentence", "privacy.units=5400"),
+    "bc5cdr": ("privacy.unit=sentence", "privacy.units=4600"),
+    "crossner": ("privacy.unit=sentence", "privacy.units=700"),
+    "gad": ("privacy.unit=document", "privacy.units=4300"),
+    "chemprot": ("privacy.unit=document", "privacy.units=4200"),
 }
 PLAIN = (
     "method=fedavg", "split.sites=1", "rounds=40", "select.every=40", "training.optimiser=adam",

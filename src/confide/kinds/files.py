@@ -7,7 +7,7 @@ place can see that it has the same ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
@@ -68,6 +68,10 @@ class MadeOfFiles(ABC, Generic[F]):
     def tables(self) -> Sequence[str]:
         """None: word pieces are public, not a vocabulary that the sites agreed on."""
         return ()
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """None: no row stands for a word."""
+        return {}
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""

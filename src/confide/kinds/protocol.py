@@ -116,6 +116,13 @@ class Form(Protocol):
         """The names of arrays with a row for each word, character or class that sites may lack."""
         ...
 
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """For tables of words or characters: whose each row is, but for the first `SPECIALS` rows.
+
+        Two forms that name a row alike mean the same by it.
+        """
+        ...
+
     def at(self, site: Site) -> Desk:
         """The desk of this form at a site, made once."""
         ...

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.batches.vocabulary import SPECIALS
 from confide.errors import FederationError, SettingsError
 from confide.federation.agreement import Parted, alike
 from confide.federation.federation import Federation
 from confide.federation.memory import known
-from confide.federation.messages import carries
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import Agreed, F, Form, Kept, Kind, P, S
+from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
@@ -112,6 +117,65 @@ def settle(
     if federation.summing is not None and run.privacy is None:
         examples_of_all(federation, [site for site in same if site not in idle])
     return agreed, given, idle
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained model from which training starts. `where` names it in errors."""
+
+    form: Form
+    weights: Arrays
+    where: str
+
+
+def first_weights(kind: Kind, form: Form, *, seed: int, start: Start | None) -> Arrays:
+    """The weights before round 1: drawn from the seed, or those of a trained model.
+
+    Rows of words that the model does not know are drawn; all are, if its words were named under
+    another key. Raises SettingsError if the model does not fit: other labels, other public files,
+    other sizes.
+    """
+    drawn = form.first(derive_seed(seed, "weights"))
+    if start is None:
+        return drawn
+    before, now = kind.labels(start.form), kind.labels(form)
+    if before != now:
+        raise _unfit(start, expected=", ".join(now), got=", ".join(before))
+    if getattr(start.form, "digest", "") != getattr(form, "digest", ""):
+        raise _unfit(start, expected="the encoder of these settings", got="another one")
+    named, then = form.row_names(), start.form.row_names()
+    found: Arrays = {}
+    for name, array in sorted(drawn.items()):
+        old = start.weights.get(name, np.empty(0)).astype(array.dtype)
+        rows = name in named and name in then
+        there = old.shape[1:] if rows else old.shape
+        if there != (array.shape[1:] if rows else array.shape):
+            raise _unfit(start, expected=f"{name} of {array.shape}", got=f"{old.shape}")
+        found[name] = _with_rows(array, named[name], old, then[name]) if rows else old
+    return found
+
+
+def _with_rows(
+    drawn: NDArray[Any], names: Sequence[Hashable], old: NDArray[Any], known: Sequence[Hashable]
+) -> NDArray[Any]:
+    """The drawn table with the rows that the other one has: the first, and those of known names."""
+    there = {name: row for row, name in enumerate(known, SPECIALS)}
+    found = drawn.copy()
+    found[:SPECIALS] = old[:SPECIALS]
+    for row, name in enumerate(names, SPECIALS):
+        if name in there:
+            found[row] = old[there[name]]
+    return found
+
+
+def _unfit(start: Start, *, expected: str, got: str) -> SettingsError:
+    return SettingsError(
+        "training cannot start from this model",
+        where=start.where,
+        expected=expected,
+        got=got,
+        fix="name a run of the same kind, types and sizes in start_from, or leave it out",
+    )
 
 
 def compare_vectors(

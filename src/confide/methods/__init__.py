@@ -19,7 +19,7 @@ from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.how import How
 from confide.kinds.protocol import Form, Kind
-from confide.kinds.starting import steps_of
+from confide.kinds.starting import Start, steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
 from confide.methods.dp_fedsgd import DpFedSGD
@@ -62,7 +62,12 @@ class Method(Protocol):
     private: ClassVar[bool]
     wants_public: ClassVar[bool]
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
+    def __init__(
+        self,
+        settings: RunSettings,
+        public: Sequence[Document] = (),
+        start: Start | None = None,
+    ) -> None: ...
 
     def start(self, federation: Federation) -> Carried:
         """The first state."""

@@ -63,10 +63,9 @@ from confide.kinds.protocol import (
     State,
     Take,
 )
-from confide.kinds.starting import no_tables, scores_from, settle
+from confide.kinds.starting import Start, first_weights, no_tables, scores_from, settle
 from confide.kinds.trained import Trained as TrainedModel
 from confide.learning.server_steps import Server, ServerStep, stepped
-from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
 from confide.tasks import Counts
@@ -275,8 +274,14 @@ class FedAvg:
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        public: Sequence[Document] = (),
+        start: Start | None = None,
+    ) -> None:
         self._run = settings
+        self._start = start
         self._own: Any = own_settings(self.Settings, settings.options)
         self.kind.check(settings)
 
@@ -286,8 +291,12 @@ class FedAvg:
         agreed, _, idle = settle(self._run, federation, self.kind, step=step, ask=self._given)
         if self._rows == "seen" and not agreed.form.tables():
             raise no_tables(self.kind.name)
-        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        first = self._first(agreed.form, federation)
         return self.State(agreed.form, first, idle)
+
+    def _first(self, form: Form, federation: Federation) -> Arrays:
+        """The weights before round 1. Raises SettingsError if those to start from do not fit."""
+        return first_weights(self.kind, form, seed=federation.seed, start=self._start)
 
     def _given(self, form: Form) -> Take[Form]:
         """The ask that hands the agreed form to the sites."""

@@ -30,7 +30,7 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet
 from confide.kinds.public import PublicForm, PublicKind
-from confide.kinds.starting import settle
+from confide.kinds.starting import Start, settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting
@@ -60,8 +60,13 @@ class FedDF(FedAvg):
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
+    def __init__(
+        self,
+        settings: RunSettings,
+        public: Sequence[Document] = (),
+        start: Start | None = None,
+    ) -> None:
+        super().__init__(settings, public, start)
         self._public = public
         self._student = self.kind.student()
 
@@ -79,7 +84,7 @@ class FedDF(FedAvg):
             ask=self._given,
         )
         self._set(agreed.form)
-        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        first = self._first(agreed.form, federation)
         return FedAvgState(agreed.form, first, idle)
 
     def _set(self, form: PublicForm) -> PublicSet:

@@ -27,6 +27,7 @@ from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_
 from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
+from confide.runs.starting import start_of
 from confide.runs.telling import ended, started
 from confide.settings import SIMULATED, Settings, anchored, load
 
@@ -85,13 +86,14 @@ def run(
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
+    start = start_of(chosen)
     watch(started(chosen, name, folder.path))
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
-    method = kind(chosen, gathered.public)
+    method = kind(chosen, gathered.public, start)
     parts = _parts(chosen, gathered, folder)
     with computing_at(place, threads=chosen.threads):
         outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)

@@ -275,6 +275,8 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     }
     if settings.key and settings.key != SIMULATED:
         update["key"] = _anchor(settings.key, folder)
+    if settings.start_from:
+        update["start_from"] = _anchor(settings.start_from, folder)
     model = {"context": _encoder(settings.model.context, folder)}
     if settings.model.vectors:
         model["vectors"] = _anchor(settings.model.vectors, folder)

@@ -270,7 +270,8 @@ class Settings(Table):
     `key` names the key file of sites that share one machine; "simulated" makes the key from the
     seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
     and in what numbers simulated sites compute, at most `at_once` examples of a batch at a time (0:
-    all); a real site has its own.
+    all); a real site has its own. `start_from` is the folder of a run whose model the first round
+    trains on.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -286,6 +287,7 @@ class Settings(Table):
     precision: Precision = "auto"
     at_once: NotNegative = 0
     key: str | None = None
+    start_from: str = ""
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
     split: SplitTable | None = None

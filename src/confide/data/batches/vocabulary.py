@@ -152,6 +152,15 @@ class KeyedVocabulary:
         return len(self.digests_V16) + SPECIALS
 
 
+def rows_of_digests(digests_V16: NDArray[np.uint8]) -> list[bytes]:
+    """The digests of a vocabulary, in order of ids; none of buckets, which another key fills anew.
+
+    Equal digests, of one key, are of equal texts.
+    """
+    rows = [row.tobytes() for row in digests_V16]
+    return [] if rows and rows[0].startswith(BUCKET) else rows
+
+
 def count_words(tokens: Iterable[str], how: How) -> Counter[str]:
     """How often each normalised word occurs."""
     counts: Counter[str] = Counter()

@@ -37,6 +37,7 @@ from confide.flare.run.joining import (
 )
 from confide.flare.run.orders import packed, settings_for_sites
 from confide.flare.run.signing import Carrier, Evidence
+from confide.kinds.starting import Start
 from confide.methods import method_of
 from confide.runs.folder import RunFolder, environment
 from confide.runs.gathering import public_set
@@ -52,6 +53,7 @@ from confide.runs.outcomes import (
     sums_of,
 )
 from confide.runs.result import Result
+from confide.runs.starting import start_of
 from confide.settings import Settings, dump, parse
 from confide.settings.tomlfile import parse_toml
 from confide.text.document import Document
@@ -111,10 +113,10 @@ class Conductor:
         folder.check(settings, resume=folder.is_taken())
         folder.close()
         folder.write("settings.toml", dump(settings))
-        public = self._public(settings)
+        public, start = self._public(settings), self._start(settings)
         watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
         ended = [
-            self._part(settings, name, sites, public=public, watch=watch)
+            self._part(settings, name, sites, public=public, start=start, watch=watch)
             for name, sites in parts_of(settings, self._engine.sites).items()
         ]
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
@@ -136,6 +138,7 @@ class Conductor:
         sites: tuple[str, ...],
         *,
         public: Sequence[Document],
+        start: Start | None,
         watch: Watcher,
     ) -> tuple[Outcome, dict[str, Joined]]:
         """One federation of the run: join, train and score, leave."""
@@ -147,7 +150,7 @@ class Conductor:
         federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined, public))
-        method = method_of(settings)(settings, public)
+        method = method_of(settings)(settings, public, start)
         plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and count their own errors"))
@@ -157,16 +160,25 @@ class Conductor:
         ledger.flush()
         return outcome, joined
 
+    def _start(self, settings: Settings) -> Start | None:
+        """The model to start from, in the server's own folder only."""
+        name = settings.start_from
+        return start_of(settings, place=self._inside(name)) if name else None
+
+    def _inside(self, path: str) -> Path:
+        """A file or folder below the server's own folder of public files."""
+        if self._public_folder is None:
+            raise SettingsError(
+                "this server has no folder of public files", fix="make `public` in its kit"
+            )
+        return inside(self._public_folder, *Path(path).parts)
+
     def _public(self, settings: Settings) -> tuple[Document, ...]:
         """The public set, from files in the server's own folder only."""
         files = settings.public.files
         if not files:
             return ()
-        if self._public_folder is None:
-            raise SettingsError(
-                "this server has no folder of public files", fix="make `public` in its kit"
-            )
-        found = tuple(str(inside(self._public_folder, *Path(path).parts)) for path in files)
+        found = tuple(str(self._inside(path)) for path in files)
         own = settings.public.model_copy(update={"files": found})
         return public_set(settings.model_copy(update={"public": own}))
 

@@ -169,18 +169,19 @@ def _check_names(settings: Settings, *, where: str | None) -> None:
                 fix="put the model into the server's kit as `models/NAME`; each site names its own"
                 " copy with `context` in its site.toml",
             )
-    for path in settings.public.files:
+    named = [("public.files", path) for path in settings.public.files]
+    named += [("start_from", settings.start_from)] if settings.start_from else []
+    for key, path in named:
         try:
             for part in path.split("/"):
                 plain_name(part, "a public file")
         except GuardError as error:
             raise SettingsError(
-                "public.files: a run over real sites names files in the server's folder `public`",
+                f"{key}: a run over real sites names what lies in the server's folder `public`",
                 expected="a path below it, of letters, digits, '.', '_' and '-'",
                 got=repr(path[:100]),
                 where=where,
-                fix="put the files into the server's kit, below `public`, and name them relative to"
-                " it",
+                fix="put it into the server's kit, below `public`, and name it relative to that",
             ) from error
 
 

@@ -11,7 +11,7 @@ none. The run's number goes into the digest, so that nobody can link the triples
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from confide.data.batches.vocabulary import (
     KeyedVocabulary,
     count_words,
     digest,
+    rows_of_digests,
 )
 from confide.errors import GuardError
 from confide.federation.federation import Federation
@@ -119,6 +120,10 @@ class BagForm(PairForm):
     def tables(self) -> Sequence[str]:
         """The word table, if a PCNN reads."""
         return (WORD_ROWS,) if self.reader == PCNN else ()
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """The words' keyed digests, if a PCNN reads."""
+        return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
     def at(self, site: Site) -> BagDesk:
         """The desk of this form at a site."""

@@ -6,7 +6,7 @@ sites), the names of its relations and entity types, and which types its relatio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -118,6 +118,10 @@ class RelationForm(PairForm):
     def tables(self) -> Sequence[str]:
         """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
         return CLASS_ROWS
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """None: no row stands for a word."""
+        return {}
 
     def at(self, site: Site) -> RelationDesk:
         """The desk of this form at a site."""

@@ -8,7 +8,7 @@ has, and a keyed check value of its frozen encoder, if the tagger reads one's st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
@@ -20,7 +20,13 @@ from torch import nn
 from confide.data.batches.encoding import Encoded, TagSet
 from confide.data.batches.examples import Example
 from confide.data.batches.vectors import VectorFile
-from confide.data.batches.vocabulary import SPECIALS, UNK, KeyedVocabulary, Vocabulary
+from confide.data.batches.vocabulary import (
+    SPECIALS,
+    UNK,
+    KeyedVocabulary,
+    Vocabulary,
+    rows_of_digests,
+)
 from confide.errors import KeyFileError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
@@ -84,6 +90,11 @@ class TaggerForm(TaggerShape):
     def parameters(self, first: Arrays) -> int:
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """The keyed digests of words and characters."""
+        names = (self.word_digests_V16, self.character_digests_V16)
+        return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
     def at(self, site: Site) -> TaggerDesk:
         """The desk of this form at a site."""

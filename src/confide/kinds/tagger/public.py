@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +80,10 @@ class PublicTaggerForm(TaggerShape):
     def class_names(self) -> Sequence[str]:
         """The tags."""
         return tag_set(self).tags
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """The words and characters themselves."""
+        return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
     def at(self, site: Site) -> PublicTaggerDesk:
         """The desk of this form at a site."""

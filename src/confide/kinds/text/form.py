@@ -6,7 +6,7 @@ same at all sites), and how many training sentences it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -60,6 +60,10 @@ class TextForm:
     def tables(self) -> Sequence[str]:
         """None: word pieces are public, not a vocabulary that the sites agreed on."""
         return ()
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """None: no row stands for a word."""
+        return {}
 
     def at(self, site: Site) -> TextDesk:
         """The desk of this form at a site."""

@@ -59,7 +59,7 @@ from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import F, P, PublicSet, State
 from confide.kinds.public import PublicForm, PublicKind
-from confide.kinds.starting import scores_from, settle
+from confide.kinds.starting import Start, scores_from, settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.lessons import (
@@ -151,8 +151,13 @@ class FedED(FedAvg):
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
+    def __init__(
+        self,
+        settings: RunSettings,
+        public: Sequence[Document] = (),
+        start: Start | None = None,
+    ) -> None:
+        super().__init__(settings, public, start)
         self._public = public
         self._student = self.kind.student()
         self._judge = self.kind.student()
@@ -179,7 +184,7 @@ class FedED(FedAvg):
         )
         state = FedEDState(
             form=agreed.form,
-            weights=agreed.form.first(derive_seed(federation.seed, "weights")),
+            weights=self._first(agreed.form, federation),
             idle=idle,
             public=taken.public,
             labels=labels,

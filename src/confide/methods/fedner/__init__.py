@@ -50,7 +50,7 @@ from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.parting import PartedForm
 from confide.kinds.protocol import Agreed, F, Form, State
-from confide.kinds.starting import compare_vectors, examples_of_all, scores_from
+from confide.kinds.starting import Start, compare_vectors, examples_of_all, scores_from
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
@@ -68,7 +68,6 @@ from confide.methods.fedner.steps import (
     is_of,
     lifted,
 )
-from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
 from confide.tasks import Counts
@@ -108,8 +107,13 @@ class FedNER(FedAvg):
     Memory: ClassVar[type] = Enrolled
     personal: ClassVar[bool] = True
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
+    def __init__(
+        self,
+        settings: RunSettings,
+        public: Sequence[Document] = (),
+        start: Start | None = None,
+    ) -> None:
+        super().__init__(settings, public, start)
         if settings.training.optimiser != "adam":
             raise SettingsError(
                 "FedNER trains with Adam only",
@@ -130,7 +134,7 @@ class FedNER(FedAvg):
         agreed = self.kind.agree(run, federation)
         private = self._private(agreed.form)
         self._check_types(federation, agreed, private)
-        first = agreed.form.first(derive_seed(federation.seed, "weights"))
+        first = self._first(agreed.form, federation)
         _check_parts(first, set(private) - set(agreed.form.private))
         shared = {name: value for name, value in first.items() if not is_of(name, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
