@@ -66,6 +66,7 @@ class Method(Protocol):
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None: ...
 

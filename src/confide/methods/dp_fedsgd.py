@@ -202,9 +202,10 @@ class DpFedSGD(FedAvg):
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None:
-        super().__init__(settings, public, start)
+        super().__init__(settings, public, start=start)
         self._budget = budget_of(settings)
         _check(settings, self._budget)
 

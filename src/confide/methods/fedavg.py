@@ -278,6 +278,7 @@ class FedAvg:
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None:
         self._run = settings

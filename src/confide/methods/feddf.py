@@ -64,9 +64,10 @@ class FedDF(FedAvg):
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None:
-        super().__init__(settings, public, start)
+        super().__init__(settings, public, start=start)
         self._public = public
         self._student = self.kind.student()
 

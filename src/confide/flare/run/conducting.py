@@ -150,7 +150,7 @@ class Conductor:
         federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(JOIN, self._join(settings, sites), round=0)
         binding = binding_of(settings, _together(joined, public))
-        method = method_of(settings)(settings, public, start)
+        method = method_of(settings)(settings, public, start=start)
         plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
         watch(Event("scores", message="the sites keep their models and count their own errors"))

@@ -155,9 +155,10 @@ class FedED(FedAvg):
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None:
-        super().__init__(settings, public, start)
+        super().__init__(settings, public, start=start)
         self._public = public
         self._student = self.kind.student()
         self._judge = self.kind.student()

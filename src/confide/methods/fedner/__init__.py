@@ -111,9 +111,10 @@ class FedNER(FedAvg):
         self,
         settings: RunSettings,
         public: Sequence[Document] = (),
+        *,
         start: Start | None = None,
     ) -> None:
-        super().__init__(settings, public, start)
+        super().__init__(settings, public, start=start)
         if settings.training.optimiser != "adam":
             raise SettingsError(
                 "FedNER trains with Adam only",
