@@ -21,6 +21,7 @@ import os
 import platform
 import statistics
 import time
+import tomllib
 from datetime import date
 from pathlib import Path
 
@@ -47,6 +48,13 @@ CELLS: dict[str, tuple[str, ...]] = {
     for model, own in MODELS.items()
     if model != "tagger" or corpus not in ("gad", "chemprot")
 }
+CELLS |= {
+    "NCBI-disease, head from BC5CDR": ("ncbi", *HEAD, "start_from=bc5cdr"),
+    "NCBI-disease, tagger from BC5CDR": ("ncbi", *TAGGER, "start_from=bc5cdr"),
+}
+"""Cells whose first weights were trained on another corpus, as if that were public."""
+DROPPED = {("bc5cdr", "ncbi"): 'split.tags={Chemical=""}'}
+"""The types of that corpus that this one does not have."""
 PRIVATE = (
     "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.held_out=open",
     "guards.max_epsilon=1000", "privacy.rate=0.1", "privacy.rounds=200", "rounds=200",
@@ -105,6 +113,9 @@ def measured(
     """Run a cell; F1 in percent on development and test text."""
     corpus, *model = CELLS[cell]
     file = HERE / f"{corpus}.toml"
+    if model[-1].startswith("start_from="):
+        before = model.pop().partition("=")[2]
+        model.append(f"start_from={begun(before, model, like=corpus, out=out)}")
     usual = [*model, f"seed={seed}", "key=simulated"]
     noise = rate = 0.0
     if math.isinf(epsilon):
@@ -136,6 +147,16 @@ def measured(
         "machine": f"{os.cpu_count()} x {platform.machine()}",
         "date": str(date.today()),
     }
+
+
+def begun(corpus: str, model: list[str], *, like: str, out: Path) -> Path:
+    """The folder of a run on a corpus without noise, with the types of another one; made once."""
+    folder = (out / f"{corpus}-{like}-{'tagger' if TAGGER[0] in model else 'head'}").resolve()
+    if not (folder / "result.json").exists():
+        types = tomllib.loads((HERE / f"{like}.toml").read_text())["data"]["types"]
+        own = [f"data.types={json.dumps(types)}", DROPPED[corpus, like], "key=simulated"]
+        run(HERE / f"{corpus}.toml", overrides=[*model, *PLAIN, *own], out=folder)
+    return folder
 
 
 def table(lines: list[dict]) -> None:

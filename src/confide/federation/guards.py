@@ -50,6 +50,8 @@ class Guards:
         masked: whether replies that are summed leave the site only under masks.
         max_epsilon: the most that the site spends on sums under noise, over all runs, as ε.
         delta: the δ at which that ε holds.
+        reply_every: a sum under noise leaves at whole multiples of so many seconds after its ask,
+            so its time tells next to nothing of how many units were drawn; 0: at once.
     """
 
     min_sentences: int = 1
@@ -62,6 +64,7 @@ class Guards:
     masked: bool = False
     max_epsilon: float = 10.0
     delta: float = 1e-5
+    reply_every: float = 0.0
 
     def keeps(self, name: str) -> bool:
         """Whether the array of this name belongs to a part of the model that must stay here."""

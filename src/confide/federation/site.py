@@ -158,7 +158,15 @@ class SiteHost:
         self._log = log
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
-        """The encoded reply, or the encoded failure."""
+        """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
+        begun = time.monotonic()
+        found = self._found(step, round, data)
+        if step in self._steps and self._steps[step].wraps:
+            taken = time.monotonic() - begun
+            time.sleep(until_due(taken, every=self.site.guards.reply_every))
+        return found
+
+    def _found(self, step: str, round: int, data: bytes) -> bytes:
         try:
             return self._answer(step, round, data)
         except Exception as error:
@@ -227,6 +235,15 @@ class SiteHost:
         ask: object = ask_in(step.ask, data)
         self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
+
+
+def until_due(seconds: float, *, every: float) -> float:
+    """How long it is to the next whole multiple of `every` seconds; 0 if that is 0.
+
+    >>> until_due(0.5, every=2), until_due(2.5, every=2), until_due(2.5, every=0)
+    (1.5, 1.5, 0.0)
+    """
+    return -seconds % every if every else 0.0
 
 
 def ask_in(kind: type[T], data: bytes) -> T:

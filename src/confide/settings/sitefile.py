@@ -44,6 +44,7 @@ class SiteGuards(GuardsTable):
     min_sites: Positive = 3
     max_norm: Norm | None = 1000.0
     masked: bool = True
+    reply_every: Annotated[float, Field(ge=0, le=600)] = 2.0
 
 
 class ConsentTable(Table):

@@ -249,7 +249,8 @@ class GuardsTable(Table):
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
     `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
-    What it gives under noise, over all runs, may not spend more than `max_epsilon` at `delta`.
+    What it gives under noise, over all runs, may not spend more than `max_epsilon` at `delta`, and
+    leaves at whole multiples of `reply_every` seconds after the ask (0: at once).
     """
 
     min_sentences: Positive = 1
@@ -262,6 +263,7 @@ class GuardsTable(Table):
     masked: bool = False
     max_epsilon: Annotated[float, Field(gt=0, le=1000)] = 10.0
     delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    reply_every: Annotated[float, Field(ge=0, le=600)] = 0.0
 
 
 class Settings(Table):

@@ -32,6 +32,7 @@ GUARDS = {
     "masked": "sends what is summed only under masks",
     "max_epsilon": "spends no more on sums under noise, over all runs, as ε",
     "delta": "the δ at which that ε holds",
+    "reply_every": "sends sums under noise only at multiples of so many seconds",
 }
 """What a site does because of each guard."""
 
