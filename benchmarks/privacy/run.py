@@ -57,8 +57,8 @@ DROPPED = {("bc5cdr", "ncbi"): 'split.tags={Chemical=""}'}
 """The types of that corpus that this one does not have."""
 PRIVATE = (
     "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.held_out=open",
-    "guards.max_epsilon=1000", "privacy.rate=0.1", "privacy.rounds=200", "rounds=200",
-    "select.every=200", "options.server_rate=0.1", "privacy.clip=0.3",
+    "guards.max_epsilon=1000", "privacy.rate=0.5", "privacy.rounds=100", "rounds=100",
+    "select.every=100", "options.server_rate=0.1", "privacy.clip=0.3",
 )  # fmt: skip
 UNITS: dict[str, tuple[str, ...]] = {
     "ncbi": ("privacy.unit=sentence", "privacy.units=5400"),
@@ -119,7 +119,7 @@ def measured(
     usual = [*model, f"seed={seed}", "key=simulated"]
     noise = rate = 0.0
     if math.isinf(epsilon):
-        chosen = [*usual, *PLAIN, *own]
+        chosen = [*usual, *PLAIN, *(one for one in own if one.startswith("training."))]
     else:
         usual += [*PRIVATE, *UNITS[corpus], *own]
         plan = privacy_plan(load(file, [*usual, f"privacy.epsilon={epsilon}"]))
