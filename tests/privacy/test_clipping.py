@@ -44,6 +44,12 @@ def test_a_long_vector_keeps_its_direction(times: float) -> None:
     assert 0.99 * 2**16 < np.linalg.norm(found) <= 2**16
 
 
+def test_a_norm_is_checked_after_all_that_floats_did() -> None:
+    """A point of the grid beyond the ball by one part in 2^33, which no float32 factor shortens."""
+    found = whole({"w": np.array([2.0, 2.0 / 2**16])}, clip=1.0, grid=2**16)
+    assert square_of(found) <= 2**32 and found["w"][0] > 2**16 - 3
+
+
 def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitSlopes]:
     """Five units, one much longer than floats can square and one not finite; and all at once."""
     draw = np.random.default_rng(5)

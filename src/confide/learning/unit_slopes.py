@@ -45,6 +45,7 @@ _NUMBERS = 2**18
 _CLOSE = 1e-3
 _KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether a model's gradients by row were found to be those that autograd gives."""
+_LAYERS: WeakKeyDictionary[nn.Module, list[Layer] | None] = WeakKeyDictionary()
 
 
 def unit_gradients(
@@ -57,7 +58,9 @@ def unit_gradients(
     be overwritten by what comes next.
     """
     every = list(units)
-    layers = layers_of(model)
+    if model not in _LAYERS:
+        _LAYERS[model] = layers_of(model)
+    layers = _LAYERS[model]
     for group in grouped(every, lengths_S):
         apart = layers is None or len(group) == 1 or not _KNOWN.get(model, True)
         if not apart:
@@ -70,9 +73,8 @@ def unit_gradients(
             apart = not _KNOWN.get(model, True)
         if apart:
             for one in group:
-                yield UnitSlopes.of(
-                    alone(model, losses, every[one], lengths_S=lengths_S), number=one
-                )
+                own = alone(model, losses, every[one], lengths_S=lengths_S)
+                yield UnitSlopes.of(own, number=one)
             continue
         yield from found.slopes(np.array(group))
 
