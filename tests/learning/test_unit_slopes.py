@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from confide.data.batches.flat import Rows
 from confide.learning import unit_slopes
+from confide.learning.taps import UnknownError, layers_of
 from confide.learning.unit_slopes import alone, grouped, unit_gradients
 from confide.models.unfolded import unfolded
 
@@ -27,14 +28,16 @@ class Own(nn.Linear):
 class Small(nn.Module):
     """A table, places of a text, a norm, two layers that share nothing, and one used twice."""
 
-    def __init__(self, last: type[nn.Linear] = nn.Linear, *, tied: bool = False) -> None:
+    def __init__(
+        self, last: type[nn.Linear] = nn.Linear, *, tied: bool = False, over: bool = False
+    ) -> None:
         super().__init__()
         self.table = nn.Embedding(7, 6, padding_idx=0)
         self.places = nn.Embedding(PLACES, 6)
         self.norm = nn.LayerNorm(6)
         self.twice = nn.Linear(6, 6)
         self.last = last(6, 3)
-        self.tied = tied
+        self.tied, self.over = tied, over
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, ids_BL: Tensor) -> Tensor:
@@ -42,7 +45,11 @@ class Small(nn.Module):
         values = self.norm(self.twice(torch.tanh(self.twice(values))))
         if self.tied:  # a weight that is read where no layer shows it
             values = values @ self.twice.weight
-        found: Tensor = self.last(self.dropout(values))
+        read = self.dropout(values).clone()
+        found: Tensor = self.last(read)
+        if self.over:  # what a layer read is not there any more
+            with torch.no_grad():
+                read.mul_(2.0)
         return found
 
 
@@ -88,6 +95,17 @@ def test_what_is_not_known_is_gone_through_unit_by_unit(changes: dict[str, Any])
     model, losses = made(**changes)
     check(model, losses)
     assert not unit_slopes._KNOWN.get(model, False)
+
+
+def test_what_was_read_and_then_overwritten_is_noticed() -> None:
+    """In the backward pass, where autograd itself may not notice: it needs no gradient here."""
+    model, losses = made(over=True)
+    layers = layers_of(model)
+    assert layers is not None
+    with pytest.raises(UnknownError):
+        unit_slopes._together(model, losses, UNITS, layers)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert not any(one._forward_hooks for one in model.modules())
 
 
 def test_a_large_unit_is_gone_through_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
