@@ -23,6 +23,7 @@ from confide.kinds.units import clipped_sum
 from confide.methods import METHODS, method_of
 from confide.methods.dp_fedsgd import Noisy, add_noisily, budget_of, with_noise
 from confide.privacy.account import Mechanism
+from confide.privacy.clipping import UnitSlopes
 from confide.privacy.purse import Purse
 from confide.privacy.spending import Limit
 from confide.runs.run import run
@@ -52,7 +53,7 @@ class Desk:
 
     def unit_gradients(self, weights: Any, units: Any) -> Any:
         for rows in units:
-            yield {"w": np.sum([self.gradients[int(row)] for row in rows], 0)}
+            yield UnitSlopes.of({"w": np.sum([self.gradients[int(row)] for row in rows], 0)})
 
 
 class Form:

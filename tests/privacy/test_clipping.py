@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.privacy.clipping import square_of, whole
+from confide.privacy.clipping import Sum, TableRows, UnitSlopes, make_whole, square_of, whole
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -42,3 +42,60 @@ def test_a_long_vector_keeps_its_direction(times: float) -> None:
     found = whole({"w": 2 * times * direction}, clip=times, grid=2**16)["w"]
     assert found @ direction / np.linalg.norm(found) > 0.9999
     assert 0.99 * 2**16 < np.linalg.norm(found) <= 2**16
+
+
+def test_a_norm_is_checked_after_all_that_floats_did() -> None:
+    """A point of the grid beyond the ball by one part in 2^33, which no float32 factor shortens."""
+    found = whole({"w": np.array([2.0, 2.0 / 2**16])}, clip=1.0, grid=2**16)
+    assert square_of(found) <= 2**32 and found["w"][0] > 2**16 - 3
+
+
+def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitSlopes]:
+    """Five units, one much longer than floats can square and one not finite; and all at once."""
+    draw = np.random.default_rng(5)
+    each = []
+    for unit, size in enumerate([1e-3, 1.0, 1e30, np.inf, 3.0]):
+        table = np.zeros((6, 2), np.float32)
+        table[[unit % 3, 4]] = size * draw.normal(size=(2, 2))
+        each.append({"w": (size * draw.normal(size=numbers)).astype(np.float32), "t": table})
+    rows = [(unit, row) for unit in range(5) for row in (unit % 3, 4)]
+    units_N, ids_N = (np.array(one) for one in zip(*rows, strict=True))
+    rows_ND = np.stack([each[unit]["t"][row] for unit, row in rows])
+    dense = np.stack([one["w"] for one in each])
+    tables = {"t": TableRows(units_N, ids_N, rows_ND)}
+    return each, UnitSlopes(np.arange(5), ("w",), dense, tables)
+
+
+@pytest.mark.parametrize("numbers", [3, 100_000])
+@pytest.mark.parametrize("grid", [64, 2**16])
+def test_units_at_once_are_to_the_bit_what_each_is_by_itself(numbers: int, grid: int) -> None:
+    """And so is their sum: one unit more changes nothing of the others."""
+    each, together = _some_units(numbers)
+    like = each[0]
+    alone = [whole(one, clip=0.7, grid=grid) for one in each]
+    make_whole(together, clip=0.7, grid=grid)
+    total = Sum(like, grid=grid)
+    total.add(together)
+    for one in each:  # some in full, as a unit is that was worked out alone
+        full = UnitSlopes.of(one)
+        make_whole(full, clip=0.7, grid=grid)
+        total.add(full)
+    for mine, right in zip(together.each(like), alone, strict=True):
+        assert square_of(right) <= grid**2
+        for name in like:
+            assert (mine[name] == right[name]).all()
+    for name, array in total.whole().items():
+        assert (array == 2 * sum(one[name] for one in alone)).all() and array.dtype == np.int64
+    assert not any(array.any() for array in alone[3].values())
+    assert square_of(alone[2]) > 0.9 * grid**2 if numbers == 3 else True
+
+
+def test_a_sum_of_many_units_is_exact() -> None:
+    """More than float32 adds exactly."""
+    total = Sum({"w": np.zeros(3, np.float32)}, grid=2**16)
+    for _ in range(700):
+        total.add(UnitSlopes.of({"w": np.array([2**16, -(2**16) + 1, 1], np.float32)}))
+    many = np.tile(np.array([[2**16, -1, 0]], np.float32), (300, 1))
+    total.add(UnitSlopes(np.arange(300), ("w",), many))
+    found = total.whole()["w"]
+    assert found.tolist() == [1000 * 2**16, 700 * (-(2**16) + 1) - 300, 700]

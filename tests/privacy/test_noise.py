@@ -112,6 +112,28 @@ def test_the_lower_bits_decide_ties() -> None:
     assert at(9, 29, sign=1) == -3
 
 
+@pytest.mark.parametrize("variance", [1, 1000, 2**24])
+def test_shelves_find_what_a_search_among_all_finds(variance: int) -> None:
+    """At random bits, at every cumulative probability and beside it, and at every shelf's edge."""
+    table = skellam_of(variance)
+    edges = np.arange(2**18, dtype=np.uint64) << np.uint64(46)
+    one = np.uint64(1)
+    high = np.concatenate(
+        [
+            np.random.default_rng(1).integers(0, 2**64, 100_000, np.uint64),
+            *(table.high_K + shift for shift in (np.uint64(0), one, np.uint64(2**64 - 1))),
+            *(edges, edges - one),
+            np.array([0, 2**64 - 1], np.uint64),
+        ]
+    )
+    high = np.unique(high)  # of the last ones many are alike, and ties take long
+    rest = np.random.default_rng(2).integers(0, 2**64, len(high), np.uint64)
+    plain = table._searched(high, rest)
+    found = table._inverted(high, rest)
+    assert (abs(found) == plain).all() and len(np.unique(plain)) > len(table.high_K) // 4
+    assert ((found < 0) == ((rest & one == 1) & (plain > 0))).all()
+
+
 def test_the_stated_distance_covers_the_table() -> None:
     """Rounding of K + 1 probabilities to 2^-127, and all that lies beyond K, counted doubly."""
     for variance in (1, 100, 2**24):

@@ -44,6 +44,7 @@ from confide.learning.modelling import EntityModeller, Read, annotate_with, read
 from confide.learning.slopes import WholeSlopes
 from confide.learning.weights import load, trained
 from confide.learning.windows import FoundSpan
+from confide.privacy.clipping import UnitSlopes
 from confide.scoring import f1, micro
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
@@ -214,7 +215,7 @@ class EntityDesk(Generic[E]):
         rows = (examples[one.example] for one in cast(Windowed, self.text).windows)
         return [(one.document, one.sentence) for one in rows]
 
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, on the site's own annotation."""
         modeller = cast(ByUnits, self.modeller)
         return modeller.unit_gradients(self.model(weights, lent=True), self.own, units)

@@ -18,7 +18,7 @@ from torch import nn
 from confide.data.batches.encoding import Window
 from confide.data.batches.flat import Rows
 from confide.federation.messages import Arrays
-from confide.privacy.clipping import Whole, whole
+from confide.privacy.clipping import Sum, UnitSlopes, Whole, make_whole
 from confide.text.document import Document
 
 
@@ -30,8 +30,8 @@ class UnitDesk(Protocol):
         """The document and the sentence of each training row, by number; -1: none."""
         ...
 
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
-        """The gradient of each unit's loss, on the site's own annotation."""
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
+        """The gradient of each unit's loss, on the site's own annotation, in any order."""
         ...
 
 
@@ -47,8 +47,8 @@ class ByUnits(Protocol):
 
     def unit_gradients(
         self, model: nn.Module, encoded: Any, units: Iterable[Rows]
-    ) -> Iterator[Arrays]:
-        """As `learning.gradients.unit_gradients`."""
+    ) -> Iterator[UnitSlopes]:
+        """As `learning.unit_slopes.unit_gradients`."""
         ...
 
 
@@ -91,7 +91,7 @@ def patient_of(document: Document, patients: str) -> str:
 
 
 def clipped_sum(
-    gradients: Iterator[Mapping[str, NDArray[np.floating]]],
+    gradients: Iterable[UnitSlopes],
     *,
     like: Mapping[str, NDArray[np.floating]],
     clip: float,
@@ -99,10 +99,10 @@ def clipped_sum(
 ) -> Whole:
     """The sum of units' gradients, each as whole numbers of norm at most `grid` (= `clip`).
 
-    `like` gives the names and shapes.
+    `like` gives the names and shapes. The gradients are overwritten.
     """
-    total = {name: np.zeros(array.shape, np.int64) for name, array in like.items()}
-    for gradient in gradients:
-        for name, array in whole(gradient, clip=clip, grid=grid).items():
-            total[name] += array
-    return total
+    total = Sum(like, grid=grid)
+    for some in gradients:
+        make_whole(some, clip=clip, grid=grid)
+        total.add(some)
+    return total.whole()

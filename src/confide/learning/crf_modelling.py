@@ -31,13 +31,14 @@ from confide.data.batches.tagger import (
 from confide.data.batches.vocabulary import How, Vocabulary
 from confide.learning.devices import at_home, beside, home, on, predicting
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import gradients, unit_gradients
+from confide.learning.gradients import gradients
 from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
 from confide.learning.slopes import last_layer_slopes
 from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
+from confide.learning.unit_slopes import unit_gradients
 from confide.learning.weights import Arrays, initial, still
 from confide.learning.windows import FoundSpan
 from confide.models import tagger
@@ -47,6 +48,7 @@ from confide.models.marginals import log_marginals
 from confide.models.partial import allowed_tags, partial_loss, weights_outside
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.models.tokens import parted
+from confide.privacy.clipping import UnitSlopes
 
 _PER_BATCH = 4096  # most padded tokens of a batch
 
@@ -166,14 +168,14 @@ class CrfModeller:
 
     def unit_gradients(
         self, model: nn.Module, encoded: EncodedSplit, units: Iterable[Rows]
-    ) -> Iterator[Arrays]:
-        """As `gradients.unit_gradients`, and without losing words."""
+    ) -> Iterator[UnitSlopes]:
+        """As `unit_slopes.unit_gradients`, and without losing words."""
         own = _tagger(model)
 
         def losses(rows_B: Rows) -> Tensor:
             return self._loss(own, beside(batch_of(encoded.encoded, rows_B), own), encoded)
 
-        return unit_gradients(own, losses, units)
+        return unit_gradients(own, losses, units, lengths_S=encoded.encoded.lengths_S)
 
     def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""

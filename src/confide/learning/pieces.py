@@ -31,13 +31,15 @@ from confide.data.batches.token_pieces import (
 )
 from confide.learning.devices import at_home, beside, on
 from confide.learning.fit import FitReport, train
-from confide.learning.gradients import gradients, head_gradients, is_all, unit_gradients
+from confide.learning.gradients import gradients
 from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import last_layer_slopes
+from confide.learning.unit_slopes import unit_gradients
 from confide.learning.weights import Arrays, still
+from confide.privacy.clipping import UnitSlopes
 
 Losses = Callable[[Tensor], tuple[Tensor, Tensor]]
 """What makes of a batch's logits source_B and target_B, each row's two losses."""
@@ -141,27 +143,16 @@ class PieceModeller(ABC, Generic[T]):
 
     def unit_gradients(
         self, model: nn.Module, encoded: T, units: Iterable[Rows]
-    ) -> Iterator[Arrays]:
-        """As `gradients.unit_gradients`; in one pass for many units where only the head learns."""
+    ) -> Iterator[UnitSlopes]:
+        """As `unit_slopes.unit_gradients`."""
         tagged = self.tagged(encoded)
 
-        def outputs(rows_B: Rows) -> tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]:
-            batch = beside(token_batch(encoded.text, rows_B, annotated=tagged), model)
-            both = self.losses(encoded, batch)
-
-            def loss_of(scores: Tensor) -> Tensor:
-                source_B, target_B = both(scores)
-                return source_B + target_B
-
-            return partial(model, batch), loss_of
-
         def losses(rows_B: Rows) -> Tensor:
-            run, loss_of = outputs(rows_B)
-            return loss_of(run())
+            batch = beside(token_batch(encoded.text, rows_B, annotated=tagged), model)
+            source_B, target_B = self.losses(encoded, batch)(model(batch))
+            return source_B + target_B
 
-        if is_all(model, self.head):
-            return head_gradients(model, units, head=self.head, outputs=outputs)
-        return unit_gradients(model, losses, units)
+        return unit_gradients(model, losses, units, lengths_S=encoded.text.lengths_S)
 
     def example_losses(self, model: nn.Module, encoded: T) -> NDArray[np.float64]:
         """losses_E of the examples, without dropout."""

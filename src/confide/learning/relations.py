@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,16 @@ from confide.learning.devices import at_home, beside, home, on, placed, predicti
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.fit import FitReport, train
 from confide.learning.frozen import with_pair_features
-from confide.learning.gradients import head_gradients, is_all, unit_gradients
 from confide.learning.measuring import row_losses
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows, table_of
 from confide.learning.slopes import OuterSlopes
 from confide.learning.tuning import MARKS, WHOLE, MarkedEmbedding, Tuning, tune
-from confide.learning.weights import Arrays
+from confide.learning.unit_slopes import unit_gradients
 from confide.models import relation
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
+from confide.privacy.clipping import UnitSlopes
 from confide.seeds import seeded
 
 Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
@@ -202,24 +202,13 @@ def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractC
 
 def unit_gradients_of(
     model: RelationClassifier, encoded: EncodedRelations, units: Iterable[Rows], *, loss: Loss
-) -> Iterator[Arrays]:
-    """As `gradients.unit_gradients`; in one pass for many units where only the head learns."""
-
-    def outputs(rows_B: Rows) -> tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]:
-        batch = beside(relation_batch(encoded, rows_B), model)
-
-        def loss_of(logits_BR: Tensor) -> Tensor:
-            return loss(lambda _: logits_BR, batch)  # type: ignore[arg-type]
-
-        return partial(model, batch), loss_of
+) -> Iterator[UnitSlopes]:
+    """As `unit_slopes.unit_gradients`."""
 
     def losses(rows_B: Rows) -> Tensor:
-        run, loss_of = outputs(rows_B)
-        return loss_of(run())
+        return loss(model, beside(relation_batch(encoded, rows_B), model))
 
-    if is_all(model, "relation"):
-        return head_gradients(model, units, head="relation", outputs=outputs)
-    return unit_gradients(model, losses, units)
+    return unit_gradients(model, losses, units, lengths_S=encoded.lengths_S)
 
 
 def relation_logits(

@@ -105,22 +105,6 @@ def last_layer_slopes(
     return first, second
 
 
-def row_slopes(
-    linear: nn.Linear, outputs: Callable[[], Tensor], losses: Callable[[Tensor], Tensor]
-) -> Parts:
-    """Each row's gradients by the layer's weight (weights_BYD) and by its bias (biases_BY).
-
-    As `last_layer_slopes`, of a single loss_B; rows may have one output each (scores_BY).
-    """
-    scores, values = _caught(linear, outputs)
-    (slopes,) = torch.autograd.grad(losses(scores).sum(), scores)
-    slopes_BLY, values_BLD = (
-        slopes.reshape(len(slopes), -1, slopes.shape[-1]),
-        values.reshape(len(values), -1, values.shape[-1]),
-    )
-    return torch.bmm(slopes_BLY.transpose(1, 2), values_BLD), slopes_BLY.sum(1)
-
-
 def _caught(linear: nn.Linear, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """The layer's output, from which gradients start, and its input."""
     inputs: list[Tensor] = []

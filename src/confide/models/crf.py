@@ -18,7 +18,7 @@ N spans, K tokens of a span. Rows of a batch are padded at their end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,9 +112,10 @@ def negative_log_likelihood(
 
 
 class Surplus(Context, Protocol):
-    """What the forward pass keeps."""
+    """What the forward pass keeps. `of_crf` marks the losses of this class."""
 
     kind: torch.dtype
+    of_crf: bool
 
 
 class CRFLoss(torch.autograd.Function):
@@ -161,13 +162,28 @@ class _NegativeLogLikelihood(CRFLoss):
             + scores.starts_Y[tags_BL[:, 0]]
             + scores.ends_Y[tags_BL.gather(1, last_B[:, None])[:, 0]]
         )
-        ctx.kind = emissions_BLY.dtype
+        ctx.kind, ctx.of_crf = emissions_BLY.dtype, True
         ctx.save_for_backward(
             found.marginals_BLY.scatter_add(2, here_BL1, -there_BL1),
             found.move_counts_BYY.flatten(1).scatter_add(1, moved_BM, -there_BM),
             last_B,
         )
         return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
+
+
+def slopes_of_scores(loss_B: Tensor) -> Scores | None:
+    """The gradient of each row's loss by the scores: moves_BYY, starts_BY, ends_BY.
+
+    `loss_B` comes straight from a loss of a CRF, before its backward pass; None if it does not.
+    """
+    node: Any = loss_B.grad_fn
+    if not getattr(node, "of_crf", False):
+        return None
+    surplus_BLY, surplus_moves_BM, last_B = (one.to(loss_B) for one in node.saved_tensors)
+    batch, _, tags = surplus_BLY.shape
+    rows_B = torch.arange(batch, device=loss_B.device)
+    ends_BY = surplus_BLY[rows_B, last_B.long()]
+    return Scores(surplus_moves_BM.view(batch, tags, tags), surplus_BLY[:, 0], ends_BY)
 
 
 def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:

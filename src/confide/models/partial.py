@@ -78,7 +78,7 @@ class _PartialLoss(CRFLoss):
         # both as rows of one batch: a step of the recursions costs little more for twice the rows
         rows_PLY = (emissions_BLY.detach() + allowed_2BLY).flatten(0, 1)
         both = posterior(rows_PLY, scores, lengths_B=lengths_B.repeat(2))
-        ctx.kind = emissions_BLY.dtype
+        ctx.kind, ctx.of_crf = emissions_BLY.dtype, True
         ctx.save_for_backward(
             _surplus(both.marginals_BLY),
             _surplus(both.move_counts_BYY).flatten(1),

@@ -64,8 +64,10 @@ class SpanClassifier(nn.Module):
         ends_LW = _ends(count, width, like=words_BLD)
         last_BLH = self.last(words_BLD)
         last_BLWH = last_BLH[:, ends_LW.clamp(max=count - 1)]
+        # a row of their own, as every input has: gradients are also taken row by row
+        wide_1WH = self.wide(torch.arange(width, device=words_BLD.device)[None])
         hidden_BLWH = functional.gelu(
-            self.first(words_BLD)[:, :, None] + last_BLWH + self.wide.weight
+            self.first(words_BLD)[:, :, None] + last_BLWH + wide_1WH[:, None]
         )
         logits_BNY: Tensor = self.span(self.dropout(hidden_BLWH).flatten(1, 2))
         return logits_BNY

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -38,8 +38,10 @@ WIDEST = 2**16
 _BITS = 127
 _LOW = 63
 _START = 200
-_BLOCK = 2**18
+_BLOCK = 2**16
 """Numbers that are drawn at a time."""
+_SHELVES = 18
+"""Cumulative probabilities are shelved by this many upper bits, so that most are found at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,13 @@ class Skellam:
     high_K: NDArray[np.uint64] = field(repr=False)
     low_K: NDArray[np.uint64] = field(repr=False)
 
+    @cached_property
+    def shelves_S1(self) -> NDArray[np.int32]:  # noqa: N802
+        """How many of `high_K` lie below each multiple of 2^46, and below 2^64."""
+        begins = np.arange(2**_SHELVES, dtype=np.uint64) << np.uint64(64 - _SHELVES)
+        below = np.searchsorted(self.high_K, begins, side="left")
+        return np.append(below, len(self.high_K)).astype(np.int32)
+
     def draw(self, key: bytes, count: int) -> NDArray[np.int64]:
         """So many numbers (int64). A key of 32 bytes gives one sequence, and is used once."""
         stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
@@ -65,6 +74,16 @@ class Skellam:
 
     def _inverted(self, high: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The number that 127 bits and a sign stand for: how many cumulative ones they reach."""
+        shelf = (high >> np.uint64(64 - _SHELVES)).astype(np.int64)
+        begin, end = self.shelves_S1[shelf], self.shelves_S1[1:][shelf]
+        found = begin.astype(np.int64)
+        unsure = np.flatnonzero(begin != end)  # only these may reach more, or be tied
+        found[unsure] = self._searched(high[unsure], rest[unsure])
+        signs = 1 - 2 * (rest & np.uint64(1)).astype(np.int64)
+        return np.multiply(found, signs, out=found)
+
+    def _searched(self, high: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """How many cumulative probabilities these bits reach, by a search among all."""
         low = rest >> np.uint64(1)
         found = np.searchsorted(self.high_K, high, side="right")
         before = np.maximum(found - 1, 0)
@@ -76,7 +95,7 @@ class Skellam:
                 and self.low_K[found[place] - 1] > low[place]
             ):
                 found[place] -= 1
-        return np.where(rest & np.uint64(1), -found, found)
+        return found
 
 
 @lru_cache(maxsize=4)

@@ -53,6 +53,7 @@ from confide.learning.relations import (
 from confide.learning.weights import load, trained
 from confide.models import relation
 from confide.models.relation import RelationClassifier
+from confide.privacy.clipping import UnitSlopes
 from confide.scoring import count_relations
 from confide.tasks import TASKS
 from confide.text.document import Document
@@ -259,7 +260,7 @@ class RelationDesk:
         """The document of each training pair, by number; a pair has no sentence of its own."""
         return [(one.document, -1) for one in self.looked("train").found.examples]
 
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[Arrays]:
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, on the site's own annotation."""
         encoded, model = self.looked("train").encoded, self.model(weights, lent=True)
         loss = self._among(0.0, encoded) or relation.loss
