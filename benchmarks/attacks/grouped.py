@@ -1,6 +1,6 @@
 """One site of nine lies, under sums that nobody can open: F1 of all, with and without groups.
 
-    python benchmarks/attacks/grouped.py --out runs/attacks [--only CELL]... [--seed N]
+    python benchmarks/attacks/grouped.py --out runs/attacks [--only CELL]... [--seed N] [--skewed]
 
 A cell is ATTACK/COLUMN, "honest/groups" say. Sums are whole numbers without masks (`integers`),
 which give the same numbers as masked ones. `largest` is, round by round, the largest norm of a
@@ -39,6 +39,8 @@ from confide.runs.run import run
 from confide.settings import Settings, parse
 
 SITES, EACH, LIAR = 9, 300, "site-5"
+SKEWED = (900, 60, 120, 600, 80, 160, 400, 120, 200)
+"""Sentences of nine sites whose groups are as unlike as can be: 1,900, 260 and 480."""
 NOISE = "any-lanes"
 """Random lanes in place of the site's numbers: code that checks nothing."""
 ATTACKS = ("honest", "change-times-minus-10", "random-weights", NOISE)
@@ -57,6 +59,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", action="append", default=[], metavar="CELL")
+    parser.add_argument("--exact", action="append", default=[], metavar="CELL")
+    parser.add_argument("--skewed", action="store_true", help="sites of 60 to 900 sentences")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=12)
     given = parser.parse_args()
@@ -64,13 +68,16 @@ def main() -> None:
     heed_norms()
     for attack in ATTACKS:
         for column in COLUMNS:
-            if not given.only or any(part in f"{attack}/{column}" for part in given.only):
+            cell = f"{attack}/{column}"
+            chosen = any(part in cell for part in given.only) or cell in given.exact
+            if chosen or not (given.only or given.exact):
                 once(given, attack, column)
 
 
 def once(given: argparse.Namespace, attack: str, column: str) -> None:
     kept = given.out / "grouped.jsonl"
     cell = {"attack": attack, "column": column, "seed": given.seed, "rounds": given.rounds}
+    cell |= {"skewed": True} if given.skewed else {}
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     if any(cell.items() <= one.items() for one in lines):
         return
@@ -156,6 +163,10 @@ def engine_with(attack: str) -> type[SequentialEngine]:
 def settings_of(given: argparse.Namespace, column: str, folder: Path) -> Settings:
     corpus = Path(os.environ["CONFIDE_DATA"]) / "ncbi_disease_ner"
     train = dealt(read_conll(str(corpus / "train.tsv")), SITES, each=EACH, seed=given.seed)
+    if given.skewed:
+        every = [sentence for some in train for sentence in some]
+        ends = np.cumsum(SKEWED).tolist()
+        train = [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     test = read_conll(str(corpus / "test.tsv"))
     dev = read_conll(str(corpus / "devel.tsv"))
     tables = []
