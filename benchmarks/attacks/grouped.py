@@ -43,7 +43,7 @@ SKEWED = (900, 60, 120, 600, 80, 160, 400, 120, 200)
 """Sentences of nine sites whose groups are as unlike as can be: 1,900, 260 and 480."""
 NOISE = "any-lanes"
 """Random lanes in place of the site's numbers: code that checks nothing."""
-ATTACKS = ("honest", "change-times-minus-10", "random-weights", NOISE)
+ATTACKS = ("honest", "change-times-minus-10", "change-times-minus-4", "random-weights", NOISE)
 COLUMNS: dict[str, dict[str, Any]] = {
     "mean": {},
     "mean-roll-back": {"roll_back": 0.05},
