@@ -45,6 +45,8 @@ def ran(folder: Path, epsilon: float) -> Path:
 def test_less_is_measured_than_was_promised(epsilon: float, tmp_path: Path) -> None:
     found = audit(ran(tmp_path, epsilon))
     assert found.promised is not None and found.promised.epsilon == epsilon
+    assert found.promised.simulated
+    assert "(δ = 1e-5), if keys were not from the seed; ε measured" in "\n".join(told(found))
     assert found.measured is not None and found.measured.epsilon < epsilon
     assert not found.broken
     one = found.sites["site-1"]
