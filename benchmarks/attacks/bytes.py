@@ -1,19 +1,22 @@
-"""What one site's bytes of one round tell a curious server: plainly, and under masks.
+"""What one site's bytes of one round tell a curious server: plainly, masked, masked with noise.
 
-    python benchmarks/attacks/bytes.py --out runs/bytes [--only rows|vectors|pieces] [--seed N]
+    python benchmarks/attacks/bytes.py --out runs/bytes [--only ATTACK] [--sums plain] [--seed N]
+    python benchmarks/attacks/bytes.py --table
 
-Five sites, FedAvg, one round of training; the server keeps every byte that comes from site-1, and
-tries to tell which words (of pieces, which pieces) the text of site-1 has: a row of a table moves
-if its word occurs. It takes what comes for what a plain reply would be, or reads the lanes as the
-change that they hold, and takes the rows that moved most for those of the site, as many as it has.
+Five sites, one round of training; the server keeps every byte that comes from site-1, and every sum
+that it opens. It takes what comes for what a plain reply would be, or reads the lanes as the change
+that they hold. `plain` and `masked` are FedAvg; `noise` is DP-FedSGD under masks, which draws every
+document and spends all of ε = 8 in the round: nothing is better for the server.
 
-rows      a tagger: which keyed digests the site has
+frequency a tagger: which word each keyed digest (each bucket) is, by how often it occurs
+rows      a tagger: which keyed digests the site has, by the rows that moved most
 vectors   the same from public vectors: which word each row is, the nearest in the file
 pieces    relations with a public encoder: which word pieces the site has, in clear
+inversion a public encoder, one step on four sentences: which piece stood where (inverting.py)
 
-`chance` is what the same number of rows at random would give. The common model of the next round is
-looked at in the same way (`sum`): what a sum tells, no mask hides. Finished cells are in
-OUT/bytes.jsonl and are not run again.
+`chance` is what guesses without the bytes give. The opened sum is looked at in the same way
+(`sum`): what a sum tells, no mask hides. Under noise no word is counted and no table has a row for
+a word (`sent: false`). Finished cells are in OUT/bytes.jsonl and are not run again.
 """
 
 from __future__ import annotations
@@ -21,83 +24,31 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from counting import frequencies
+from inverting import inversion
+from listening import changes_in, ran, settings_of, site_tables, step_of
 from lying import dealt, read_conll, written
 from run import machine
 
-import confide.runs.run
 from confide.data.batches.vocabulary import SPECIALS, KeyedVocabulary, normalise
-from confide.federation.changes import restored
-from confide.federation.federation import Delivery
-from confide.federation.inprocess import SequentialEngine
 from confide.federation.keys import read_key
 from confide.federation.messages import decode
-from confide.federation.secure.exchanges import opened
-from confide.federation.secure.messages import Masked, Opening
-from confide.methods import METHODS
-from confide.runs.folder import RunFolder
+from confide.federation.secure.messages import Opening
+from confide.kinds.buckets import COUNT_BUCKETS
 from confide.settings import parse
 
-SITES, EACH, WATCHED = 5, 300, "site-1"
+SITES, EACH, PAIRS = 5, 300, 60
 HOW = "lower-digits"
 WORDS, PIECES = "word.weight", "encoder.embeddings.word_embeddings.weight"
-ATTACKS = ("rows", "vectors", "pieces")
-
-
-@dataclass
-class Heard:
-    """What the server saw of one site, and what it asked."""
-
-    asks: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    replies: dict[tuple[str, int], bytes] = field(default_factory=dict)
-
-
-def listening(heard: Heard) -> type[SequentialEngine]:
-    """The engine of one machine, that keeps the first ask and reply of each step and round."""
-
-    class Listening(SequentialEngine):
-        def deliver(
-            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
-        ) -> Iterator[Delivery]:
-            for found in super().deliver(step, round, asks=asks, timeout=timeout):
-                if found.site == WATCHED:
-                    heard.asks.setdefault((step, round), asks[found.site])
-                    heard.replies.setdefault((step, round), bytes(found.reply))
-                yield found
-
-    return Listening
-
-
-def step_of(name: str, method: str) -> Any:
-    return next(step for step in METHODS[method].steps if step.name == name)
-
-
-def changes_in(heard: Heard, method: str, table: str, sums: str) -> tuple[np.ndarray, ...]:
-    """The table as asked, the site's change of it as its bytes say, and that of the sum."""
-    step = step_of("train", method)
-    if sums == "plain":
-        ask = decode(step.ask, heard.asks["train", 1])
-        reply = restored(step, ask, decode(step.reply, heard.replies["train", 1]))
-        own = reply.weights[table] / np.float32(reply.weight) - ask.weights[table]
-        after = decode(step.ask, heard.asks["train", 2])
-    else:
-        opening = decode(Opening, heard.asks["train", 1])
-        ask = decode(step.ask, opening.ask_B.tobytes())
-        _, layout = opened(step, opening, ask)
-        lanes = decode(Masked, heard.replies["mask", 1]).lanes_B
-        part = next(p for p in layout.parts if (p.field, p.name) == ("weights", table))
-        own = layout.views(np.array(lanes))["weights", table].view("<i4") / part.scale
-        own = own.reshape(part.shape)
-        after = decode(step.ask, decode(Opening, heard.asks["train", 2]).ask_B.tobytes())
-    return ask.weights[table], own, after.weights[table] - ask.weights[table]
+ATTACKS = ("frequency", "rows", "vectors", "pieces", "inversion")
+SUMS = ("plain", "masked", "noise")
+HERE = Path(__file__).parent
 
 
 def guessed(change_VD: np.ndarray, held_V: np.ndarray, own_V: np.ndarray) -> dict[str, float]:
@@ -120,33 +71,36 @@ def words_of(sentences: list[Any]) -> Counter[str]:
     return Counter(normalise(word, HOW) for sentence in sentences for word, _ in sentence)
 
 
-def tagger(given: argparse.Namespace, sums: str, vectors: Path | None) -> list[dict[str, Any]]:
+def ner_texts(given: argparse.Namespace, each: int) -> tuple[list[Any], list[dict[str, str]]]:
+    """NCBI-disease dealt to the sites: the sentences, and the parts as they are written."""
     corpus = Path(os.environ["CONFIDE_DATA"]) / "ncbi_disease_ner"
-    train = dealt(read_conll(str(corpus / "train.tsv")), SITES, each=EACH, seed=given.seed)
-    held_out = read_conll(str(corpus / "test.tsv"))[:50]
-    tables = []
-    for number, text in enumerate(train, 1):
-        folder = given.out / "run" / f"data-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "train.conll").write_text(written(text), encoding="utf-8")
-        (folder / "test.conll").write_text(written(held_out), encoding="utf-8")
-        tables.append(
-            {"name": f"site-{number}"}
-            | {p: str(folder / f"{p}.conll") for p in ("train", "test")}
-            | {"dev": str(folder / "test.conll")}
-        )
+    train = dealt(read_conll(str(corpus / "train.tsv")), SITES, each=each, seed=given.seed)
+    held_out = written(read_conll(str(corpus / "test.tsv"))[:50])
+    return train, [{"train": written(one), "test": held_out, "dev": held_out} for one in train]
+
+
+def tagger(
+    given: argparse.Namespace, sums: str, attack: str, vectors: Path | None
+) -> list[dict[str, Any]]:
+    train, texts = ner_texts(given, EACH)
     model = {"vectors": str(vectors), "word_dim": 50} if vectors else {}
     tree = settings_of(given, sums) | {
-        "site": tables, "data": {"format": "conll", "scheme": "iob2"}, "model": model,
+        "site": site_tables(given, texts, "conll"), "data": {"format": "conll", "scheme": "iob2"},
+        "model": model,
         "training": {"optimiser": "adam", "learning_rate": 0.008, "batch_size": 16,
                      "local_epochs": 1},
     }  # fmt: skip
     heard, folder = ran(given, tree)
-    method = "fedavg-tagger"
+    method, key = "fedavg-tagger", read_key(folder.key_file(parse(tree)))
+    counts = words_of(train[0])
+    if attack == "frequency":
+        public = read_conll(str(Path(os.environ["CONFIDE_DATA"]) / "ncbi_disease_ner/devel.tsv"))
+        return frequencies(
+            heard, method=method, sums=sums, own=counts, public=words_of(public), key=key
+        )
     before, own, summed = changes_in(heard, method, WORDS, sums)
     form = decode(step_of("take", method).ask, heard.asks["take", 0]).form
-    words = KeyedVocabulary(form.word_digests_V16, "word", read_key(folder.key_file(parse(tree))))
-    counts = words_of(train[0])
+    words = KeyedVocabulary(form.word_digests_V16, "word", key)
     ids = dict(zip(counts, words.ids(list(counts)).tolist(), strict=True))
     own_V = np.zeros(len(before), bool)
     own_V[list(ids.values())] = True
@@ -159,6 +113,24 @@ def tagger(given: argparse.Namespace, sums: str, vectors: Path | None) -> list[d
             row |= {"attack": "vectors", **named(read, counts, ids, own_V, common_V)}
         found.append(row)
     return found
+
+
+def unsent(given: argparse.Namespace, attack: str) -> list[dict[str, Any]]:
+    """A tagger under noise: whether any word is counted, and how many rows are words'."""
+    _, texts = ner_texts(given, 4)
+    tree = settings_of(given, "noise") | {
+        "site": site_tables(given, texts, "conll"),
+        "data": {"format": "conll", "scheme": "iob2", "types": ["Disease"]},
+        "model": {"context": "minilm", "character": "none", "word_dim": 4, "bilstm_hidden": 8},
+    }
+    heard, _ = ran(given, tree)
+    step = step_of("add_noisily", "dp-fedsgd-tagger")
+    opening = decode(Opening, heard.asks[step.name, 1])
+    weights = decode(step.ask, opening.ask_B.tobytes()).weights
+    rows = len(weights[WORDS]) - SPECIALS if WORDS in weights else 0
+    counted = {"count_vocabulary", COUNT_BUCKETS.name} & {name for name, _ in heard.asks}
+    sent = bool(counted) if attack == "frequency" else rows > 0
+    return [{"attack": attack, "seen": "bytes", "sent": sent, "rows": rows}]
 
 
 def file_of(path: Path) -> tuple[list[str], np.ndarray]:
@@ -193,25 +165,23 @@ def pieces(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
 
     lines = (Path(os.environ["CONFIDE_DATA"]) / "gad_re/1/train.tsv").read_text().splitlines()
     order = np.random.default_rng(given.seed).permutation(len(lines))
-    tables = []
+    texts = []
     for number in range(SITES):
-        folder = given.out / "run" / f"data-{number + 1}"
-        folder.mkdir(parents=True, exist_ok=True)
-        parts = {"train": order[number * 60 : number * 60 + 60], "dev": order[-4:]}
-        parts["test"] = parts["dev"]
-        for part, places in parts.items():
-            (folder / f"{part}.tsv").write_text("".join(f"{lines[i]}\n" for i in places))
-        tables.append({"name": f"site-{number + 1}"} | {p: str(folder / f"{p}.tsv") for p in parts})
+        parts = {"train": order[number * PAIRS :][:PAIRS], "dev": order[-4:], "test": order[-4:]}
+        texts.append({p: "".join(f"{lines[i]}\n" for i in places) for p, places in parts.items()})
     tree = settings_of(given, sums) | {
-        "site": tables, "task": "re", "data": {"format": "biobert"},
+        "site": site_tables(given, texts, "tsv"), "task": "re", "data": {"format": "biobert"},
         "classifier": {"encoder": "minilm"},
         "training": {"optimiser": "adamw", "learning_rate": 1e-4, "batch_size": 8,
                      "local_epochs": 1},
     }  # fmt: skip
+    if sums == "noise":
+        tree["data"] |= {"types": ["GENE", "DISEASE"], "relations": ["related"]}
+        tree["pairs"] = {"types": [["GENE", "DISEASE"]]}
     heard, _ = ran(given, tree)
-    _, own, summed = changes_in(heard, "fedavg-relations", PIECES, sums)
+    _, own, summed = changes_in(heard, f"{tree['method']}-relations", PIECES, sums)
     tokenizer = tokenizer_of(load_encoder("minilm").folder)
-    text = [lines[i].split("\t")[0] for i in order[:60]]
+    text = [lines[i].split("\t")[0] for i in order[:PAIRS]]
     return [
         {"attack": "pieces", "seen": seen, **read_pieces(change, tokenizer, text)}
         for seen, change in (("bytes", own), ("sum", summed))
@@ -239,56 +209,67 @@ def read_pieces(change_VD: np.ndarray, tokenizer: Any, text: list[str]) -> dict[
     }
 
 
-def settings_of(given: argparse.Namespace, sums: str) -> dict[str, Any]:
-    most = {"most_norm": float("inf")} if sums == "plain" else {}
-    return {
-        "name": "bytes", "method": "fedavg", "key": "simulated", "seed": given.seed, "rounds": 2,
-        "select": {"by": "last", "every": 2}, "federation": {"sums": sums, **most},
-        "options": {"weighting": "equal"},
-    }  # fmt: skip
-
-
-def ran(given: argparse.Namespace, tree: dict[str, Any]) -> tuple[Heard, RunFolder]:
-    """Run, and listen to it."""
-    heard = Heard()
-    confide.runs.run.SequentialEngine = listening(heard)  # type: ignore[misc]
-    folder = given.out / "run" / "run"
-    shutil.rmtree(folder, ignore_errors=True)
-    confide.runs.run.run(parse(tree), out=folder)
-    return heard, RunFolder(folder)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/bytes"))
     parser.add_argument("--only", choices=ATTACKS)
+    parser.add_argument("--sums", choices=SUMS)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
+    if given.table:
+        table()
+        return
     given.out.mkdir(parents=True, exist_ok=True)
     kept = given.out / "bytes.jsonl"
-    done = kept.read_text() if kept.exists() else ""
-    glove = Path(os.environ["CONFIDE_DATA"]) / "glove_subset" / "glove.6B.50d.head2446.txt"
     for attack in ATTACKS:
-        for sums in ("plain", "masked"):
-            cell = f'"cell": "{attack}/{sums}/{given.seed}"'
-            if given.only not in (None, attack) or cell in done:
+        for sums in SUMS:
+            cell = f"{attack}/{sums}/{given.seed}"
+            done = kept.read_text() if kept.exists() else ""
+            wanted = given.only in (None, attack) and given.sums in (None, sums)
+            if not wanted or f'"cell": "{cell}"' in done:
                 continue
-            found = (
-                pieces(given, sums)
-                if attack == "pieces"
-                else tagger(
-                    given, sums, glove_in_utf8(given, glove) if attack == "vectors" else None
-                )
-            )
             with open(kept, "a", encoding="utf-8") as file:
-                for row in found:
+                for row in tried(given, attack, sums):
                     numbers = {
                         k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()
                     }
-                    line = {"cell": f"{attack}/{sums}/{given.seed}", "sums": sums, **numbers}
-                    line |= {"seed": given.seed, **machine()}
+                    line = {"cell": cell, "sums": sums, **numbers}
+                    line |= {"seed": given.seed, **machine(), "command": COMMAND}
                     file.write(json.dumps(line) + "\n")
                     print(json.dumps(line), flush=True)
+
+
+COMMAND = "python benchmarks/attacks/bytes.py --out runs/bytes"
+
+
+def tried(given: argparse.Namespace, attack: str, sums: str) -> list[dict[str, Any]]:
+    """One attack on one way to send."""
+    if attack == "inversion":
+        return inversion(given, sums)
+    if attack == "pieces":
+        return pieces(given, sums)
+    if sums == "noise":
+        return unsent(given, attack)
+    glove = Path(os.environ["CONFIDE_DATA"]) / "glove_subset" / "glove.6B.50d.head2446.txt"
+    return tagger(given, sums, attack, glove_in_utf8(given, glove) if attack == "vectors" else None)
+
+
+def table() -> None:
+    """Each attack's number by what is sent, chance, and that of the opened sums."""
+    lines = [json.loads(one) for one in (HERE / "bytes.jsonl").read_text().splitlines()]
+    print("| attack | chance | " + " | ".join(f"{s}, {x}" for x in ("bytes", "sum") for s in SUMS))
+    for attack in ATTACKS:
+        own = {(one["sums"], one["seen"]): one for one in lines if one["attack"] == attack}
+        chance = [one["chance"] for one in own.values() if "chance" in one]
+        cells = [
+            "–" if one is None else "not sent" if one.get("sent") is False else
+            f"{100 * one['found']:.1f}"
+            for one in (own.get((s, x)) for x in ("bytes", "sum") for s in SUMS)
+        ]  # fmt: skip
+        print(
+            f"| {attack} | {100 * min(chance):.1f} to {100 * max(chance):.1f} |", *cells, sep=" | "
+        )
 
 
 def glove_in_utf8(given: argparse.Namespace, path: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from confide.errors import DataError, QuorumError, SettingsError
+from confide.federation.combining import TOO_FAR, Pile
 from confide.federation.failures import Failure
 from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import read_ledger
@@ -252,19 +253,29 @@ def test_rules_that_look_at_single_replies_are_refused_with_masks(
 GROUPED = ("federation.groups=3", "federation.combine=median", "federation.colluding=1")
 
 
-@pytest.mark.parametrize("sums", ["integers", "masked"])
-def test_one_group_with_a_liar_moves_a_median_of_groups_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str
+def too_far(found: Any) -> list[set[str]]:
+    """By round, the sites whose group did not count."""
+    every = [[one for one in turn.faults if one.code == "too-far"] for turn in found.history]
+    for one in (fault for faults in every for fault in faults):
+        assert one.why.count("site-") >= 3, "the whole group is named"
+    return [{one.site for one in faults} for faults in every]
+
+
+@pytest.mark.parametrize(("sums", "how"), [("integers", "median"), ("masked", "clipped")])
+def test_a_group_with_a_liar_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, how: str
 ) -> None:
     """The liar's change is times -10; of nine sites in three groups, two groups are honest."""
     learning = (*ENTRIES["fedavg-tagger"].learning, f"federation.sums={sums}")
+    groups = (*GROUPED, f"federation.combine={how}")
 
-    def reached(name: str, *overrides: str) -> float:
+    def reached(name: str, *overrides: str) -> tuple[float, Any]:
         settings = tiny(tmp_path, *learning, *overrides, sites=9)
         found = run(settings, out=tmp_path / name).result
-        return first_score(settings.task, found)
+        return first_score(settings.task, found), found
 
-    honest = reached("honest", *GROUPED)
+    honest, found = reached("honest", *groups)
+    assert not any(too_far(found))
     real = Hosting.host
 
     def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
@@ -284,9 +295,36 @@ def test_one_group_with_a_liar_moves_a_median_of_groups_little(
         return found
 
     monkeypatch.setattr(Hosting, "host", host)
-    grouped, alone = reached("grouped", *GROUPED), reached("alone")
+    (grouped, found), (alone, _) = reached("grouped", *groups), reached("alone")
     assert grouped > honest - 0.1
     assert alone < grouped - 0.2
+    assert too_far(found) == [{"site-2", "site-5", "site-8"}] * found.rounds
+    last = ("train", "down", found.rounds)
+    asked = [one for one in read_ledger(tmp_path / "grouped" / "ledger.jsonl")
+             if (one.step, one.direction, one.round) == last]  # fmt: skip
+    assert len({one.site for one in asked}) == 9, "who lied once is asked again"
+    all_count = reached("median", *groups, "federation.most_norm=inf")[1]
+    assert not any(too_far(all_count))
+
+
+def test_a_round_in_which_groups_do_not_count_needs_sites_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `at_least` the sites of a group that is too far off are too few, as single ones are."""
+    real = Pile.leave_out
+
+    def leave_out(pile: Pile) -> dict[str, tuple[str, str]]:
+        found = real(pile)
+        first = pile.sites[0]
+        del pile._kept[first]
+        return {**found, first: (TOO_FAR, "its update is too large")}
+
+    monkeypatch.setattr(Pile, "leave_out", leave_out)
+    settings = (*GROUPED, "federation.sums=integers", "rounds=1")
+    found = run(tiny(tmp_path, *settings, "federation.at_least=6", sites=9), out=tmp_path / "six")
+    assert too_far(found.result) == [{"site-1", "site-4", "site-7"}]
+    with pytest.raises(QuorumError, match="7"):
+        run(tiny(tmp_path, *settings, "federation.at_least=7", sites=9), out=tmp_path / "seven")
 
 
 def test_groups_that_are_too_few_or_compared_by_nothing_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from confide.federation.steps import Turn
 from confide.kinds.protocol import Kept
 from confide.kinds.units import clipped_sum
 from confide.methods import METHODS, method_of
-from confide.methods.dp_fedsgd import Noisy, add_noisily, budget_of, with_noise
+from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily, budget_of, with_noise
 from confide.privacy.account import Mechanism
 from confide.privacy.clipping import UnitSlopes
 from confide.privacy.purse import Purse
@@ -276,6 +276,50 @@ def test_noise_wraps_and_is_never_too_large() -> None:
     noise = with_noise({"w": np.zeros(3, np.int64)}, b"k" * 32, variance=100)["w"].astype(np.int64)
     found = with_noise(total, b"k" * 32, variance=100)["w"].astype(np.int64)
     assert ((found - noise - np.array([5, -1, 7])) % 2**32 == 0).all()
+
+
+def test_no_two_arrays_have_noise_in_common() -> None:
+    """The attack: the difference of two arrays would be without noise."""
+    clean = {name: np.zeros((50, 4), np.int64) for name in ("a", "b")} | {"c": np.zeros(200, int)}
+    noise = with_noise(clean, b"k" * 32, variance=64**2)
+    every = [array.ravel() for array in noise.values()]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(np.corrcoef(every[one], every[other])[0, 1]) < 0.3
+        assert (every[one] != every[other]).mean() > 0.9
+    assert noise["a"].shape == (50, 4) and noise["c"].shape == (200,)
+
+
+@dataclass(frozen=True)
+class Common:
+    """The state of the server that a round of noise needs."""
+
+    weights: dict[str, np.ndarray]
+    moments: dict[str, np.ndarray]
+    squares: dict[str, np.ndarray]
+    idle: tuple[str, ...] = ()
+
+
+class Summed:
+    """A federation whose noisy sum is set."""
+
+    sites = ("site-1", "site-2", "site-3")
+
+    def sum(self, step: Any, ask: Noisy, *, round: int, sites: Any) -> NoisySum:
+        self.ask = ask
+        return NoisySum({"w": np.array([2**16, -(2**15)], np.int32)})
+
+
+def test_the_server_divides_by_a_constant_of_the_settings(tmp_path: Path) -> None:
+    """By rate times units, whoever was drawn: the mean step of so many units of norm `clip`."""
+    usual = ("options.server=mean", "training.learning_rate=0.5", "privacy.clip=0.25")
+    settings = private(tmp_path, *usual, "privacy.rate=0.2", "privacy.units=50")
+    made, summed = method_of(settings)(settings), Summed()
+    start = Common({"w": np.array([1.0, 2.0], np.float32)}, {}, {})
+    after, facts = made.round(start, summed, 1)
+    gradient = np.array([2**16, -(2**15)]) * 0.25 / summed.ask.grid / (0.2 * 50)
+    np.testing.assert_allclose(after.weights["w"], [1.0, 2.0] - 0.5 * gradient, rtol=1e-6)
+    assert (summed.ask.rate, summed.ask.clip) == (0.2, 0.25)
+    assert facts["loss"] is None and facts["sentences"] == 0
 
 
 # --- a run -------------------------------------------------------------------------------------

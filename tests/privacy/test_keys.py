@@ -38,6 +38,14 @@ def test_the_same_vector_gets_the_same_noise_and_another_one_other_noise() -> No
     assert len({first, *others}) == len(others) + 1
 
 
+def test_who_is_drawn_depends_on_the_run_the_ask_and_the_text() -> None:
+    first = draw_key(RUN, b"c", text=b"t")
+    assert draw_key(RUN, b"c", text=b"t") == first
+    others = [draw_key(OTHER, b"c", text=b"t"), draw_key(RUN, b"d", text=b"t"),
+              draw_key(RUN, b"c", text=b"u")]  # fmt: skip
+    assert len({first, *others}) == 4
+
+
 def test_units_are_drawn_by_the_key_each_with_its_probability() -> None:
     key = draw_key(RUN, b"round 1", text=b"t")
     found = drawn(key, 100_000, rate=0.03)

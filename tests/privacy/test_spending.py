@@ -12,6 +12,7 @@ import pytest
 from confide.errors import GuardError
 from confide.privacy import spending
 from confide.privacy.account import ORDERS, Mechanism, converted
+from confide.privacy.purse import Purse
 from confide.privacy.spending import Account, Charge, Limit, SpentError
 
 ONE = Mechanism(1000, 10**6, 0.01)
@@ -192,3 +193,16 @@ def test_a_write_that_fails_leaves_the_account_as_it_was(
     assert mine.spend(charge(2))
     assert mine.standing() == account(tmp_path).standing()
     assert mine.standing().charges == 1
+
+
+def test_a_run_key_is_gone_once_the_run_is_left(tmp_path: Path) -> None:
+    """Nobody can draw its noise again; another run's key stays."""
+    purse = Purse(tmp_path / "own", Limit(10.0, 1e-5))
+    first, other = (purse.key(run, text=b"text") for run in (b"one", b"two"))
+    assert purse.key(b"one", text=b"text") == first != other
+    purse.forget(b"one")
+    kept = list((tmp_path / "own").glob("*.key"))
+    assert len(kept) == 1 and first not in kept[0].read_bytes()
+    assert purse.key(b"two", text=b"text") == other
+    assert purse.key(b"one", text=b"text") != first
+    purse.forget(b"never begun")

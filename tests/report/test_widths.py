@@ -26,6 +26,7 @@ from report.folders import (
     write_run,
     write_sentences,
 )
+from report.test_spent import noisy
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +83,16 @@ def pages(folder: Path) -> dict[str, Path]:
                   errors=[bag_errors(site) for site in SITES])
         for method, sure in (("lazy-mil", 3.0), ("fedavg", 2.0))
     ]  # fmt: skip
-    named = {"one": runs[1:2], "four": runs, "relations": pairs, "bags": bags, "bag": bags[:1]}
+    private = [noisy(folder / f"noise-{number}", simulated=number > 1) for number in (1, 2)]
+    named = {
+        "noise": private[:1],
+        "noises": private,
+        "one": runs[1:2],
+        "four": runs,
+        "relations": pairs,
+        "bags": bags,
+        "bag": bags[:1],
+    }
     return {name: report(own, out=folder / f"{name}.html") for name, own in named.items()}
 
 

@@ -102,3 +102,12 @@ def test_intervals_are_of_documents() -> None:
     none = told_apart(Side(ours - 9, np.arange(30)), Side(theirs, np.arange(30)), samples=50)[1]
     assert (none.value, none.low) == (0, 0)
     assert none.high == pytest.approx(wanted.high)
+
+
+def test_perfect_attacks_stay_shares() -> None:
+    """Weights of a bootstrap are thirds and sevenths, whose sums come to a little more than one."""
+    for size in range(2, 60):
+        sides = (Side(np.arange(size) + shift, np.arange(size)) for shift in (100.0, 0.0))
+        for share in told_apart(*sides, samples=40, seed=size):
+            assert 0 <= share.low <= share.value <= share.high <= 1
+            assert share.value == pytest.approx(1)

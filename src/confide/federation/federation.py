@@ -166,9 +166,9 @@ class Federation:
         found = summed_unseen(
             summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
         )
-        self.took_part.update(found.sites if step.learnt and not found.dropped else ())
-        answered = len(found.sites) - found.odd
-        self._settle(step, names, answered, round=round, at_least=at_least, odd=found.odd)
+        self.took_part.update(found.counted if step.learnt else ())
+        self._too_far = len(found.far)
+        self._settle(step, names, found.answered, round=round, at_least=at_least, odd=found.odd)
         if summing.sums == "masked":  # a set that grew again would tell of the sites that came back
             self.go_on_without(sorted(set(names) - set(found.sites)))
         return found.whole(step.name, round)

@@ -25,6 +25,7 @@ from confide.report.ranked import precision_recall
 from confide.report.reliability import SureView, reliability
 from confide.report.sections import by_site, by_type, learning_curves, reached
 from confide.report.sitecurves import site_curves
+from confide.report.spent import spent
 from confide.report.typemap import TypeMap, type_map
 from confide.report.verdict import lede, told_range, verdict
 from confide.report.views import RunView, view_of
@@ -98,6 +99,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         maps=_maps(views),
         reliable=_reliable(views),
         audits=audits(views),
+        spent=spent(views),
         same_data=_same_data(runs),
     )
 

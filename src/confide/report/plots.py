@@ -215,6 +215,26 @@ def found(rows: Sequence[tuple[str, float, Range]], *, x_label: str) -> Figure:
     return figure
 
 
+def spent_by_round(
+    points: Sequence[tuple[float, float]], *, promised: float | None, id: str, alternative: str
+) -> str:
+    """ε over rounds; what the settings allow is a dashed line."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _figure(_WIDTH, 2.6)
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        axes.plot(xs, ys, "-", color=COLOURS[0], clip_on=False)
+        axes.plot(xs[-1:], ys[-1:], "o", color=COLOURS[0], markersize=7, clip_on=False)
+        if promised is not None:
+            axes.axhline(promised, linestyle="--", color=_INK, alpha=0.5, linewidth=1)
+        axes.set_ylim(0, 1.08 * max(ys[-1], promised or 0.0))
+        axes.set_xlim(1, max(2.0, xs[-1]))
+        axes.set_xlabel("round")
+        axes.set_ylabel("ε spent so far")
+        axes.xaxis.set_major_locator(_locator(whole=True))
+        axes.grid(axis="y")
+        return _svg(figure, id=id, alternative=alternative)
+
+
 def figure_of(figure: Figure, *, id: str, alternative: str) -> str:
     """A figure as an element of a page."""
     with matplotlib.rc_context(STYLE):

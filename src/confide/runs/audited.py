@@ -109,11 +109,15 @@ class Crossed(_Record):
 
 
 class Promised(_Record):
-    """What the settings promise of one unit of text."""
+    """What the settings promise of one unit of text.
+
+    `simulated`: keys came from the seed, so it is what keys of the sites' own would promise.
+    """
 
     unit: str
     epsilon: float
     delta: float
+    simulated: bool = False
 
 
 class Audit(_Record):
@@ -192,6 +196,7 @@ def told_epsilon(found: Audit) -> str:
     if found.promised is not None:
         own = found.promised
         promised = f"{own.epsilon:.2f} for one {own.unit} (δ = {_small(own.delta)})"
+        promised += ", if keys were not from the seed" if own.simulated else ""
     if found.measured is not None:
         measured = _shown(found.measured)
     said = f"ε promised: {promised}; ε measured: {measured}"

@@ -117,13 +117,13 @@ class _Ranked:
     def auc(self, members: Floats, others: Floats) -> float:
         ours_K, theirs_K = self._masses(members, others)
         below_K = np.cumsum(theirs_K) - theirs_K
-        return float((ours_K * (below_K + theirs_K / 2)).sum())
+        return min(1.0, float((ours_K * (below_K + theirs_K / 2)).sum()))  # shares of a sum round
 
     def found(self, members: Floats, others: Floats, false: float) -> float:
         ours_K, theirs_K = self._masses(members, others)
         passing_K = np.cumsum(theirs_K[::-1])[::-1]
         accused_K = passing_K <= false + 1e-9  # of the others that score as much or more
-        return float(ours_K[accused_K].sum())
+        return min(1.0, float(ours_K[accused_K].sum()))
 
 
 def clopper_pearson(hits: int, of: int, *, level: float = 0.95) -> tuple[float, float]:

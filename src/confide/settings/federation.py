@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from confide.settings.base import Limit, Table
 
+OF_SITES, OF_GROUPS = 5.0, 2.0
+"""`most_norm` where the settings leave it open: of single updates, and of the means of groups."""
+
 
 class FederationTable(Table):
     """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
@@ -23,9 +26,9 @@ class FederationTable(Table):
     ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
     real sites mask if there are three of them. `colluding` is how many sites may be in league with
     the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
-    single replies: then there is no `most_norm`, no `fraction`, and no `combine` but the mean or,
-    of the sums of fixed groups of `groups` sites (0: no groups), another way. A round after which
-    the development score falls by more than `roll_back` (0: never) is undone.
+    single replies: then there is no `fraction`, and no `most_norm` and no `combine` but the mean,
+    unless both are of the sums of fixed groups of `groups` sites (0: no groups). A round after
+    which the development score falls by more than `roll_back` (0: never) is undone.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -43,8 +46,11 @@ class FederationTable(Table):
     @property
     def limit(self) -> float:
         """`most_norm`, or what it is where the settings leave it open."""
-        unseen = self.sums in ("integers", "masked")
-        return (math.inf if unseen else 5.0) if self.most_norm is None else self.most_norm
+        if self.most_norm is not None:
+            return self.most_norm
+        if self.sums in ("integers", "masked"):
+            return OF_GROUPS if self.groups else math.inf
+        return OF_SITES
 
     @model_validator(mode="after")
     def _looks_at_no_single_reply(self) -> Self:
@@ -57,7 +63,7 @@ class FederationTable(Table):
         if self.sums in ("integers", "masked"):
             for name, fits in {
                 "combine": self.combine == "mean" or self.groups > 0,
-                "most_norm": self.limit == math.inf,
+                "most_norm": self.limit == math.inf or self.groups > 0,
                 "fraction": self.fraction == 1.0,
             }.items():
                 if not fits:

@@ -1,14 +1,20 @@
 """Sums over fixed groups of sites, and what they come to when groups that are far off do not count.
 
 Under masks no single update can be compared with the others. The sums of fixed groups can: each
-hides its sites from the server as the sum of all would, and a median of the groups' means moves
-little if one group holds a liar. The price is that the server sees each group's sum.
+hides its sites from the server as the sum of all would. A group whose mean change is many times as
+large as that of the others is left out of the round, as a site is where single replies are seen;
+of the rest, a median moves little if one holds a liar. The price is that the server sees each
+group's sum.
+
+Without the first rule a median of three groups is not enough: with one of them far off, the median
+of a number is always the one of the two honest groups that is nearer to the lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import chain
 
 from confide.errors import SiteFault
 from confide.federation.combining import Combining, Pile
@@ -47,9 +53,10 @@ def grouped(
     """The groups' sums combined, as if every site had learnt the combined change.
 
     A group that loses a site it cannot do without, or none of whose replies can be summed, does not
-    count in this round.
+    count in this round, and neither does one that is too far off (`Combining.too_far`).
     """
-    sites: list[str] = []
+    sites: dict[str, list[str]] = {}
+    far: list[str] = []
     odd = 0
     with closing(Pile(step, combining)) as pile:
         for number, members in enumerate(summing.dealt, 1):
@@ -63,8 +70,13 @@ def grouped(
                     pile.put(f"group {number}", ask, step.reply(**found.total))
             except SiteFault:
                 continue
-            sites += found.sites
+            sites[f"group {number}"] = found.sites
             odd += found.odd
         if len(pile.sites) < combining.needed:
             return Found({}, [], odd)
-        return Found(pile.total(), sorted(sites), odd)
+        for group, (code, why) in pile.leave_out().items():
+            far += sites[group]
+            told = f"{group}, the sum of {', '.join(sites[group])}, does not count: {why}"
+            for name in sites[group]:
+                asking.blame(name, step.name, told, code=code)
+        return Found(pile.total(), sorted(chain(*sites.values())), odd, far=far)

@@ -68,9 +68,9 @@ class Asking:
             self.answered.add(site)
             yield site, reply
 
-    def blame(self, site: str, step: str, why: str) -> None:
+    def blame(self, site: str, step: str, why: str, *, code: str = "refused") -> None:
         """Note that a site's reply was of no use."""
-        self._refuse(refused(why, site=site, step=step, round=self.round))
+        self._refuse(refused(why, site=site, step=step, round=self.round, code=code))
 
     def _saw(self, code: str) -> None:
         self.unmet |= code == NOT_MET

@@ -44,13 +44,25 @@ class Found:
     """A sum: by field, over these sites, of which so many had nothing to add.
 
     `dropped`: the rows were summed, but sites were lost before their values were, so that there is
-    no sum; `sites` are those that are left.
+    no sum; `sites` are those that are left. `far`: those of `sites` whose group was summed, but is
+    too far from the others to count.
     """
 
     total: Total
     sites: list[str]
     odd: int
     dropped: bool = False
+    far: Sequence[str] = ()
+
+    @property
+    def counted(self) -> set[str]:
+        """The sites whose numbers are in the sum."""
+        return set() if self.dropped else set(self.sites) - set(self.far)
+
+    @property
+    def answered(self) -> int:
+        """How many sites had something to add that counts."""
+        return len(self.sites) - len(self.far) - self.odd
 
     def whole(self, step: str, round: int) -> Total:
         """The sum. Raises DroppedError if it was dropped."""

@@ -35,7 +35,7 @@ from confide.runs.canaries import COINS, has_coins
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import Gathered, gather
 from confide.runs.result import Result
-from confide.settings import Settings
+from confide.settings import SIMULATED, Settings
 
 __all__ = ["AUDIT", "Audit", "audit", "audited", "crossed", "told"]
 
@@ -162,7 +162,8 @@ def promised(settings: Settings) -> Promised | None:
     if own is None:
         return None
     epsilon = own.epsilon if own.epsilon is not None else budget_of(settings).epsilon
-    return Promised(unit=own.unit, epsilon=epsilon, delta=own.delta)
+    simulated = settings.key == SIMULATED
+    return Promised(unit=own.unit, epsilon=epsilon, delta=own.delta, simulated=simulated)
 
 
 def crossed(run: Path, *, group: int = 0) -> Crossed:

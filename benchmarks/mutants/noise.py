@@ -1,0 +1,189 @@
+"""Mutants of what makes noise private, made by hand: each breaks the promise in its own way.
+
+    python benchmarks/mutants/noise.py [--only PART...]
+
+Chance (run.py) seldom hits the lines on which a promise hangs, so these are chosen: what others got
+wrong, and what the account takes for granted. Each runs against the tests of its module, the quick
+ones first, until one fails. Lines go to noise.jsonl; what stands there is not run again, but with
+`--again` what survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from run import SRC, _failed
+
+MEASURED = Path(__file__).parent / "noise.jsonl"
+METHOD, UNITS = "confide/methods/dp_fedsgd.py", "confide/kinds/units.py"
+CLIPPING, KEYS = "confide/privacy/clipping.py", "confide/privacy/keys.py"
+NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/purse.py"
+SPENDING = "confide/privacy/spending.py"
+OF_METHOD = "tests/methods/test_dp_fedsgd.py"
+ALONE = ("--deselect=tests/privacy/test_spending.py::test_two_leads_share_one_account",)
+"""It starts processes of its own, which a forked one cannot."""
+TESTS = {
+    METHOD: (OF_METHOD,),
+    UNITS: ("tests/kinds/test_units.py", OF_METHOD),
+    CLIPPING: ("tests/privacy/test_clipping.py", "tests/kinds/test_units.py"),
+    KEYS: ("tests/privacy/test_keys.py", OF_METHOD),
+    NOISE: ("tests/privacy/test_noise.py", OF_METHOD),
+    PURSE: ("tests/privacy/test_spending.py", *ALONE, OF_METHOD),
+    SPENDING: ("tests/privacy/test_spending.py", *ALONE, OF_METHOD),
+}
+WITHIN = 900.0
+
+
+@dataclass(frozen=True)
+class Made:
+    """A mutant: what of a file is replaced, once, and what that would mean."""
+
+    what: str
+    path: str
+    before: str
+    after: str
+
+    def put(self, tree: Path) -> None:
+        text = (SRC / self.path).read_text(encoding="utf-8")
+        if text.count(self.before) != 1:
+            raise SystemExit(f"{self.what}: not found once in {self.path}: {self.before!r}")
+        (tree / self.path).write_text(text.replace(self.before, self.after), encoding="utf-8")
+
+
+MUTANTS = (
+    Made("units are rounded, not clipped", UNITS,
+         "whole(gradient, clip=clip, grid=grid).items()",
+         "((n, np.rint(a * (grid / clip)).astype(np.int64)) for n, a in gradient.items())"),
+    Made("clipped before it is rounded", CLIPPING,
+         "return _shortened(rounded, grid)",
+         "n = max(1.0, norm / grid)\n"
+         "    return {k: np.rint(a / n).astype(np.int64) for k, a in scaled.items()}"),
+    Made("what is not finite is not zeros", CLIPPING,
+         "return {name: np.zeros_like(array) for name, array in scaled.items()}",
+         "raise ValueError('not finite')"),
+    Made("the sum is divided by how many were drawn", METHOD,
+         "    secret = noise_key(",
+         "    total = {n: a // max(1, len(chosen)) for n, a in total.items()}\n"
+         "    secret = noise_key("),
+    Made("the server divides by all units, not by those drawn on average", METHOD,
+         "(one.clip * budget.rate * own.units)", "(one.clip * own.units)"),
+    Made("a site's part of the noise is rounded down", METHOD,
+         "math.ceil(ask.variance / site.member.honest)", "ask.variance // site.member.honest"),
+    Made("every site adds the noise of all", METHOD,
+         "with_noise(total, secret, variance=share)",
+         "with_noise(total, secret, variance=ask.variance)"),
+    Made("no noise is added", METHOD,
+         "(array + own).astype(np.int32)", "array.astype(np.int32)"),
+    Made("a sum that does not fit is cut off, not wrapped", METHOD,
+         "(array + own).astype(np.int32)",
+         "np.clip(array + own, -(2**31), 2**31 - 1).astype(np.int32)"),
+    Made("the noise of one array is that of another", METHOD,
+         "        start += array.size\n", ""),
+    Made("nothing is charged", METHOD, "site.purse.spend(charge)", "pass"),
+    Made("what may not be charged leaves all the same", METHOD,
+         'raise Refusal("spent") from error', "pass"),
+    Made("the charge is of one site's part of the noise", METHOD,
+         "share * site.member.honest, ask.rate)", "share, ask.rate)"),
+    Made("the rate does not decide who is drawn", METHOD,
+         "len(units), rate=ask.rate)", "len(units), rate=1.0)"),
+    Made("the same units are drawn in every round", METHOD,
+         "digest(site.run, number(turn.round), encode(ask))", "digest(site.run, encode(ask))"),
+    Made("the draw does not depend on what is asked", METHOD,
+         "digest(site.run, number(turn.round), encode(ask))",
+         "digest(site.run, number(turn.round))"),
+    Made("who is drawn does not depend on the text", KEYS,
+         '"draw", context, text)', '"draw", context)'),
+    Made("the noise does not depend on the text", KEYS,
+         '"noise", context, text, digest_of(clean))', '"noise", context, digest_of(clean))'),
+    Made("the noise does not depend on what it hides", KEYS,
+         '"noise", context, text, digest_of(clean))', '"noise", context, text)'),
+    Made("the same ask gets other noise", METHOD,
+         "return NoisySum(with_noise(total, secret",
+         "return NoisySum(with_noise(total, np.random.default_rng().bytes(32)"),
+    Made("half as many are drawn as is accounted for", KEYS,
+         '"<u8") >> np.uint64(1)', '"<u8")'),
+    Made("noise has no sign", NOISE,
+         "np.where(rest & np.uint64(1), -found, found)", "found"),
+    Made("a run goes on with other text", PURSE, "if kept[_KEY:] != said:", "if False:"),
+    Made("a run key outlives its run", PURSE,
+         "self._path(run).unlink(missing_ok=True)", "self._path(run)"),
+    Made("the account forgets what earlier charges spent", SPENDING,
+         "    now.curve = now.curve + one.curve\n", "    now.curve = one.curve\n"),
+    Made("one ask is answered with two noises", SPENDING,
+         "            if charge.ask in now.marks:\n", "            if False:\n"),
+    Made("other noise for the same ask is not charged", SPENDING,
+         "if now.marks.get(charge.ask) == charge.mark:", "if charge.ask in now.marks:"),
+    Made("the limit is looked at before the charge is added", SPENDING,
+         "            now.curve = now.curve + curve_A\n            now.draws += charge.draws\n"
+         "            if not _epsilon(now, self._limit.delta) <= self._limit.epsilon:\n",
+         "            late = not (now.marks == {} or _epsilon(now, self._limit.delta)"
+         " <= self._limit.epsilon)\n"
+         "            now.curve = now.curve + curve_A\n            now.draws += charge.draws\n"
+         "            if late:\n"),
+    Made("an account that was edited is taken", SPENDING,
+         'if told["before"] != now.head:', "if False:"),
+    Made("a document without a row is not drawn", UNITS,
+         "return [np.array(rows, np.int64) for rows in found.values()]",
+         "return [np.array(rows, np.int64) for rows in found.values() if rows]"),
+    Made("a patient is a document", UNITS,
+         'patient_of(one, patients) if unit == "patient" else str(number)', "str(number)"),
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--first", type=int, default=1000, help="no more than so many this time")
+    parser.add_argument("--again", action="store_true", help="run again what survived")
+    given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.dont_write_bytecode = True
+    import torch  # noqa: F401  imported once, before all forks
+    import transformers  # noqa: F401
+
+    lines = MEASURED.read_text(encoding="utf-8").splitlines() if MEASURED.exists() else []
+    done = {one["mutant"]: one for one in map(json.loads, lines)}
+    left, sound = given.first, set()
+    for mutant in MUTANTS:
+        if given.only and not any(part in mutant.what for part in given.only):
+            continue
+        before = done.get(mutant.what)
+        if left == 0 or (before and (before["killed"] or not given.again)):
+            continue
+        left -= 1
+        if TESTS[mutant.path] not in sound:
+            if by := _failed(list(TESTS[mutant.path]), SRC, within=WITHIN):
+                raise SystemExit(f"without any mutant {by} fails")
+            sound.add(TESTS[mutant.path])
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="mutant") as made:
+            tree = Path(made) / "src"
+            shutil.copytree(SRC, tree, ignore=shutil.ignore_patterns("__pycache__"))
+            mutant.put(tree)
+            by = _failed(list(TESTS[mutant.path]), tree, within=WITHIN)
+        found = {
+            "mutant": mutant.what, "path": mutant.path, "before": mutant.before,
+            "after": mutant.after, "killed": by, "seconds": round(time.monotonic() - began, 1),
+            "machine": f"{os.cpu_count()} x {platform.machine()}, CPU, shared",
+            "date": str(date.today()),
+        }  # fmt: skip
+        done[mutant.what] = found
+        print(by or "SURVIVED", "|", mutant.what, flush=True)
+        text = "".join(json.dumps(one) + "\n" for one in done.values())
+        MEASURED.write_text(text, encoding="utf-8")
+    alive = [name for name, one in done.items() if not one["killed"]]
+    print(f"{len(done) - len(alive)} of {len(done)} killed", *alive, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

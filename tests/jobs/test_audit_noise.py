@@ -1,0 +1,69 @@
+"""Canaries of a run under noise show less than was promised, and more if the noise is left out.
+
+One site that sums by itself, so that the noise in its sum is the least that the account counts. Its
+text is noise, too: there is nothing to learn but the documents themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.jobs.audit import audit
+from confide.methods import dp_fedsgd
+from confide.runs.audited import told
+from confide.runs.run import run
+from contract.corpus import tiny
+from jobs.test_audit import noise
+
+ROUNDS = 60
+HEART = (
+    f"rounds={ROUNDS}", "options.server_rate=0.03", "select.by=last", "select.every=1000",
+    "model.bilstm_hidden=48", "model.word_dim=4", "model.dropout=0", "data.canaries=80",
+    "key=simulated",
+)  # fmt: skip
+"""A tagger on a frozen encoder, that knows its documents by heart in so many rounds."""
+
+
+def ran(folder: Path, epsilon: float) -> Path:
+    """A run of one site that promises this ε of a document."""
+    site: dict[str, Any] = {"name": "site-1", "dev": []}
+    site |= {"train": str(noise(folder / "train.conll", 120))}
+    site |= {"test": str(noise(folder / "held.conll", 60))}
+    privacy = {
+        "unit": "document", "epsilon": epsilon, "rate": 0.5, "rounds": ROUNDS, "units": 60,
+        "clip": 1.0,
+    }  # fmt: skip
+    settings = tiny(folder, "method=dp-fedsgd-tagger", *HEART, site=[site], privacy=privacy)
+    return run(settings, out=folder / "run").folder
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 1.0])
+def test_less_is_measured_than_was_promised(epsilon: float, tmp_path: Path) -> None:
+    found = audit(ran(tmp_path, epsilon))
+    assert found.promised is not None and found.promised.epsilon == epsilon
+    assert found.promised.simulated
+    assert "(δ = 1e-5), if keys were not from the seed; ε measured" in "\n".join(told(found))
+    assert found.measured is not None and found.measured.epsilon < epsilon
+    assert not found.broken
+    one = found.sites["site-1"]
+    assert one.canaries is not None
+    assert one.membership.auc.high < 0.85 and one.canaries.auc.high < 0.85
+
+
+def test_without_its_noise_the_promise_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack finds what there is: units are clipped and drawn, but nothing hides them."""
+
+    def without(total: Any, key: bytes, *, variance: int) -> Any:
+        return {name: array.astype(np.int32) for name, array in total.items()}
+
+    monkeypatch.setattr(dp_fedsgd, "with_noise", without)
+    found = audit(ran(tmp_path, 1.0))
+    assert found.sites["site-1"].membership.auc.value > 0.85
+    assert found.broken
+    assert "The promise was broken" in "\n".join(told(found))
