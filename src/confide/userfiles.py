@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,12 @@ def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None
     the text is not JSON, or nested deeper.
     """
     try:
-        value = json.loads(text, parse_constant=parse_constant)
+        if isinstance(text, str) and text[:1] != "\ufeff":
+            value = _decoder(parse_constant).decode(text)
+            if text.count("[") + text.count("{") <= DEEPEST:
+                return value
+        else:
+            value = json.loads(text, parse_constant=parse_constant)
     except RecursionError as error:
         raise _too_deep() from error
     level = [value] if isinstance(value, dict | list) else []
@@ -130,6 +136,12 @@ def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None
             if isinstance(inner, dict | list)
         ]
     raise _too_deep()
+
+
+@lru_cache(maxsize=8)
+def _decoder(parse_constant: Callable[[str], object] | None) -> json.JSONDecoder:
+    """What `json.loads` makes anew for every text."""
+    return json.JSONDecoder(parse_constant=parse_constant)
 
 
 def _too_deep() -> ValueError:
