@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,20 +57,27 @@ with uncollected():
 print(seconds, len(documents), sum(len(one.entities) for one in documents))
 """
 SETTINGS = """
-method = "pooled"
-seed = 1
+schema = 1
+method = "fedavg"
 rounds = 1
+
 [[site]]
 name = "one"
-train = ["{corpus}"]
+train = "{corpus}"
+
 [data]
 dev_share = 0.001
 test_share = 0.001
+
 [model]
 character = "none"
 word_dim = 16
 bilstm_hidden = 16
-[train]
+
+[training]
+optimiser = "adam"
+learning_rate = 0.01
+batch_size = 256
 local_epochs = 1
 """
 
@@ -221,21 +229,21 @@ def run_measured(command: list[str], source: Path) -> dict:
     }
 
 
-def memory(given: argparse.Namespace, folder: Path) -> list[dict]:
+def memory(given: argparse.Namespace, folder: Path, spare: Path) -> list[dict]:
     """The most memory of `data check`, `data convert` and `run`."""
     rows = []
     source = given.old.resolve() if given.old else SOURCE
     for name in given.corpus or CORPORA:
         path = made(folder, name, given.sentences, given.seed)
-        settings = folder / "settings.toml"
+        settings = spare / "settings.toml"
         settings.write_text(SETTINGS.format(corpus=path), encoding="utf-8")
         other = "jsonl" if path.suffix == ".conll" else "conll"
         confide = [sys.executable, "-m", "confide"]
         commands = {
             "check": [*confide, "data", "check", str(path)],
             "convert": [*confide, "data", "convert", str(path), "--to", other,
-                        "--out", str(folder / f"out.{other}")],
-            "train": [*confide, "run", str(settings), "--out", str(folder / "run"), "--force"],
+                        "--out", str(spare / f"out.{other}")],
+            "train": [*confide, "run", str(settings), "--out", str(spare / "run")],
         }  # fmt: skip
         for job, command in commands.items():
             if given.job and job not in given.job:
@@ -245,6 +253,7 @@ def memory(given: argparse.Namespace, folder: Path) -> list[dict]:
             row |= run_measured(command, source)
             rows.append(row)
             print(json.dumps(row), flush=True)
+        shutil.rmtree(spare / "run", ignore_errors=True)
     return rows
 
 
@@ -279,10 +288,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the corpora are kept")
     parser.add_argument("--json", type=Path, help="a file of lines to add the measurements to")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as spare:
-        folder = given.folder or Path(spare)
+    with tempfile.TemporaryDirectory() as name:
+        folder, spare = given.folder or Path(name), Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        rows = {"speed": speed, "memory": memory, "line": line}[given.what](given, folder)
+        if given.what == "memory":
+            rows = memory(given, folder, spare)
+        else:
+            rows = {"speed": speed, "line": line}[given.what](given, folder)
     about = {"date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
              "cores": os.cpu_count(), "seed": given.seed}  # fmt: skip
     if given.json:

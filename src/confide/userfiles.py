@@ -175,26 +175,32 @@ def size_in_words(count: int) -> str:
     return f"{count} bytes"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file of the user's completely or not at all; what was there stays until then.
 
-    Makes missing folders, and keeps the permissions of a file that is there. A link stays a link.
-    What is no file (such as /dev/stdout) is written as it is. Raises OSError.
+    `data` may come in parts, which are not all held at once. Makes missing folders, and keeps the
+    permissions of a file that is there. A link stays a link. What is no file (such as /dev/stdout)
+    is written as it is. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        _write(path, data)
         return
     path = path.resolve()
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.touch(mode=0o600)
         fresh.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
-        fresh.write_bytes(data)
+        _write(fresh, data)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def _write(path: Path, data: bytes | Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines((data,) if isinstance(data, bytes) else data)
 
 
 def _umask() -> int:

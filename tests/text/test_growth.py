@@ -125,3 +125,18 @@ def test_a_collector_that_is_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
+    with uncollected():
+        made = [[number] for number in range(1000)]
+    assert gc.get_freeze_count() == 0
+    assert len(made) == 1000

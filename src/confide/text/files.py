@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
@@ -216,7 +216,17 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DataError: the system refuses to write there.
     """
+    write_parts(path, (text,))
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """`write_text` for a text in parts, which are made as they are written and not held.
+
+    Raises:
+        DataError: as `write_text` does; and whatever making the parts raises.
+    """
+    raw = (part.encode("utf-8", errors="replace") for part in parts)
     try:
-        write_whole(path, text.encode("utf-8", errors="replace"))
+        write_whole(path, raw)
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be written ({error})", where=str(path)) from error

@@ -77,7 +77,7 @@ def _untagged(block: str, behind: str) -> str:
 
     `behind` stands behind each token but the last.
     """
-    if not block.endswith(behind[:-1]) or "#" in block or block[0] == "-" or "\n-D" in block:
+    if not block.endswith(behind[:-1]) or block[0] == "-" or "\n-D" in block:
         return ""
     count = block.count("\n")
     words = block[: 1 - len(behind)].replace(behind, " ")

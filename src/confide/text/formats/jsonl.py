@@ -20,7 +20,7 @@ from confide.text.files import (
     each_line,
     read_text,
     with_plain_ends,
-    write_text,
+    write_parts,
 )
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.records import RecordReader
@@ -156,7 +156,7 @@ def _refuse(name: str) -> None:
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents in our own full form, which holds everything; `scheme` is not used."""
     lines = (json.dumps(record(document), ensure_ascii=False) + "\n" for document in documents)
-    write_text(path, "".join(lines))
+    write_parts(path, lines)
     return []
 
 
@@ -191,7 +191,7 @@ def record(document: Document) -> Tree:
         for relation in document.relations
     ]
     row["sentences"] = [
-        {"start": sentence.start, "end": sentence.end, "tokens": sentence.tokens}
+        {"start": sentence.start, "end": sentence.end, "tokens": tuple(sentence.tokens)}
         for sentence in document.sentences
     ]
     row["attributes"] = document.attributes
