@@ -44,6 +44,7 @@ FILES: dict[str, tuple[str, Callable[[int], dict[str, str]]]] = {
     "biobert, no pair": ("biobert", _row("a\t1\n")),
     "conll": ("conll", _row("a O\n\n")),
     "conll, entities": ("conll", _row("a B-A\n\n")),
+    "conll, one sentence": ("conll", _row("a B-A\nb O\n")),
     "conll, malformed": ("conll", _row("a I-A\n\n")),
     "conll, marks": ("conll", _row("-DOCSTART-\na B-A\n\n")),
     "nyt10": ("nyt10", _row("1\t2\ta\tb\tr\ta b\n")),

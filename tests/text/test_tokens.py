@@ -32,6 +32,21 @@ def test_they_are_a_sequence_equal_to_the_tuple(tokens: Sequence[Span]) -> None:
     assert pickle.loads(pickle.dumps(tokens)) == tokens  # noqa: S301 - workers get documents so
 
 
+def test_one_of_many_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search among the tokens of a long sentence went through all of them at each step."""
+    many = " ".join(["a"] * 1000)
+    sequences = (packed((2 * n, 2 * n + 1) for n in range(1000)), Words(many, 0, len(many)))
+    assert all(one[500] == (1000, 1001) for one in sequences)
+
+    def never(self: object) -> None:
+        raise AssertionError("looked at all")
+
+    for one in sequences:
+        monkeypatch.setattr(type(one), "__iter__", never)
+        assert (one[0], one[-1], one[998]) == ((0, 1), (1998, 1999), (1996, 1997))
+        assert bisect_right(one, 1000, key=lambda span: span[1]) == 500
+
+
 def test_packed_and_words_are_equal() -> None:
     assert packed(SPANS) == Words(TEXT, 4, 14)
     assert (

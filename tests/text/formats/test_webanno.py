@@ -79,6 +79,15 @@ def test_damage(tmp_path, old, new, said):
         read(put(tmp_path, "a.tsv", published.WEBANNO.replace(old, new)))
 
 
+def test_roles_without_a_column_of_targets(tmp_path):
+    """The column of roles came last, and the reader looked beyond it (IndexError)."""
+    target = "|de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity\n#T_RL"
+    text = published.WEBANNO.replace(target, "\n#T_RL")
+    assert text != published.WEBANNO
+    with pytest.raises(FormatError, match="a column of roles without one of what they lead to"):
+        read(put(tmp_path, "a.tsv", text), "webanno")
+
+
 def test_nothing_in_it(tmp_path):
     with pytest.raises(DataError, match="no token"):
         read(put(tmp_path, "a.tsv", "#FORMAT=WebAnno TSV 3.3\n\n"))

@@ -211,6 +211,7 @@ def encode(
             for token in examples[window.example].tokens[window.start : window.end]
         ),
         np.int32,
+        int(from_S1[-1]),
     )
     characters_M, characters_from_F1 = _spelled(list(forms), characters, max_characters)
     return Encoded(

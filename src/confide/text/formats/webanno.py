@@ -115,6 +115,13 @@ def _layers(lines: Sequence[str], path: Path) -> Iterator[_Layer]:
                     got=shown(line),
                     where=f"{path}:{number}",
                 )
+            if features and features[-1].startswith("ROLE_"):
+                raise FormatError(
+                    "a column of roles without one of what they lead to",
+                    expected="#T_SP=name|ROLE_slot|type of the target",
+                    got=shown(line),
+                    where=f"{path}:{number}",
+                )
             yield _Layer(name, kind, tuple(features), first)
             first += max(1, len(features))
         elif line and not line.startswith("#"):
