@@ -213,8 +213,8 @@ def predict(
     run, files = run_and_files(words)
     given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "say": screen.say}
     given |= {"threshold": threshold, "types": named_types(types)}
-    put, job = (put_facts, api.facts) if to in FACTS else (put_documents, api.predict)
-    put(job(run, how.read(files), **given), out, format=to)
+    put, found = (put_facts, api.facts) if to in FACTS else (put_documents, api.predict)
+    put(found(run, how.read(files), **given), out, format=to)
 
 
 @app.command(rich_help_panel=_USE, cls=ReadsFiles)

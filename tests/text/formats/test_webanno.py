@@ -88,6 +88,19 @@ def test_roles_without_a_column_of_targets(tmp_path):
         read(put(tmp_path, "a.tsv", text), "webanno")
 
 
+def test_a_line_that_ends_before_its_last_columns(tmp_path):
+    """They are empty; the column of a slot's targets was looked for beyond the end (IndexError)."""
+    lines = published.WEBANNO.split("\n")
+    place = next(n for n, line in enumerate(lines) if "\tmet\t" in line)
+    whole = read(put(tmp_path, "a.tsv", published.WEBANNO)).documents[0]
+    cells = lines[place].split("\t")
+    for cut in range(4, len(cells)):
+        lines[place] = "\t".join(cells[:cut])
+        (document,) = read(put(tmp_path, "a.tsv", "\n".join(lines))).documents
+        assert document.text == whole.text
+        assert len(document.entities) in (len(whole.entities), len(whole.entities) - 1)
+
+
 def test_nothing_in_it(tmp_path):
     with pytest.raises(DataError, match="no token"):
         read(put(tmp_path, "a.tsv", "#FORMAT=WebAnno TSV 3.3\n\n"))

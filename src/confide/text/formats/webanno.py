@@ -145,7 +145,9 @@ def _row(page: _Page, cells: Sequence[str], where: str) -> None:
             page.tokens.append([])
         page.tokens[-1].append((start, end, _plain(cells[2])))
     for layer in page.layers:
-        own = list(cells[layer.first : layer.first + max(1, len(layer.features))])
+        width = max(1, len(layer.features))
+        own = list(cells[layer.first : layer.first + width])
+        own += [_NONE] * (width - len(own))  # a line may end before its last columns
         if layer.kind == "T_CH" or is_linguistic(layer.name):
             if any(cell not in (_NONE, "") for cell in own):
                 page.ignored.add(layer.name)
