@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer.core import TyperGroup
@@ -213,7 +213,7 @@ def predict(
     run, files = run_and_files(words)
     given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "say": screen.say}
     given |= {"threshold": threshold, "types": named_types(types)}
-    put, found = (put_facts, api.facts) if to in FACTS else (put_documents, api.predict)
+    put, found = cast(Any, (put_facts, api.facts) if to in FACTS else (put_documents, api.predict))
     put(found(run, how.read(files), **given), out, format=to)
 
 
