@@ -72,6 +72,8 @@ def test_white_space_that_is_lost_is_said(tmp_path):
     ("1-2\t3-6\tAda", "1-2\t3-60\tAda", "do not fit their offsets"),
     ("1-2\t3-6\tAda", "1-2\tAda", "not a line"),
     ("#T_RL=", "#T_XX=", "a layer of another form"),
+    ("#T_RL=webanno.custom.Knows|label|BT_de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity",
+     "#T_RL=webanno.custom.Knows", "does not say what they link"),
     ("2-1\t27-29", "2-1\t99999999-100000001", "a gap of blanks"),
 ])  # fmt: skip
 def test_damage(tmp_path, old, new, said):

@@ -115,6 +115,13 @@ def _layers(lines: Sequence[str], path: Path) -> Iterator[_Layer]:
                     got=shown(line),
                     where=f"{path}:{number}",
                 )
+            if not features and kind == "T_RL":
+                raise FormatError(
+                    "a layer of relations that does not say what they link",
+                    expected="#T_RL=name|feature|BT_layer of its ends",
+                    got=shown(line),
+                    where=f"{path}:{number}",
+                )
             if features and features[-1].startswith("ROLE_"):
                 raise FormatError(
                     "a column of roles without one of what they lead to",
