@@ -1,4 +1,6 @@
+import importlib
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -6,8 +8,10 @@ from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.methods import method_of
 from confide.recipes import RecipeInfo, recipe_path, recipes
+from confide.runs.gathering import gather
 from confide.settings import load
-from confide.text.formats import read
+from confide.text.checking import check
+from confide.text.formats import Options, read
 
 NAMES = [recipe.name for recipe in recipes()]
 PARTS = ("train", "dev", "test")
@@ -35,7 +39,7 @@ def test_the_recipes_of_the_experiments_are_there():
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
                 "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
                 "lazymil-mirgene-paper", "tags-medical", "tags-crossner", "text-medical",
-                "tags-ontonotes-paper"}  # fmt: skip
+                "tags-ontonotes-paper", "notas-es"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
@@ -103,11 +107,62 @@ def test_its_files_are_those_of_a_known_corpus(name):
         assert inside in [f for parts in CORPORA[corpus].files.values() for f in parts]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "notas-es"])
 def test_missing_data_is_explained(name, monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(MissingDataError, match=r"Licence: .* Published: "):
         locate(files(name)[0])
+
+
+def test_spanish_notes_come_with_confide(monkeypatch, tmp_path):
+    """They are found without data of one's own; a file of one's own in its place comes first."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    own = f"${VARIABLE}/notas_es/primaria-dev.jsonl"
+    shipped = locate(own)
+    assert shipped.is_file()
+    with pytest.raises(MissingDataError, match="is not set"):
+        locate(f"${VARIABLE}/notas_es/other.jsonl")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert locate(own) == shipped
+    (tmp_path / "notas_es").mkdir()
+    (tmp_path / "notas_es" / "primaria-dev.jsonl").write_text("x")
+    assert locate(own) == tmp_path / "notas_es" / "primaria-dev.jsonl"
+
+
+def test_spanish_notes_are_what_their_program_writes(root, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(root / "benchmarks" / "spanish"))
+    make = importlib.import_module("make")
+    shipped = {path.name: path.read_bytes() for path in make.FOLDER.iterdir()}
+    assert {path.name: path.read_bytes() for path in make.make(tmp_path)} == shipped
+    assert set(shipped) == {Path(file).name for file in files("notas-es")}
+
+
+def test_spanish_notes_need_the_rules_of_spanish():
+    """By those of English, every second street crosses the end of a "sentence"."""
+    paths = [locate(file) for file in files("notas-es") if file.endswith("-train.jsonl")]
+    streets = ("CALLE", "direccion", "STREET")
+    spanish, english = (check(paths, options=Options(language=one)) for one in ("es", "en"))
+    count = sum(spanish.types[street] for street in streets)
+    assert spanish.counts["lost"] == 0 and spanish.counts["trainable"] == sum(
+        spanish.types.values()
+    )
+    assert not spanish.crossings
+    assert english.counts["lost"] > count // 2
+    assert set(english.crossings) == set(streets)
+    for path in paths:
+        assert check(path).details[str(path)].count("language es") == 1  # the text tells it
+
+
+def test_the_spanish_recipe_reads_all_names_as_one_set(monkeypatch, tmp_path):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    settings = load(recipe_path("notas-es"))
+    gathered = gather(settings, tmp_path, key_file=None)
+    assert [spec.name for spec in gathered.specs] == ["cardiologia", "primaria", "urgencias"]
+    for spec in gathered.specs:
+        types = {entity.type for document in spec.train for entity in document.entities}
+        assert types == set(settings.data.types)
+        assert not gathered.problems[spec.name]
+        assert all(document.sentences for document in spec.train)
 
 
 @pytest.mark.data

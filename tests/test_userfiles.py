@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from confide.errors import DataError
-from confide.text.files import write_text
+from confide.text.files import write_parts, write_text
 from confide.userfiles import write_whole
 
 
@@ -18,16 +19,31 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "x.jsonl"
     path.write_text("before")
 
-    def full(self: Path, data: bytes) -> int:
-        with open(self, "wb") as file:
-            file.write(data[:3])
+    def full(path: Path, data: bytes) -> None:
+        path.write_bytes(b"aft")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("confide.userfiles._write", full)
     with pytest.raises(DataError, match="No space left"):
         write_text(path, "after and more")
     assert path.read_text() == "before"
     assert [file.name for file in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_parts_that_cannot_be_made_leave_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("before")
+
+    def parts() -> Iterator[str]:
+        yield "after"
+        raise DataError("broken")
+
+    with pytest.raises(DataError, match="broken"):
+        write_parts(path, parts())
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.jsonl"]
+    write_parts(path, ("é", "", "\n"))
+    assert path.read_bytes() == "é\n".encode()
 
 
 def test_permissions_and_links_stay(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ def uner(path: Path) -> Counts:
 
 
 def conllu(path: Path) -> Counts:
-    return len(re.findall(r"[\t|](?:NER|NE)=[BS]-", _text(path))) + len(
-        re.findall(r"\((?=[^()]*-)", "".join(re.findall(r"Entity=(\S+)", _text(path))))
+    text = re.sub(r"^\d+\.\d+\t.*$", "", _text(path), flags=re.M)  # an empty node is no token
+    return len(re.findall(r"[\t|](?:NER|NE)=[BS]-", text)) + len(
+        re.findall(r"\((?=[^()]*-)", "".join(re.findall(r"Entity=(\S+)", text)))
     ), None
 
 
@@ -207,6 +208,11 @@ def pubtator(path: Path) -> Counts:
 
 
 def bioc(path: Path) -> Counts:
+    if path.suffix == ".json":
+        documents = json.loads(path.read_text(encoding="utf-8"))["documents"]
+        passages = [passage for one in documents for passage in one["passages"]]
+        return (sum(len(one["annotations"]) for one in passages),
+                sum(len(one["relations"]) for one in documents))  # fmt: skip
     root = ElementTree.parse(path).getroot()
     return len(list(root.iter("annotation"))), len(list(root.iter("relation")))
 

@@ -19,9 +19,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("fuzzer", choices=FUZZERS)
     parser.add_argument("--count", type=int, default=1000, help="how many inputs")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same inputs")
+    parser.add_argument("--format", action="append", help="readers: only this one; repeat for more")
     given = parser.parse_args(arguments)
+    more = (given.format,) if given.format else ()
     start = time.process_time()
-    tally = importlib.import_module(given.fuzzer).attack(given.count, given.seed)
+    tally = importlib.import_module(given.fuzzer).attack(given.count, given.seed, *more)
     seconds = time.process_time() - start
     print(
         f"| {'fuzzer':9} | {'seed':>4} | inputs | refused | accepted | slowest | all | failures |"

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,12 @@ def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None
     the text is not JSON, or nested deeper.
     """
     try:
-        value = json.loads(text, parse_constant=parse_constant)
+        if isinstance(text, str) and text[:1] != "\ufeff":
+            value = _decoder(parse_constant).decode(text)
+            if text.count("[") + text.count("{") <= DEEPEST:
+                return value
+        else:
+            value = json.loads(text, parse_constant=parse_constant)
     except RecursionError as error:
         raise _too_deep() from error
     level = [value] if isinstance(value, dict | list) else []
@@ -130,6 +136,12 @@ def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None
             if isinstance(inner, dict | list)
         ]
     raise _too_deep()
+
+
+@lru_cache(maxsize=8)
+def _decoder(parse_constant: Callable[[str], object] | None) -> json.JSONDecoder:
+    """What `json.loads` makes anew for every text."""
+    return json.JSONDecoder(parse_constant=parse_constant)
 
 
 def _too_deep() -> ValueError:
@@ -163,26 +175,32 @@ def size_in_words(count: int) -> str:
     return f"{count} bytes"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file of the user's completely or not at all; what was there stays until then.
 
-    Makes missing folders, and keeps the permissions of a file that is there. A link stays a link.
-    What is no file (such as /dev/stdout) is written as it is. Raises OSError.
+    `data` may come in parts, which are not all held at once. Makes missing folders, and keeps the
+    permissions of a file that is there. A link stays a link. What is no file (such as /dev/stdout)
+    is written as it is. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        _write(path, data)
         return
     path = path.resolve()
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.touch(mode=0o600)
         fresh.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
-        fresh.write_bytes(data)
+        _write(fresh, data)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def _write(path: Path, data: bytes | Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines((data,) if isinstance(data, bytes) else data)
 
 
 def _umask() -> int:

@@ -263,6 +263,30 @@ def test_evaluate_shows_relations_and_a_chain(put: Any) -> None:
     assert json.loads(call("evaluate", "ner+re", "x.tsv", "--json").stdout) == chain
 
 
+def test_predict_reads_a_table_of_notes_by_its_columns(put: Any, tmp_path: Path) -> None:
+    table = tmp_path / "notes.csv"
+    table.write_bytes("NR;TEXT;ART\n7;Übelkeit.;x\n8;Kein Fieber.;y\n".encode("windows-1252"))
+    verb = put("predict", [Document("n1", "No rash.")])
+    words = ("predict", "ner", str(table), "--columns", "NR,TEXT", "--encoding", "windows-1252")
+    assert call(*words).exit_code == 0
+    (_, sources), how = verb.args, verb.options
+    assert [(one.id, one.text) for one in sources] == [("7", "Übelkeit."), ("8", "Kein Fieber.")]
+    assert how["format"] is None
+    refused = call("predict", "ner", str(table), "--columns", "NR")
+    assert (refused.exit_code, "takes two columns" in refused.stderr) == (2, True)
+    missing = call(*words[:3], "--columns", "NR,BRIEF", "--encoding", "windows-1252")
+    assert (missing.exit_code, "BRIEF" in missing.stderr) == (2, True)
+
+
+def test_predict_names_what_is_broken_and_left_out(put: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.jsonl"
+    file.write_text('{"text": "No rash."}\n{"text": 3}\n')
+    verb = put("predict", [Document("n1", "No rash.")])
+    done = call("predict", "ner", str(file), "--skip-broken")
+    assert (done.exit_code, "broken-document" in done.stderr) == (0, True)
+    assert [one.text for one in verb.args[1]] == ["No rash."]
+
+
 def test_predict_hands_everything_on(put: Any) -> None:
     verb = put("predict", [Document("n1", "No rash.")])
     words = ("predict", "ner+re", "a.txt", "--as", "Drug=CHEMICAL", "--as", " Age = ")

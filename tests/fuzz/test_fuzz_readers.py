@@ -40,7 +40,7 @@ def test_a_reader_that_raises_something_else_is_a_failure(
 def test_a_format_without_a_sample_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers = fuzzer("readers", root, monkeypatch)
     assert set(readers.samples()) == set(FORMATS)
-    monkeypatch.setitem(FORMATS, "new", FORMATS["bioc"])
+    monkeypatch.setitem(FORMATS, "new", FORMATS["nyt10"])
     fuzzer("samples", root, monkeypatch).samples.cache_clear()
     with pytest.raises(LookupError, match="no sample of the format new"):
         readers.attack(1, 1)

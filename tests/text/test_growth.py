@@ -44,6 +44,7 @@ FILES: dict[str, tuple[str, Callable[[int], dict[str, str]]]] = {
     "biobert, no pair": ("biobert", _row("a\t1\n")),
     "conll": ("conll", _row("a O\n\n")),
     "conll, entities": ("conll", _row("a B-A\n\n")),
+    "conll, one sentence": ("conll", _row("a B-A\nb O\n")),
     "conll, malformed": ("conll", _row("a I-A\n\n")),
     "conll, marks": ("conll", _row("-DOCSTART-\na B-A\n\n")),
     "nyt10": ("nyt10", _row("1\t2\ta\tb\tr\ta b\n")),
@@ -125,3 +126,18 @@ def test_a_collector_that_is_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
+    with uncollected():
+        made = [[number] for number in range(1000)]
+    assert gc.get_freeze_count() == 0
+    assert len(made) == 1000

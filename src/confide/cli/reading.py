@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from confide.cli.words import Encoding, Format, Language, Scheme
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
+    from confide.text.document import Document, Problem
     from confide.text.formats import Columns, Options
 
 _NO_TAGS = "none"
@@ -65,6 +66,46 @@ class How:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NotesHow:
+    """What may be said about reading text that a model annotates."""
+
+    format: Format = None
+    encoding: Encoding = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID,TEXT",
+            help="Columns of a table of notes, by name or number; of CoNLL, TOKEN,none.",
+        ),
+    ] = None
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
+    ] = False
+
+    def read(self, files: Sequence[str]) -> Sequence[str | Document]:
+        """The files themselves or, if more than their format was said, their documents.
+
+        Those that were left out are named on stderr. Raises SettingsError for columns of another
+        form, and as `read` does.
+        """
+        if (self.encoding, self.columns, self.skip_broken) == (None, None, False):
+            return files
+        from confide.cli.putting import say_problems
+        from confide.jobs.predict import documents_of
+        from confide.text.formats import Options
+
+        options = Options(
+            encoding=self.encoding,
+            columns=columns_named(self.columns),
+            skip_broken=self.skip_broken,
+        )
+        problems: list[Problem] = []
+        found = documents_of(files, format=self.format, options=options, problems=problems)
+        say_problems([one for one in problems if one.kind == "broken-document"])
+        return found
+
+
 def columns_named(given: str | None) -> Columns | None:
     """Two columns, each a number or a name; the second may be `none`. Raises SettingsError.
 
@@ -88,18 +129,31 @@ def _column(word: str) -> int | str:
 
 def reads(verb: Callable[..., None]) -> Callable[..., None]:
     """A verb with the options of `How`; its own parameter `how` gets what was said."""
+    return reads_as(How)(verb)
+
+
+def reads_as(
+    form: type[How] | type[NotesHow],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """What gives a verb the options of `form`; its own parameter `how` gets what was said."""
+    return partial(_with_options, form)
+
+
+def _with_options(
+    form: type[How] | type[NotesHow], verb: Callable[..., None]
+) -> Callable[..., None]:
     own = [one for one in inspect.signature(verb, eval_str=True).parameters.values()
            if one.name != "how"]  # fmt: skip
     shared = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(How(), name), annotation=kind
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(form(), name), annotation=kind
         )
-        for name, kind in inspect.get_annotations(How, eval_str=True).items()
+        for name, kind in inspect.get_annotations(form, eval_str=True).items()
     ]
 
     @wraps(verb)
     def whole(**given: Any) -> None:
-        how = How(**{one.name: given.pop(one.name) for one in shared})
+        how = form(**{one.name: given.pop(one.name) for one in shared})
         verb(how=how, **given)
 
     every = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]

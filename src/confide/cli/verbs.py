@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer.core import TyperGroup
@@ -24,6 +24,7 @@ from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
+from confide.cli.reading import NotesHow, reads_as
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import ResumesOrEnds, coordinate
@@ -187,9 +188,11 @@ def recipes(*, as_json: Json = False) -> None:
 
 
 @app.command(rich_help_panel=_USE, cls=ReadsFiles)
+@reads_as(NotesHow)
 def predict(
     words: RunAndFiles,
     *,
+    how: NotesHow,
     to: Annotated[
         str, typer.Option(metavar="FORMAT", help="Output format, or facts, facts-jsonl.")
     ] = "jsonl",
@@ -197,7 +200,6 @@ def predict(
         Path | None, typer.Option(metavar="PATH", help="Output path; stdout by default.")
     ] = None,
     site: Site = None,
-    format: Format = None,
     key: Key = None,
     types: As = None,
     threshold: Annotated[
@@ -209,12 +211,10 @@ def predict(
     from confide.cli.putting import FACTS, named_types, put_documents, put_facts, run_and_files
 
     run, files = run_and_files(words)
-    how: dict[str, Any] = {"site": site, "format": format, "key": key, "threshold": threshold}
-    how |= {"types": named_types(types), "say": screen.say}
-    if to in FACTS:
-        put_facts(api.facts(run, files, **how), out, format=to)
-    else:
-        put_documents(api.predict(run, files, **how), out, format=to)
+    given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "say": screen.say}
+    given |= {"threshold": threshold, "types": named_types(types)}
+    put, found = cast(Any, (put_facts, api.facts) if to in FACTS else (put_documents, api.predict))
+    put(found(run, how.read(files), **given), out, format=to)
 
 
 @app.command(rich_help_panel=_USE, cls=ReadsFiles)

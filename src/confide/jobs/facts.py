@@ -14,6 +14,7 @@ from confide.data.batches.relations import candidates
 from confide.errors import RunError
 from confide.jobs.predict import check_options, common_names, documents_of
 from confide.runs.opening import Runs, opened
+from confide.text.document import Document
 from confide.text.retag import retag
 from confide.userfiles import Tree
 
@@ -64,7 +65,7 @@ class StatedFact:
 
 def facts(
     run: Runs,
-    sources: Sequence[str | Path],
+    sources: Sequence[str | Path | Document],
     *,
     site: str | None = None,
     format: str | None = None,
@@ -79,7 +80,7 @@ def facts(
 
     Args:
         run: a run over bags or its release, or a chain with a run that recognises entities first.
-        sources: the files.
+        sources: the files, or documents.
         site: the site whose names of types and relations, and whose key, are used.
         format: the format of the sources.
         key: the sites' shared key file.

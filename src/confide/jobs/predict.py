@@ -29,8 +29,8 @@ from confide.scoring import (
 from confide.scoring.counts import Mode
 from confide.scoring.end_to_end import Fact, Mention, count_facts
 from confide.scoring.scores import Scored
-from confide.text.document import Document
-from confide.text.formats import read
+from confide.text.document import Document, Problem
+from confide.text.formats import Options, read
 from confide.text.pairs import NO_RELATION
 from confide.text.retag import retag
 
@@ -39,7 +39,7 @@ STANDARD_INPUT = "-"
 
 def predict(
     run: Runs,
-    sources: Sequence[str | Path],
+    sources: Sequence[str | Path | Document],
     *,
     site: str | None = None,
     format: str | None = None,
@@ -52,8 +52,9 @@ def predict(
 
     Args:
         run: a run that recognises entities, one that finds relations, or both (see `Runs`).
-        sources: raw text, or any format that confide reads. A model that recognises entities
-            replaces those in the text; one for relations alone keeps them and replaces relations.
+        sources: raw text, any format that confide reads, or documents. A model that recognises
+            entities replaces those in the text; one for relations alone keeps them and replaces
+            relations.
         site: the site whose model to use, if every site has its own.
         format: the format of the sources; by default each is detected.
         key: the sites' shared key file; by default the one that the run's settings name.
@@ -265,15 +266,30 @@ def _must_hold(documents: Sequence[Document], what: Literal["entity", "relation"
 
 
 def documents_of(
-    sources: Sequence[str | Path], *, format: str | None, scheme: str | None = None
+    sources: Sequence[str | Path | Document],
+    *,
+    format: str | None,
+    scheme: str | None = None,
+    options: Options | None = None,
+    problems: list[Problem] | None = None,
 ) -> list[Document]:
-    """The documents of files or standard input (`-`), each with an id of its own."""
+    """The documents of files or standard input (`-`), each with an id of its own.
+
+    Documents among the sources are taken as they are; `options` say how files are read. What did
+    not fit in the files is added to `problems`.
+    """
+    found: list[Problem] = [] if problems is None else problems
     documents: list[Document] = []
     for source in sources:
+        if isinstance(source, Document):
+            documents.append(source)
+            continue
         if str(source) == STANDARD_INPUT:
             documents.append(Document("stdin", sys.stdin.read(), source="stdin"))
             continue
-        documents += read(locate(source), format, scheme=scheme).documents
+        reading = read(locate(source), format, scheme=scheme, options=options)
+        documents += reading.documents
+        found += reading.problems
     if not documents:
         raise DataError("there is no document to read", expected="at least one file, or -")
     seen: dict[str, int] = {}

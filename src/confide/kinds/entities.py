@@ -137,7 +137,7 @@ class EntityDesk(Generic[E]):
     @cached_property
     def own(self) -> Sized:
         """The training sentences, encoded, with the site's own annotation."""
-        return self.annotated([list(one.spans) for one in training_examples(self.site)])
+        return self.annotated([one.spans for one in training_examples(self.site)])
 
     def annotated(self, spans: Sequence[Sequence[Span]]) -> Sized:
         """The training sentences with these spans; the site's own types are marked as source."""

@@ -144,7 +144,7 @@ def count_vocabulary(
     types = sorted({span[2] for example in examples for span in example.spans})
     if ask.types and not set(types) <= set(ask.types):
         raise Refusal("tag-outside-set")
-    tokens = [token for example in examples for token in example.tokens]
+    tokens = Counter(token for example in examples for token in example.tokens)
     floor = site.guards.min_token_count
     words = digested(key, "word", count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
     characters = digested(key, "character", count_characters(tokens), floor=floor)

@@ -100,7 +100,7 @@ class CrfModeller:
     def prepared(self, examples: Sequence[Example]) -> Encoded:
         """Sentences, encoded, without their spans."""
         return encode(
-            [replace(example, spans=()) for example in examples],
+            [replace(one, spans=()) if one.spans else one for one in examples],
             words=self.words,
             characters=self.characters,
             tags=self.tags,

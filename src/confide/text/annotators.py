@@ -44,6 +44,8 @@ def settled(
     annotators. What other annotators said is lost if no rule was stated; what a stated rule leaves
     out is named, but not lost.
     """
+    if not any(version.annotator for version in versions):
+        return Settled([version.document for version in versions], {}, [])
     groups: dict[tuple[object, ...], list[Version]] = {}
     seen: Counter[tuple[str, str, str]] = Counter()
     for number, version in enumerate(versions):

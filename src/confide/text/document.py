@@ -5,10 +5,13 @@ All offsets are characters (Python string positions) from the start of `Document
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Span = tuple[int, int]
+from confide.text.tokens import Span, Words
+
+__all__ = ["Document", "Entity", "Problem", "Relation", "Sentence", "Span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,14 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and its tokens, as offsets into the document's text."""
+    """A sentence and its tokens, as offsets into the document's text.
+
+    `tokens` are a tuple, or one of the sequences of `text.tokens`, which take less memory.
+    """
 
     start: int
     end: int
-    tokens: tuple[Span, ...]
+    tokens: Sequence[Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,10 @@ class Document:
 
     def token_texts(self, sentence: Sentence) -> tuple[str, ...]:
         """The tokens of a sentence as strings."""
-        return tuple(self.text[start:end] for start, end in sentence.tokens)
+        tokens, text = sentence.tokens, self.text
+        if type(tokens) is Words and tokens.text is text:
+            return tuple(tokens.strings())
+        return tuple([text[start:end] for start, end in tokens])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
@@ -107,7 +108,8 @@ def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str,
     must_be_known(encoding)
     try:
         text = raw.decode(name)
-        text.encode("utf-8")
+        if not name.startswith("utf-8"):  # it cannot have given half of a character
+            text.encode("utf-8")
     except UnicodeDecodeError as error:
         raise _undecodable(raw, where, name, error.start) from error
     except (UnicodeError, ValueError) as error:
@@ -183,14 +185,29 @@ def likely_encoding(raw: bytes) -> str | None:
     return "windows-1252"
 
 
+def with_plain_ends(text: str) -> str:
+    """A text whose lines end with LF; so far they end with LF or CR LF, or else with CR."""
+    if "\n" not in text:
+        return text.replace("\r", "\n")
+    return text.replace("\r\n", "\n")
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of a text, split at LF and CR LF only (at CR if there is no LF).
 
     `str.splitlines` would also split at U+2028, U+0085 and form feeds, which tokens may hold.
     """
-    if "\n" not in text:
-        text = text.replace("\r", "\n")
-    return text.replace("\r\n", "\n").split("\n")
+    return with_plain_ends(text).split("\n")
+
+
+def each_line(text: str) -> Iterator[str]:
+    """The lines of a text with plain ends, one by one, so that they are not all held at once."""
+    start, end = 0, text.find("\n")
+    while end >= 0:
+        yield text[start:end]
+        start = end + 1
+        end = text.find("\n", start)
+    yield text[start:] if start else text
 
 
 def write_text(path: Path, text: str) -> None:
@@ -199,7 +216,17 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DataError: the system refuses to write there.
     """
+    write_parts(path, (text,))
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """`write_text` for a text in parts, which are made as they are written and not held.
+
+    Raises:
+        DataError: as `write_text` does; and whatever making the parts raises.
+    """
+    raw = (part.encode("utf-8", errors="replace") for part in parts)
     try:
-        write_whole(path, text.encode("utf-8", errors="replace"))
+        write_whole(path, raw)
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be written ({error})", where=str(path)) from error

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from confide.errors import DataError, SettingsError
@@ -205,9 +206,9 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> SchemeGuess:
     IOB1 differs from IOB2 in how an entity begins. The tags that break each of them are counted, so
     that one never passes for the other unnoticed.
     """
-    tagged = Counter(tuple(tags) for tags in sequences if tags.count("O") < len(tags))
+    tagged = Counter(_without_runs(tags) for tags in sequences if tags.count("O") < len(tags))
     evidence: dict[str, int] = {}
-    for tags, times in tagged.items():  # short sentences have few sequences of tags
+    for tags, times in tagged.items():
         for tag in tags:
             if tag != "O":
                 letter = parse_tag(tag)[0] or "plain"
@@ -221,6 +222,14 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> SchemeGuess:
     fits = [scheme for scheme in candidates if breaks[scheme] == 0]
     evidence |= {f"breaks {scheme}": count for scheme, count in breaks.items()}
     return SchemeGuess(best, evidence, bool(tagged) and fits == [best])
+
+
+def _without_runs(tags: Sequence[str]) -> tuple[str, ...]:
+    """Tags with every run of O as one: the same entities are malformed, and far more are alike."""
+    before = chain(("",), tags)
+    return tuple(
+        [tag for tag, last in zip(tags, before, strict=False) if tag != "O" or last != "O"]
+    )
 
 
 def _candidates(letters: Iterable[str]) -> list[str]:

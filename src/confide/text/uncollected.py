@@ -15,7 +15,9 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Pause the collector if it is on, and turn it on again afterwards, whatever was raised.
 
-    Several may be open at once, even in several threads: the first one to end turns it on.
+    What was made meanwhile counts as old at once, so that the collector does not begin with a visit
+    to all of it. Several may be open at once, even in several threads: the first one to end turns
+    it on.
     """
     if not gc.isenabled():
         yield
@@ -24,4 +26,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # or else somebody froze objects, which stay so
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()

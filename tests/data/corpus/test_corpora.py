@@ -35,7 +35,7 @@ class TestLocate:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert locate("~/a.tsv") == tmp_path / "a.tsv"
 
-    @pytest.mark.parametrize("name", list(CORPORA))
+    @pytest.mark.parametrize("name", [name for name, one in CORPORA.items() if not one.shipped])
     def test_a_missing_corpus_is_explained(self, data, name):
         corpus = CORPORA[name]
         split = next(iter(corpus.files))
@@ -77,6 +77,15 @@ def test_an_entry_is_whole(corpus):
     assert corpus.format in ("", *FORMATS)
     assert corpus.scheme in ("", *SCHEMES)
     assert list(corpus.types) == sorted(corpus.types)
+
+
+def test_what_is_shipped_is_there(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    shipped = [one for one in CORPORA.values() if one.shipped]
+    assert [one.name for one in shipped] == ["notas_es"]
+    for corpus in shipped:
+        for parts in corpus.files.values():
+            assert all(locate(f"${VARIABLE}/{corpus.name}/{file}").is_file() for file in parts)
 
 
 @pytest.mark.data

@@ -69,3 +69,14 @@ def test_lines_of_another_form(tmp_path, line):
         read(put(tmp_path, "a.conllu", f"{published.CONLLU}\n{line}\n"), "conllu")
     with pytest.raises(DataError, match="no word"):
         read(put(tmp_path, "b.conllu", "# nothing\n"), "conllu")
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (0, 0), (1, 1), (2, 1)])
+def test_words_whose_numbers_do_not_rise_are_words(tmp_path, numbers):
+    """A word 0 came to an IndexError, and of words of one number the second was lost."""
+    words = zip(numbers, ("Ada", "slept"), ("NER=B-PER", "_"), strict=True)
+    text = "".join(f"{n}\t{word}\t_\t_\t_\t_\t_\t_\t_\t{misc}\n" for n, word, misc in words)
+    reading = read(put(tmp_path, "a.conllu", text + "\n"), "conllu")
+    (document,) = reading.documents
+    assert (document.text.strip(), reading.problems) == ("Ada slept", [])
+    assert [document.surface(one) for one in document.entities] == ["Ada"]

@@ -37,6 +37,14 @@ def test_several_pieces_and_what_does_not_fit(tmp_path):
     assert kinds(reading.problems) == ["beyond-text", "key-ignored"]
 
 
+def test_other_digits_are_no_place(tmp_path):
+    """A field with an Arabic digit in its place made an entity without a fragment (ValueError)."""
+    put(tmp_path, "n", published.NOTE_2009)
+    line = 'm="aspirin" 2:2 2:2||mo="po" 2:\u0661 2:5\n'
+    with pytest.raises(FormatError, match="not an entry"):
+        read(put(tmp_path, "n.entries", line), "i2b2-2009")
+
+
 def test_a_note_without_its_text(tmp_path):
     folder = tmp_path / "notes"  # no folder of another test lies beside it
     folder.mkdir()

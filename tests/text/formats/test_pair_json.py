@@ -84,3 +84,13 @@ def test_subjects_that_are_not_there(tmp_path):
     wrong = {"r": [{"tokens": ["a"], "h": ["a", "Q1", []], "t": ["a", "Q1", [[0]]]}]}
     with pytest.raises(FormatError, match="places"):
         read(put(tmp_path, "a.json", json.dumps(wrong)), "fewrel")
+
+
+def test_half_of_a_character_in_a_label_reaches_no_document(tmp_path):
+    """It went into the document's id, which no file could hold (UnicodeEncodeError)."""
+    row = {"tokens": ["a", "b"], "h": ["a", "Q1", [[0]]], "t": ["b", "Q2", [[1]]]}
+    file = tmp_path / "f.json"
+    file.write_text(json.dumps({"ad\ud800verse": [row]}))
+    (document,) = read(file, "fewrel").documents
+    for said in (document.id, document.source, document.relations[0].type):
+        assert said.encode("utf-8")

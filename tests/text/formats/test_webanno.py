@@ -72,11 +72,35 @@ def test_white_space_that_is_lost_is_said(tmp_path):
     ("1-2\t3-6\tAda", "1-2\t3-60\tAda", "do not fit their offsets"),
     ("1-2\t3-6\tAda", "1-2\tAda", "not a line"),
     ("#T_RL=", "#T_XX=", "a layer of another form"),
+    ("#T_RL=webanno.custom.Knows|label|BT_de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity",
+     "#T_RL=webanno.custom.Knows", "does not say what they link"),
     ("2-1\t27-29", "2-1\t99999999-100000001", "a gap of blanks"),
 ])  # fmt: skip
 def test_damage(tmp_path, old, new, said):
     with pytest.raises(FormatError, match=said):
         read(put(tmp_path, "a.tsv", published.WEBANNO.replace(old, new)))
+
+
+def test_roles_without_a_column_of_targets(tmp_path):
+    """The column of roles came last, and the reader looked beyond it (IndexError)."""
+    target = "|de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity\n#T_RL"
+    text = published.WEBANNO.replace(target, "\n#T_RL")
+    assert text != published.WEBANNO
+    with pytest.raises(FormatError, match="a column of roles without one of what they lead to"):
+        read(put(tmp_path, "a.tsv", text), "webanno")
+
+
+def test_a_line_that_ends_before_its_last_columns(tmp_path):
+    """They are empty; the column of a slot's targets was looked for beyond the end (IndexError)."""
+    lines = published.WEBANNO.split("\n")
+    place = next(n for n, line in enumerate(lines) if "\tmet\t" in line)
+    whole = read(put(tmp_path, "a.tsv", published.WEBANNO)).documents[0]
+    cells = lines[place].split("\t")
+    for cut in range(4, len(cells)):
+        lines[place] = "\t".join(cells[:cut])
+        (document,) = read(put(tmp_path, "a.tsv", "\n".join(lines))).documents
+        assert document.text == whole.text
+        assert len(document.entities) in (len(whole.entities), len(whole.entities) - 1)
 
 
 def test_nothing_in_it(tmp_path):

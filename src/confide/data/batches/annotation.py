@@ -3,7 +3,7 @@
 A token of an entity that the site annotated itself, or of no entity, belongs to the source loss; a
 token of an entity that another model found belongs to the target loss (Wang et al. 2023, Eq. 6-9).
 
-Shapes: N tokens of all windows, S windows, B windows of a batch, L tokens, Y tags.
+Shapes: N tokens of all windows, E examples, S windows, B windows of a batch, L tokens, Y tags.
 """
 
 from __future__ import annotations
@@ -71,13 +71,15 @@ def check_spans(
             expected=f"{examples} lists of spans",
             got=str(len(spans)),
         )
-    words = {window.example: window.end for window in windows}  # the last one ends the sentence
+    words_E = np.zeros(examples, np.int64)
+    for window in windows:
+        words_E[window.example] = window.end  # the last one ends the sentence
     for example, found in enumerate(spans):
         for start, end, _ in found:
-            if not 0 <= start < end <= words.get(example, 0):
+            if not 0 <= start < end <= words_E[example]:
                 raise DataError(
                     "a span lies outside its sentence",
-                    expected=f"tokens 0 to {words.get(example, 0)}",
+                    expected=f"tokens 0 to {words_E[example]}",
                     got=f"{start} to {end}",
                 )
 

@@ -196,17 +196,13 @@ def encode(
         raise DataError("windows are too short", expected="max_tokens >= 8", got=str(max_tokens))
     windows: list[Window] = []
     cut: list[tuple[int, int]] = []
-    tag_pieces: list[Ints] = [np.zeros(0, np.int32)]
     for number, example in enumerate(examples):
         length = len(example.tokens)
-        encoded_tags = tags.encode(length, example.spans)
         pieces = list(_windows(number, length, max_tokens))
         if len(pieces) > 1:
             cut.append((number, length))
         windows.extend(pieces)
-        for piece in pieces:
-            whole = len(pieces) == 1
-            tag_pieces.append(encoded_tags if whole else _window_tags(example, piece, tags))
+    from_S1 = offsets([window.end - window.start for window in windows])
     forms: dict[str, int] = {}
     forms_N = np.fromiter(
         (
@@ -215,15 +211,16 @@ def encode(
             for token in examples[window.example].tokens[window.start : window.end]
         ),
         np.int32,
+        int(from_S1[-1]),
     )
     characters_M, characters_from_F1 = _spelled(list(forms), characters, max_characters)
     return Encoded(
         tags=tags,
         examples=len(examples),
         windows=tuple(windows),
-        tokens_from_S1=offsets([window.end - window.start for window in windows]),
+        tokens_from_S1=from_S1,
         forms_N=forms_N,
-        tags_N=np.concatenate(tag_pieces),
+        tags_N=_tagged(examples, windows, from_S1, tags),
         words_F=words.ids([normalise(form, how) for form in forms]),
         characters_M=characters_M,
         characters_from_F1=characters_from_F1,
@@ -261,6 +258,19 @@ def _windows(example: int, length: int, max_tokens: int) -> Iterator[Window]:
         if end == length:
             return
         start += stride
+
+
+def _tagged(
+    examples: Sequence[Example], windows: Sequence[Window], from_S1: NDArray[np.int64], tags: TagSet
+) -> Ints:
+    """The tag of every window's tokens."""
+    tags_N = np.zeros(from_S1[-1], np.int32)
+    for window, begin in zip(windows, from_S1.tolist(), strict=False):
+        example = examples[window.example]
+        if example.spans:
+            end = begin + window.end - window.start
+            tags_N[begin:end] = _window_tags(example, window, tags)
+    return tags_N
 
 
 def _window_tags(example: Example, window: Window, tags: TagSet) -> Ints:

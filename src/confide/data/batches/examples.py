@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from confide.text.align import all_spans, flat_spans
@@ -30,10 +30,11 @@ class Example:
 def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Problem]]:
     """Every sentence that has a token, in order, and all annotations that a flat tagger leaves out.
 
-    Documents without sentences are first segmented by rule.
+    Documents without sentences are first segmented by rule. Equal words are one string.
     """
     examples: list[Example] = []
     problems: list[Problem] = []
+    words: dict[str, str] = {}
     for number, given in enumerate(documents):
         document = segmented(given)
         spans_per_sentence, found = flat_spans(document)
@@ -43,8 +44,17 @@ def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Pr
         ):
             if sentence.tokens:
                 tokens = document.token_texts(sentence)
+                tokens = tuple(map(words.setdefault, tokens, tokens))
                 examples.append(Example(number, index, tokens, tuple(spans)))
     return examples, problems
+
+
+def left_out_of(documents: Iterable[Document]) -> list[Problem]:
+    """The annotations that `examples_from` leaves out, without making the examples."""
+    return [
+        one for document in documents if document.entities
+        for one in flat_spans(segmented(document))[1]
+    ]  # fmt: skip
 
 
 def nested_spans(documents: Sequence[Document]) -> list[list[Span]]:

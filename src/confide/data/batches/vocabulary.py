@@ -161,16 +161,16 @@ def rows_of_digests(digests_V16: NDArray[np.uint8]) -> list[bytes]:
     return [] if rows and rows[0].startswith(BUCKET) else rows
 
 
-def count_words(tokens: Iterable[str], how: How) -> Counter[str]:
-    """How often each normalised word occurs."""
+def count_words(tokens: Iterable[str] | Mapping[str, int], how: How) -> Counter[str]:
+    """How often each normalised word occurs; `tokens` may be counts of them."""
     counts: Counter[str] = Counter()
     for token, count in Counter(tokens).items():
         counts[normalise(token, how)] += count
     return counts
 
 
-def count_characters(tokens: Iterable[str]) -> Counter[str]:
-    """How often each character occurs (as written, never normalised)."""
+def count_characters(tokens: Iterable[str] | Mapping[str, int]) -> Counter[str]:
+    """How often each character occurs (as written, never normalised); `tokens` may be counts."""
     counts: Counter[str] = Counter()
     for token, count in Counter(tokens).items():
         for character in token:

@@ -31,7 +31,8 @@ class Corpus:
 
     `name` is its folder under `$CONFIDE_DATA`; `files` are the files by split (a split may have
     several), relative to that folder. `kind` is "ner", "relations" or "vectors". `scheme` is ""
-    where the format has no tags, or where copies differ. `notes` are traps for the reader.
+    where the format has no tags, or where copies differ. `notes` are traps for the reader. One that
+    is `shipped` comes with confide, and is found without `$CONFIDE_DATA`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Corpus:
     scheme: str = ""
     types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    shipped: bool = False
 
     def path(self, split: str) -> str:
         """The first file of a split, as settings name it: `$CONFIDE_DATA/name/file`."""
@@ -72,6 +74,8 @@ CORPORA: Mapping[str, Corpus] = _shipped()
 def locate(path: str | Path) -> Path:
     """The place of a file on this machine; `$CONFIDE_DATA` and `~` at its start are expanded.
 
+    A corpus that is shipped is found with confide itself if it is not in `$CONFIDE_DATA`.
+
     Other paths come back as they are, whether or not they exist: their reader says so.
 
     Raises:
@@ -89,12 +93,25 @@ def locate(path: str | Path) -> Path:
         )
     inside = text[variable.end() :].lstrip("/\\")
     root = os.environ.get(VARIABLE, "")
+    ours = _shipped_file(inside)
+    if ours is not None and not (root and exists(Path(root).expanduser() / inside)):
+        return ours
     if not root:
         raise _missing(inside, f"the variable {VARIABLE} is not set")
     found = Path(root).expanduser() / inside
     if not exists(found):
         raise _missing(inside, f"{inside!r} does not lie under ${VARIABLE}")
     return found
+
+
+def _shipped_file(inside: str) -> Path | None:
+    """The file of a corpus that comes with confide; None for any other."""
+    name, _, file = inside.replace("\\", "/").partition("/")
+    corpus = CORPORA.get(name)
+    if corpus is None or not corpus.shipped:
+        return None
+    known = file in [one for parts in corpus.files.values() for one in parts]
+    return Path(str(files("confide.data.corpus").joinpath(name, file))) if known else None
 
 
 def _missing(inside: str, what: str) -> MissingDataError:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from confide.data.batches.bags import Same
-from confide.data.batches.examples import examples_from
+from confide.data.batches.examples import left_out_of
 from confide.data.corpus.pairing import pairs_of
 from confide.text.document import Document, Problem
 from confide.text.pairs import NO_RELATION, stated_pairs
@@ -38,8 +38,7 @@ def part_facts(
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:
         return {**facts, "relations": count_relations(train), "problems": kinds_of(problems)}
-    _, left_out = examples_from(train)
-    return {**facts, "problems": kinds_of([*problems, *left_out])}
+    return {**facts, "problems": kinds_of([*problems, *left_out_of(train)])}
 
 
 def count_entities(documents: Iterable[Document]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from confide.text.formats import (
     ade,
     biobert,
     bioc,
+    bioc_write,
     brat,
     chemprot,
     conll,
@@ -104,7 +105,7 @@ FORMATS: dict[str, Format] = {
             "webanno", "WebAnno TSV 3", "", webanno.read, webanno_write.write, by_annotator=True
         ),
         Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
-        Format("bioc", "BioC", "", bioc.read, None),
+        Format("bioc", "BioC", ".json", bioc.read, bioc_write.write),
         Format("biobert", "BioBERT's table of relations", ".tsv", biobert.read, None),
         Format("chemprot", "ChemProt's JSON Lines", ".jsonl", chemprot.read, None),
         Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),

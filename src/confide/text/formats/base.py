@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
@@ -21,7 +22,6 @@ NO_DATA = re.compile(
 )
 """Names of files that lie beside data but are not data."""
 _SLACK = 200
-_HALF = re.compile("[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[^\w.\-/]+")
 
 
@@ -80,9 +80,13 @@ class Options:
         try:
             yield
         except (DataError, FormatError) as error:
-            if not self.skip_broken:
-                raise
-            problems.append(Problem("broken-document", str(where), f"left out: {error}", lost=True))
+            self.skip(error, problems, where)
+
+    def skip(self, error: DataError | FormatError, problems: list[Problem], where: object) -> None:
+        """Leave out a document that is broken, if that is wished, or else raise its error again."""
+        if not self.skip_broken:
+            raise error
+        problems.append(Problem("broken-document", str(where), f"left out: {error}", lost=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,16 @@ class Format:
     write: Callable[[Sequence[Document], Path, str], list[Problem]] | None
     whole: bool = False
     by_annotator: bool = False
+
+
+@lru_cache(maxsize=4096)
+def entity_id(number: int) -> str:
+    """The id of an entity that a file gives none: T1, T2, ...; the same string for all documents.
+
+    >>> entity_id(3)
+    'T3'
+    """
+    return f"T{number}"
 
 
 def place(document: Document, start: int, end: int) -> str:
@@ -171,8 +185,11 @@ def shown(text: str, limit: int = 40) -> str:
 
 def whole_text(text: str, where: str, problems: list[Problem]) -> str:
     """Text with every lone surrogate read as one U+FFFD, which is reported."""
-    if text.isascii() or not _HALF.search(text):
+    try:
+        text.encode("utf-8")
         return text
+    except UnicodeEncodeError:
+        pass
     what = "half of a character in the text; read as U+FFFD"
     problems.append(Problem("lone-surrogate", where, what))
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

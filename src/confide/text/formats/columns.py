@@ -14,6 +14,11 @@ _COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
 _BLANKS = re.compile(r"[ \t]+")
 _AFFIX = re.compile(r"(^[bieslumo][-_:])|([-_:][BIESLUM]$)")
 _SAMPLE, _WIDEST = 5000, 64
+_CELL = r"[^\t\n]*+"
+_VALUE = (  # all characters but white space and byte order marks; \S would take thrice as long
+    r"[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]++"
+)
+_STRETCH, _STRETCHES = 1 << 13, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,24 @@ class Layout:
             return line.split("\t")
         line = line.strip(" \t")
         return _BLANKS.split(line) if "  " in line or "\t" in line else line.split(" ")
+
+    def plain_rows(self) -> re.Pattern[str]:
+        """What matches lines of these columns and nothing else: no comment, mark or odd value.
+
+        Tokens and tags are not empty and have no white space in them.
+        """
+        columns = [_CELL if self.tabs else _VALUE] * self.width
+        for column in (self.token, self.tag):
+            if column is not None:
+                columns[column] = _VALUE
+        row = "(?!#|-DOCSTART-)" + ("\t" if self.tabs else " ").join(columns)
+        return re.compile(f"(?:{row}\n)*+{row}")
+
+    def behind(self) -> str:
+        """What stands between a token without an entity and the next token; empty if it varies."""
+        if (self.width, self.token, self.tag) != (2, 0, 1):
+            return ""
+        return "\tO\n" if self.tabs else " O\n"
 
     def describe(self) -> str:
         """The layout in words, with columns counted from 0 as in the option."""
@@ -53,6 +76,18 @@ def is_document_mark(line: str) -> bool:
 def is_affixed(value: str) -> bool:
     """Whether a value looks like a tag without being one: empty, ``b-per``, ``PER-B``."""
     return not value or _AFFIX.search(value) is not None
+
+
+def sampled(text: str) -> list[str]:
+    """The lines of a text; of a long one, those of stretches of it, from its beginning on."""
+    if len(text) <= 4 * _STRETCH * _STRETCHES:
+        return text.split("\n")
+    lines: list[str] = []
+    for number in range(_STRETCHES):
+        start = number * len(text) // _STRETCHES
+        whole = text[start : start + _STRETCH].split("\n")
+        lines += whole[1 if start else 0 : -1] if len(whole) > 2 else whole
+    return lines
 
 
 def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, where: str) -> Layout:

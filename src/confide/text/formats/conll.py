@@ -9,18 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, SchemeError, SettingsError
 from confide.text.document import Document, Entity, Problem, Sentence, Span
-from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Columns, Options, Reading
+from confide.text.files import read_text, with_plain_ends
+from confide.text.formats.base import Columns, Options, Reading, entity_id
 from confide.text.formats.columns import (
     Layout,
     find_layout,
     is_affixed,
     is_document_mark,
     looks_like_comment,
+    sampled,
 )
 from confide.text.schemes import (
     SchemeGuess,
@@ -30,6 +33,7 @@ from confide.text.schemes import (
     scheme_named,
     spans_from_tags,
 )
+from confide.text.tokens import Packed, Words, packed
 
 PLACEHOLDER = "\ufffd"
 _NEW_DOCUMENT = re.compile(r"#\s*(?:newdoc(?:\s+id)?|doc_id|doc id|document)\s*(?:=\s*(.*))?$")
@@ -40,14 +44,24 @@ _KEY_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[ \t]*=[ \t]*([^\t]*)")
 
 @dataclass(slots=True)
 class _Rows:
-    """One sentence of the file: tokens, tags and their line numbers."""
+    """One sentence of the file: its tokens joined by blanks, their tags and line numbers.
 
-    tokens: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    attributes: list[tuple[str, str]] = field(default_factory=list)
+    `spans` are the tokens' places in `text` if one of them has a blank in it. `tags` are empty if
+    all are O. `lines` are the tokens' lines if they do not follow each other from `line` on.
+    """
+
+    text: str = ""
+    spans: Packed | None = None
+    tags: tuple[str, ...] = ()
+    line: int = 0
+    lines: list[int] | None = None
+    attributes: Sequence[tuple[str, str]] = ()
     document: int = -1
     """The number of the document mark above it; -1 before the first."""
+
+    def line_of(self, token: int) -> int:
+        """The line of a token."""
+        return self.line + token if self.lines is None else self.lines[token]
 
 
 @dataclass(slots=True)
@@ -58,8 +72,21 @@ class _Mark:
     attributes: list[tuple[str, str]] = field(default_factory=list)
 
 
+def _untagged(block: str, behind: str) -> str:
+    """The tokens of a sentence of which none has a tag, joined by blanks; empty if it is not so.
+
+    `behind` stands behind each token but the last.
+    """
+    if not block.endswith(behind[:-1]) or block[0] == "-" or "\n-D" in block:
+        return ""
+    count = block.count("\n")
+    words = block[: 1 - len(behind)].replace(behind, " ")
+    plain = words.isprintable() and words.count(" ") == count and "  " not in words
+    return words if plain and words[:1] != " " != words[-1:] else ""
+
+
 class _Scan:
-    """One pass over the lines of a file."""
+    """One pass over the text of a file."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.layout = path, layout
@@ -67,32 +94,85 @@ class _Scan:
         self.sentences: list[_Rows] = []
         self.marks: list[_Mark] = []
         self.problems: list[Problem] = []
-        self._now = _Rows()
+        self._names: dict[str, str] = {}
+        self._attributes: list[tuple[str, str]] = []
+        self._begin()
 
-    def run(self, lines: Sequence[str]) -> None:
-        """Sort every line into rows, marks and comments."""
-        for number, line in enumerate(lines, 1):
-            if not line or line.isspace():
-                self._close()
-            elif line[0] == "-" and is_document_mark(line):
-                named = _DOCSTART.match(line)
-                self._mark(named.group(1).strip() if named else "", number)
-            elif line[0] == "#" and looks_like_comment(line) and not self._is_row(line):
-                self._comment(line, number)
+    def _begin(self) -> None:
+        """Begin a sentence; the attributes of comments stay for it until it has a token."""
+        self._tokens: list[str] = []
+        self._tags: list[str] = []
+        self._lines: list[int] = []
+
+    def run(self, text: str) -> None:
+        """Sort everything into rows, marks and comments.
+
+        Nearly all sentences are plain: rows of the usual columns and nothing else. They are cut all
+        at once; any other is looked at line by line.
+        """
+        number, plain = 1, self.layout.plain_rows().fullmatch
+        behind = self.layout.behind()
+        cut = "\t" if self.layout.tabs else " "
+        for block in text.removesuffix("\n").split("\n\n"):
+            words = _untagged(block, behind) if behind else ""
+            if words:
+                self._add(_Rows(words, None, (), number))
+            elif plain(block):
+                self._block(block.replace("\n", cut).split(cut), number)
             else:
-                self._row(line, number)
-        self._close()
+                for line_number, line in enumerate(block.split("\n"), number):
+                    self._line(line, line_number)
+                self._close()
+            number += block.count("\n") + 2
+
+    def _block(self, values: list[str], number: int) -> None:
+        """Take the values of all columns of a plain sentence."""
+        layout = self.layout
+        tokens = values[layout.token :: layout.width]
+        tags: Sequence[str] = () if layout.tag is None else values[layout.tag :: layout.width]
+        self._add(_Rows(" ".join(tokens), None, self._named(tags), number))
+
+    def _add(self, rows: _Rows) -> None:
+        """Take a sentence, with the comments above it."""
+        rows.document = len(self.marks) - 1
+        if self._attributes:
+            rows.attributes, self._attributes = self._attributes, []
+        self.sentences.append(rows)
+
+    def _named(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """The tags, each distinct one stored once; none if all are O."""
+        if tags.count("O") == len(tags):
+            return ()
+        return tuple(map(self._names.setdefault, tags, tags))
+
+    def _line(self, line: str, number: int) -> None:
+        if not line or line.isspace():
+            self._close()
+        elif line[0] == "-" and is_document_mark(line):
+            named = _DOCSTART.match(line)
+            self._mark(named.group(1).strip() if named else "", number)
+        elif line[0] == "#" and looks_like_comment(line) and not self._is_row(line):
+            self._comment(line, number)
+        else:
+            self._row(line, number)
 
     def _close(self) -> None:
-        if self._now.tokens:
-            self._now.document = len(self.marks) - 1
-            self.sentences.append(self._now)
-            self._now = _Rows()
+        if not self._tokens:
+            return
+        spans = None
+        if any(" " in token for token in self._tokens):
+            ends = list(accumulate(len(token) + 1 for token in self._tokens))
+            spans = packed(zip([0, *ends], [end - 1 for end in ends], strict=False))
+        rows = _Rows(" ".join(self._tokens), spans, self._named(self._tags), self._lines[0])
+        if self._lines[-1] - self._lines[0] >= len(self._lines):
+            rows.lines = self._lines
+        self._add(rows)
+        self._begin()
 
     def _mark(self, name: str, number: int) -> None:
         self._close()
-        self.marks.append(_Mark(name or f"{self.stem}:{number}", self._now.attributes))
-        self._now = _Rows()
+        self.marks.append(_Mark(name or f"{self.stem}:{number}", self._attributes))
+        self._attributes = []
 
     def _is_row(self, line: str) -> bool:
         fields = self.layout.fields(line)
@@ -111,13 +191,13 @@ class _Scan:
             if begin or "newdoc" in line or not self.marks or self.marks[-1].id != name:
                 self._mark(name, number)
             return
-        if self._now.tokens:
+        if self._tokens:
             self._note("comment-in-sentence", number, "a comment between the tokens of a sentence")
         words = line.lstrip("# \t")
         pairs = [(key, value.strip()) for key, value in _KEY_VALUE.findall(words)]
         if words.startswith("id "):
             pairs = [("id", words[3:].split("\t")[0].split(" ")[0]), *pairs]
-        self._now.attributes += pairs
+        self._attributes += pairs
 
     def _row(self, line: str, number: int) -> None:
         layout = self.layout
@@ -136,10 +216,9 @@ class _Scan:
         if not token or token.isspace():
             token = PLACEHOLDER
             self._note("empty-token", number, "the token is empty; read as U+FFFD")
-        now = self._now
-        now.tokens.append(token)
-        now.tags.append("O" if layout.tag is None else fields[layout.tag].strip())
-        now.lines.append(number)
+        self._tokens.append(token)
+        self._tags.append("O" if layout.tag is None else fields[layout.tag].strip())
+        self._lines.append(number)
 
     def _misfits(self, width: int) -> bool:
         """Whether a line whose width differs from the others cannot be read safely."""
@@ -159,12 +238,13 @@ def read(path: Path, options: Options) -> Reading:
         DataError: there is no token in the file, or a type was not declared.
     """
     text, encoding = read_text(path, options.encoding)
-    lines = lines_of(text)
-    if not text.strip():
+    text = with_plain_ends(text)
+    if not text or text.isspace():
         raise DataError("the file is empty", where=str(path))
-    layout = find_layout(lines, _numbered(options.columns, str(path)), str(path))
+    layout = find_layout(sampled(text), _numbered(options.columns, str(path)), str(path))
     scan = _Scan(path, layout)
-    scan.run(lines)
+    scan.run(text)
+    del text
     if not scan.sentences:
         raise DataError("the file holds no token", where=str(path))
     problems = scan.problems
@@ -196,9 +276,10 @@ def _scheme(
     sentences: Sequence[_Rows], options: Options, path: Path, problems: list[Problem]
 ) -> SchemeGuess:
     """The scheme, stated or detected; values that are not tags, and contradictions, are errors."""
-    sequences = [rows.tags for rows in sentences]
+    tagged = [rows for rows in sentences if rows.tags]
+    sequences = [rows.tags for rows in tagged]
     guess = detect_scheme(sequences)
-    _refuse_untaglike(sentences, guess, path)
+    _refuse_untaglike(tagged, guess, path)
     if options.scheme is not None:
         stated = scheme_named(options.scheme)
         wrong = contradiction(sequences, stated)
@@ -207,7 +288,7 @@ def _scheme(
                 f"the tags are not {stated.upper()}: {wrong.malformed.why}",
                 expected=stated.upper(),
                 got=repr(wrong.malformed.tag),
-                where=f"{path}:{sentences[wrong.sequence].lines[wrong.malformed.position]}",
+                where=f"{path}:{tagged[wrong.sequence].line_of(wrong.malformed.position)}",
                 fix=f"leave the scheme out or state {wrong.better!r}, which fits better"
                 if wrong.better != stated
                 else "repair the file, which mixes schemes",
@@ -224,13 +305,13 @@ def _refuse_untaglike(sentences: Sequence[_Rows], guess: SchemeGuess, path: Path
     distinct = {tag for rows in sentences for tag in rows.tags}
     wrong = {tag for tag in distinct if not parse_tag(tag)[0] and (prefixed or is_affixed(tag))}
     for rows in sentences if wrong else ():
-        for tag, line in zip(rows.tags, rows.lines, strict=True):
+        for place, tag in enumerate(rows.tags):
             if tag in wrong:
                 raise SchemeError(
                     "not a tag",
                     expected="O, or a prefix and a type as in B-Disease",
                     got=repr(tag),
-                    where=f"{path}:{line}",
+                    where=f"{path}:{rows.line_of(place)}",
                     fix="repair the line, or state the columns",
                 )
 
@@ -249,20 +330,21 @@ def _doubt(guess: SchemeGuess) -> str:
 
 def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
     """Group sentences under their marks; without marks, each is one document."""
-    groups: list[list[_Rows]] = []
-    for rows in scan.sentences:
-        if not scan.marks or not groups or rows.document != groups[-1][0].document:
-            groups.append([rows])
-        else:
-            groups[-1].append(rows)
+    if not scan.marks:
+        return [
+            _document(
+                scan, (rows,), (f"{scan.stem}:{rows.line}", tuple(rows.attributes)), scheme, options
+            )
+            for rows in scan.sentences
+        ]
     documents = []
-    for group in groups:
-        first = group[0]
-        name = f"{scan.stem}:{first.lines[0]}"
-        attributes = list(first.attributes) if len(group) == 1 else []
-        if first.document >= 0:
-            mark = scan.marks[first.document]
-            name, attributes = mark.id, mark.attributes + attributes
+    for number, grouped in groupby(scan.sentences, key=attrgetter("document")):
+        group = list(grouped)
+        name = f"{scan.stem}:{group[0].line}"
+        attributes = list(group[0].attributes) if len(group) == 1 else []
+        if number >= 0:
+            mark = scan.marks[number]
+            name, attributes = mark.id, [*mark.attributes, *attributes]
         documents.append(_document(scan, group, (name, tuple(attributes)), scheme, options))
     return documents
 
@@ -274,45 +356,38 @@ def _document(
     scheme: str,
     options: Options,
 ) -> Document:
+    first = group[0]
+    source = f"{scan.file}:{first.line}"
+    if len(group) == 1 and not first.tags and first.spans is None:  # most of a large file
+        text = first.text
+        words = Sentence(0, len(text), Words(text, 0, len(text)))
+        return Document(head[0], text, (), (), (words,), head[1], source)
+    text = first.text if len(group) == 1 else "\n".join([rows.text for rows in group])
     sentences: list[Sentence] = []
-    spans: list[list[tuple[int, int, str]]] = []
-    offset = 0
+    entities: list[Entity] = []
+    start = 0
     for rows in group:
-        tokens: list[Span] = []
-        start = offset
-        for token in rows.tokens:
-            end = offset + len(token)
-            tokens.append((offset, end))
-            offset = end + 1
-        sentences.append(Sentence(start, offset - 1, tuple(tokens)))
-        spans.append(_spans(scan, rows, scheme, options))
-    found = [
-        (kind, sentence.tokens[first][0], sentence.tokens[last - 1][1])
-        for sentence, row in zip(sentences, spans, strict=True)
-        for first, last, kind in row
-    ]
-    return Document(
-        id=head[0],
-        text="\n".join([" ".join(rows.tokens) for rows in group]),
-        entities=tuple(
-            Entity(f"T{number}", kind, ((start, end),))
-            for number, (kind, start, end) in enumerate(found, 1)
-        ),
-        sentences=tuple(sentences),
-        attributes=head[1],
-        source=f"{scan.file}:{group[0].lines[0]}",
-    )
+        end = start + len(rows.text)
+        tokens: Sequence[Span] = Words(text, start, end)
+        if rows.spans is not None:
+            tokens = packed((a + start, b + start) for a, b in rows.spans)
+        sentences.append(Sentence(start, end, tokens))
+        if rows.tags:
+            places = tuple(tokens)
+            for left, right, kind in _spans(scan, rows, scheme, options):
+                fragment = places[left][0], places[right - 1][1]
+                entities.append(Entity(entity_id(len(entities) + 1), kind, (fragment,)))
+        start = end + 1
+    return Document(head[0], text, tuple(entities), (), tuple(sentences), head[1], source)
 
 
 def _spans(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> list[tuple[int, int, str]]:
     """The entities of one sentence; malformed tags become problems."""
-    if rows.tags.count("O") == len(rows.tags):
-        return []
     spans, malformed = spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
-        where = f"{scan.file}:{rows.lines[position]}"
+        where = f"{scan.file}:{rows.line_of(position)}"
         scan.problems.append(Problem("malformed-tag", where, f"{tag}: {why}"))
     named = [(start, end, kind or options.bare_type) for start, end, kind in spans]
     for start, _, kind in named:
-        options.require(kind, f"{scan.file}:{rows.lines[start]}")
+        options.require(kind, f"{scan.file}:{rows.line_of(start)}")
     return named

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confide.text.align import flat_spans
 from confide.text.document import Document, Problem
-from confide.text.files import write_text
+from confide.text.files import write_parts
 from confide.text.formats.base import place, unheld
 from confide.text.formats.columns import is_document_mark
 from confide.text.schemes import TokenSpan, scheme_named, tags_from_spans
@@ -31,28 +31,31 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     """
     scheme = scheme_named(scheme)
     problems: list[Problem] = []
-    lines: list[str] = []
     ready = [segmented(document) for document in documents]
     marked = any(len(document.sentences) > 1 for document in ready)
-    for document in ready:
-        if not document.sentences:
-            what = "a document without a token has no line"
-            problems.append(Problem("empty-document", document.source or document.id, what, True))
-            continue
-        lines += _head(document, marked)
-        spans, lost = flat_spans(document)
-        problems += lost
-        for sentence, (tokens, kept) in enumerate(
-            zip(map(document.token_texts, document.sentences), spans, strict=True)
-        ):
-            start = document.sentences[sentence].start
-            safe = [_token(token, document, start, problems) for token in tokens]
-            tags = _tags(len(tokens), kept, scheme, (document, start), problems)
-            lines += [f"{token}\t{tag}" for token, tag in zip(safe, tags, strict=True)]
-            if tokens:
-                lines.append("")
-    write_text(path, "\n".join(lines) + "\n" if lines else "")
+    write_parts(path, (_part(document, marked, scheme, problems) for document in ready))
     return problems + _unheld(ready, path)
+
+
+def _part(document: Document, marked: bool, scheme: str, problems: list[Problem]) -> str:
+    """A segmented document as lines; what they cannot hold goes to `problems`."""
+    if not document.sentences:
+        what = "a document without a token has no line"
+        problems.append(Problem("empty-document", document.source or document.id, what, True))
+        return ""
+    lines = _head(document, marked)
+    spans, lost = flat_spans(document)
+    problems += lost
+    for sentence, (tokens, kept) in enumerate(
+        zip(map(document.token_texts, document.sentences), spans, strict=True)
+    ):
+        start = document.sentences[sentence].start
+        safe = [_token(token, document, start, problems) for token in tokens]
+        tags = _tags(len(tokens), kept, scheme, (document, start), problems)
+        lines += [f"{token}\t{tag}" for token, tag in zip(safe, tags, strict=True)]
+        if tokens:
+            lines.append("")
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 def _head(document: Document, marked: bool) -> list[str]:

@@ -46,7 +46,7 @@ class _Sentence:
     tags: list[str] = field(default_factory=list)
     brackets: list[tuple[int, str]] = field(default_factory=list)
     new: str | None = None
-    last: int = 0
+    last: int = -1
     """The last word that the range before covers."""
     untagged: bool = False
     """Whether a word of that range has no tag."""
@@ -134,7 +134,7 @@ def _word(now: _Sentence, cells: Sequence[str], where: str, problems: list[Probl
         now.tokens.append(token)
         now.glued.append(misc.get("SpaceAfter") == "No")
         now.tags.append("O")
-        now.last = int(number[2]) if number[2] is not None else first
+        now.last = int(number[2]) if number[2] is not None else -1
         now.untagged = False
     place = len(now.tokens) - 1
     if "(" in given or ")" in given:

@@ -29,7 +29,8 @@ _NOT_MENTIONED = "nm"
 _ENTRY = re.compile(r'm="')
 _FIELD = re.compile(
     r'([a-z]{1,2})="((?:(?!\|\|[a-z]{1,2}=").)*?)"'  # a field never runs into the next one
-    r"((?:[ ,]{1,2}\d{1,9}:\d{1,9} \d{1,9}:\d{1,9})*+)(?:\|\||\Z)"
+    r"((?:[ ,]{1,2}\d{1,9}:\d{1,9} \d{1,9}:\d{1,9})*+)(?:\|\||\Z)",
+    re.ASCII,
 )
 _PLACE = re.compile(r"(\d+):(\d+) (\d+):(\d+)", re.ASCII)
 _STEM = re.compile(r"(.+?)(?:[._](?:i2b2|gold|entries|m|annotations?|txt|text|deid).*)?")

@@ -7,18 +7,28 @@ single object, is read too; so are the exports of the tools in `tools`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.annotators import Version, settled
 from confide.text.document import Document, Problem
-from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
+from confide.text.files import (
+    LONGEST_JSON,
+    each_line,
+    read_text,
+    with_plain_ends,
+    write_parts,
+)
 from confide.text.formats.base import Options, Reading
 from confide.text.formats.records import RecordReader
-from confide.text.formats.tools import LeftOut, Notes, taken
+from confide.text.formats.tools import LeftOut, Notes, is_own, taken
 from confide.userfiles import Tree, json_of
+
+_BLANK = re.compile(r"\s*")
+_OPEN = re.compile(r"\{[^\S\n]*(?:\n|\Z)")
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -33,11 +43,18 @@ def read(path: Path, options: Options) -> Reading:
     reader, left = RecordReader(options, problems), LeftOut()
     versions: list[Version] = []
     tools: set[str] = set()
-    for where, name, record in rows_of(text, path, options=options, problems=problems):
-        with options.document(problems, where):
+    rows = rows_of(text, path, options=options, problems=problems)
+    del text
+    for where, name, record in rows:
+        try:
+            if is_own(record):
+                versions.append(Version("", reader.document(record, name, where)))
+                continue
             tool, found = taken(record, Notes(where, problems, left))
             tools.add(tool)
             versions += [Version(who, reader.document(one, name, where)) for who, one in found]
+        except (DataError, FormatError) as error:
+            options.skip(error, problems, where)
     problems += left.problems()
     if not versions:
         raise _nothing(left, path)
@@ -83,24 +100,46 @@ def rows_of(
     JSON or not an object.
     """
     options, problems = options or Options(), problems if problems is not None else []
-    if text.lstrip()[:1] == "[":
-        rows = _load(text, str(path))
-        assert isinstance(rows, list), "a JSON text that begins with [ is a list"
-        for number, row in enumerate(rows, 1):
-            with options.document(problems, f"{path}#{number}"):
-                row = _object(row, f"{path}#{number}")
-            if isinstance(row, dict):
-                yield f"{path}#{number}", f"{path.stem}:{number}", row
+    file, stem, text = str(path), path.stem, with_plain_ends(text)
+    found = _BLANK.match(text)
+    start = found.end() if found else 0
+    if text.startswith("[", start):
+        listed = _load(text, file)
+        assert isinstance(listed, list), "a JSON text that begins with [ is a list"
+        listed.reverse()
+        for number in range(1, len(listed) + 1):
+            where = f"{file}#{number}"
+            row = _object_of(listed.pop(), where, options, problems)
+            if row is not None:
+                yield where, f"{stem}:{number}", row
         return
-    lines = [(n, line) for n, line in enumerate(lines_of(text), 1) if line.strip()]
-    if lines and lines[0][1].strip() == "{":  # one object over several lines
-        lines = [(lines[0][0], text)]
+    lines: Iterable[tuple[int, str]] = enumerate(each_line(text), 1)
+    if _OPEN.match(text, start):  # one object over several lines
+        lines = [(text.count("\n", 0, start) + 1, text)]
     for number, line in lines:
-        where, row = f"{path}:{number}", None
-        with options.document(problems, where):
-            row = _object(_load(line, where), where)
+        if not line or line.isspace():
+            continue
+        where = f"{file}:{number}"
+        row = _object_of(line, where, options, problems)
         if row is not None:
-            yield where, f"{path.stem}:{number}", row
+            yield where, f"{stem}:{number}", row
+
+
+def _object_of(given: object, where: str, options: Options, problems: list[Problem]) -> Tree | None:
+    """A JSON object, or a line with one; None if it is broken and left out."""
+    try:
+        row = _load(given, where) if isinstance(given, str) else given
+        if isinstance(row, dict):
+            return row
+        raise FormatError(
+            "not a document",
+            expected='a JSON object with "text"',
+            got=type(row).__name__,
+            where=where,
+        )
+    except FormatError as error:
+        options.skip(error, problems, where)
+    return None
 
 
 def _load(text: str, where: str) -> object:
@@ -114,21 +153,10 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _object(row: object, where: str) -> Tree:
-    if not isinstance(row, dict):
-        raise FormatError(
-            "not a document",
-            expected='a JSON object with "text"',
-            got=type(row).__name__,
-            where=where,
-        )
-    return row
-
-
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents in our own full form, which holds everything; `scheme` is not used."""
     lines = (json.dumps(record(document), ensure_ascii=False) + "\n" for document in documents)
-    write_text(path, "".join(lines))
+    write_parts(path, lines)
     return []
 
 
@@ -163,7 +191,7 @@ def record(document: Document) -> Tree:
         for relation in document.relations
     ]
     row["sentences"] = [
-        {"start": sentence.start, "end": sentence.end, "tokens": sentence.tokens}
+        {"start": sentence.start, "end": sentence.end, "tokens": tuple(sentence.tokens)}
         for sentence in document.sentences
     ]
     row["attributes"] = document.attributes

@@ -150,7 +150,7 @@ def read_fewrel(path: Path, options: Options) -> Reading:
     for where, _, tree in rows_of(text, path):
         for label in tree:
             for number, row in enumerate(Row(tree, where).rows(label), 1):
-                row = Row(row.tree, f"{path}#{label}:{number}")
+                row = Row(row.tree, f"{path}#{clean(label)}:{number}")
                 with options.document(problems, row.where):
                     document, places = _fewrel(row, clean(label), options, problems)
                     documents.append(document)

@@ -7,8 +7,17 @@ from typing import Any, Literal, TypeGuard
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.formats.base import Options, merged_fragments, reads, shown, shown_at, whole_text
+from confide.text.formats.base import (
+    Options,
+    entity_id,
+    merged_fragments,
+    reads,
+    shown,
+    shown_at,
+    whole_text,
+)
 from confide.text.pairs import PAIR
+from confide.text.tokens import packed
 from confide.userfiles import Tree
 
 _ENTITIES = ("entities", "spans", "label", "labels")
@@ -18,6 +27,8 @@ _TYPE = ("type", "label", "tag", "entity")
 _HEAD = ("head", "from_id", "from")
 _TAIL = ("tail", "to_id", "to")
 _KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
+
+_PARTS = _KNOWN - {"attributes"}
 
 
 def first_of(row: Tree, keys: Iterable[str]) -> Any:
@@ -61,13 +72,13 @@ class RecordReader:
         given = row.get("id")
         entities = self._entities(row, text)
         return Document(
-            id=clean(str(given)) if isinstance(given, str | int) else name,
-            text=text,
-            entities=tuple(entities.values()),
-            relations=self._relations(row, {key: entity.id for key, entity in entities.items()}),
-            sentences=self._sentences(row, text),
-            attributes=self._attributes(row),
-            source=where,
+            clean(str(given)) if isinstance(given, str | int) else name,
+            text,
+            tuple(entities.values()),
+            self._relations(row, entities) if "relations" in row else (),
+            self._sentences(row, text) if "sentences" in row else (),
+            self._attributes(row),
+            where,
         )
 
     def _odd(self, what: str, expected: str, got: object) -> FormatError:
@@ -81,7 +92,9 @@ class RecordReader:
 
     def _entities(self, row: Tree, text: str) -> dict[str, Entity]:
         """The entities by the id that the file gives them (or that they get), in order."""
-        items = [item for key in _ENTITIES for item in self._list(row, key)]
+        items = [item for key in _ENTITIES if key in row for item in self._list(row, key)]
+        if not items:
+            return {}
         items = self._counted_in_characters(items, text)
         taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
         found: dict[str, Entity] = {}
@@ -91,11 +104,11 @@ class RecordReader:
             if not isinstance(item, dict):
                 raise self._odd("an entity", "[start, end, type] or an object", item)
             given = item.get("id")
-            name = str(given) if isinstance(given, str | int) else f"T{number}"
+            name = str(given) if isinstance(given, str | int) else entity_id(number)
             if given is None or name in found:
                 if given is not None:
                     self._note("duplicate-id", f"two entities are called {name}", lost=False)
-                name = _free(f"T{number}", taken)
+                name = _free(entity_id(number), taken)
             taken.add(name)
             entity = self._entity(item, clean(name), text)
             if entity is not None:
@@ -107,7 +120,7 @@ class RecordReader:
 
         That is so if their own texts say it: they fit better with a character beyond U+FFFF as two.
         """
-        if text.isascii() or max(text) <= "\uffff":
+        if text.isascii() or len(text.encode("utf-16-le")) == 2 * len(text):
             return items
         places = [0]
         for number, character in enumerate(text):
@@ -208,7 +221,8 @@ class RecordReader:
 
     # --- everything else --------------------------------------------------------------
 
-    def _relations(self, row: Tree, names: dict[str, str]) -> tuple[Relation, ...]:
+    def _relations(self, row: Tree, entities: dict[str, Entity]) -> tuple[Relation, ...]:
+        names = {key: entity.id for key, entity in entities.items()}
         relations = []
         for number, item in enumerate(self._list(row, "relations"), 1):
             if not isinstance(item, dict):
@@ -250,12 +264,14 @@ class RecordReader:
             borders = [last, start, *(offset for token in tokens for offset in token), end]
             if borders != sorted(borders) or end > len(text) or any(a >= b for a, b in tokens):
                 raise self._odd("sentences or tokens out of order", "ascending offsets", item)
-            sentences.append(Sentence(start, end, tuple(tokens)))
+            sentences.append(Sentence(start, end, packed(tokens)))
             last = end
         return tuple(sentences)
 
     def _attributes(self, row: Tree) -> tuple[tuple[str, str], ...]:
         """Our "attributes", then "meta" and every other key that holds one plain value."""
+        if _PARTS.issuperset(row) and not isinstance(row.get("label"), str):
+            return ()
         pairs = list(self._pairs(row.get("attributes")))
         meta = row.get("meta")
         others = {key: value for key, value in row.items() if key not in _KNOWN}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from confide.text.document import Sentence
 from confide.text.segment import tokens_of
+from confide.text.tokens import packed
 
 
 class Joined(NamedTuple):
@@ -26,7 +27,7 @@ def joined(texts: Iterable[str]) -> Joined:
     starts: list[int] = []
     offset = 0
     for text in given:
-        tokens = tuple((start + offset, end + offset) for start, end in tokens_of(text))
+        tokens = packed((start + offset, end + offset) for start, end in tokens_of(text))
         if tokens:
             sentences.append(Sentence(tokens[0][0], tokens[-1][1], tokens))
         starts.append(offset)
@@ -36,5 +37,5 @@ def joined(texts: Iterable[str]) -> Joined:
 
 def one_sentence(text: str) -> tuple[Sentence, ...]:
     """A text as one sentence with its tokens; none for a text of white space."""
-    tokens = tuple(tokens_of(text))
+    tokens = packed(tokens_of(text))
     return (Sentence(tokens[0][0], tokens[-1][1], tokens),) if tokens else ()

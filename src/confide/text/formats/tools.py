@@ -91,6 +91,17 @@ class Notes:
         return True
 
 
+_MARKS = frozenset((
+    "data", "annotation_id", "annotator", "answer", "_input_hash", "_task_hash", "denotations",
+    "sourcedb", "tracks",
+))  # fmt: skip
+
+
+def is_own(row: Tree) -> bool:
+    """Whether a record has none of the keys by which tools are known: it is one of our own form."""
+    return _MARKS.isdisjoint(row)
+
+
 def taken(row: Tree, notes: Notes) -> tuple[str, list[Taken]]:
     """The tool that wrote a record ("" for our own form), and each annotator's version of it.
 

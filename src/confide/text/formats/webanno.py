@@ -115,6 +115,20 @@ def _layers(lines: Sequence[str], path: Path) -> Iterator[_Layer]:
                     got=shown(line),
                     where=f"{path}:{number}",
                 )
+            if not features and kind == "T_RL":
+                raise FormatError(
+                    "a layer of relations that does not say what they link",
+                    expected="#T_RL=name|feature|BT_layer of its ends",
+                    got=shown(line),
+                    where=f"{path}:{number}",
+                )
+            if features and features[-1].startswith("ROLE_"):
+                raise FormatError(
+                    "a column of roles without one of what they lead to",
+                    expected="#T_SP=name|ROLE_slot|type of the target",
+                    got=shown(line),
+                    where=f"{path}:{number}",
+                )
             yield _Layer(name, kind, tuple(features), first)
             first += max(1, len(features))
         elif line and not line.startswith("#"):
@@ -138,7 +152,9 @@ def _row(page: _Page, cells: Sequence[str], where: str) -> None:
             page.tokens.append([])
         page.tokens[-1].append((start, end, _plain(cells[2])))
     for layer in page.layers:
-        own = list(cells[layer.first : layer.first + max(1, len(layer.features))])
+        width = max(1, len(layer.features))
+        own = list(cells[layer.first : layer.first + width])
+        own += [_NONE] * (width - len(own))  # a line may end before its last columns
         if layer.kind == "T_CH" or is_linguistic(layer.name):
             if any(cell not in (_NONE, "") for cell in own):
                 page.ignored.add(layer.name)
