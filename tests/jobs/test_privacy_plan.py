@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import SettingsError
-from confide.jobs.privacy_plan import privacy_plan
+from confide.jobs.privacy_plan import MEASURED, privacy_plan
 from confide.methods import method_of
 from confide.settings import Settings, dump, parse
 
@@ -107,3 +108,26 @@ def test_the_verb_shows_it(tmp_path: Any) -> None:
         assert words in shown.output
     as_json = CliRunner().invoke(app, ["privacy", "plan", str(path), "--json"])
     assert json.loads(as_json.stdout)["noise"] == pytest.approx(0.7026, abs=0.0001)
+
+
+def test_what_it_cost_elsewhere_is_what_was_measured(root: Path) -> None:
+    lines = (root / "benchmarks/privacy/measured.jsonl").read_text().splitlines()
+    cells: dict[tuple[str, str], list[float]] = {}
+    for one in map(json.loads, lines):
+        if one["how"] == "as ten" and not one["set"]:
+            cells.setdefault((one["cell"], one["epsilon"]), []).append(one["f1"])
+    told = [one for rows in MEASURED.values() for one in rows]
+    assert told
+    for one in told:
+        shown = {"inf": one.without, "1.0": one.at_1, "3.0": one.at_3, "8.0": one.at_8}
+        for epsilon, f1 in shown.items():
+            found = cells[f"{one.corpus}, {one.model}", epsilon]
+            assert len(found) > 1 and round(sum(found) / len(found), 1) == f1, one
+
+
+def test_corpora_of_like_size_come_first() -> None:
+    told = privacy_plan(settings(), units=600).elsewhere
+    assert {one.corpus for one in told} == {one.corpus for one in MEASURED["entities"]}
+    far = [abs(math.log(one.units / 600)) for one in told]
+    assert far == sorted(far)
+    assert privacy_plan(settings()).elsewhere == MEASURED["entities"]

@@ -113,7 +113,7 @@ def test_what_is_not_there_is_refused(there) -> None:
     assert there.post("/pages/save", json=body).status_code == 404
     assert there.post("/pages/next", json={"annotator": "ann", "id": "no"}).status_code == 404
     assert there.get("/corrections/export?annotator=ann&format=jsonl").status_code == 404
-    assert there.get("/corrections/export?annotator=ann&format=bioc").status_code == 422
+    assert there.get("/corrections/export?annotator=ann&format=ddi").status_code == 422
 
 
 def test_another_page_cannot_save(there) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def planned(plan: PrivacyPlan) -> list[Table]:
-    """ε by round, and ε against more or fewer colluders."""
+    """ε by round, ε against more or fewer colluders, and what noise cost elsewhere."""
     spent = titled(f"ε at δ = {plan.delta:g}, for one {plan.unit}")
     spent.add_column("after round", justify="right")
     spent.add_column("ε", justify="right")
@@ -26,7 +26,14 @@ def planned(plan: PrivacyPlan) -> list[Table]:
         against.add_column(name, justify="right")
     for one in plan.against:
         against.add_row(str(one.colluding), str(one.sites), _short(one.epsilon))
-    return [spent, against]
+    elsewhere = titled("F1 on published corpora, at δ = 1e-05 (docs/noise.md)")
+    elsewhere.add_column("corpus")
+    for name in ("units", "no noise", "ε = 8", "ε = 3", "ε = 1"):
+        elsewhere.add_column(name, justify="right")
+    for row in plan.elsewhere:
+        scores = (row.without, row.at_8, row.at_3, row.at_1)
+        elsewhere.add_row(f"{row.corpus}, {row.model}", str(row.units), *map(str, scores))
+    return [spent, against, *([elsewhere] if plan.elsewhere else [])]
 
 
 def said(plan: PrivacyPlan) -> Iterator[str]:
