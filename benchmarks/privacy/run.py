@@ -74,6 +74,10 @@ PLAIN = (
 )  # fmt: skip
 
 
+RATES = {"gad": "training.learning_rate=0.001", "chemprot": "training.learning_rate=0.001"}
+"""Rates without noise where another was better on development text."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/privacy"))
@@ -119,7 +123,8 @@ def measured(
     usual = [*model, f"seed={seed}", "key=simulated"]
     noise = rate = 0.0
     if math.isinf(epsilon):
-        chosen = [*usual, *PLAIN, *(one for one in own if one.startswith("training."))]
+        rates = [RATES[corpus]] if corpus in RATES else []
+        chosen = [*usual, *PLAIN, *rates, *(one for one in own if one.startswith("training."))]
     else:
         usual += [*PRIVATE, *UNITS[corpus], *own]
         plan = privacy_plan(load(file, [*usual, f"privacy.epsilon={epsilon}"]))
