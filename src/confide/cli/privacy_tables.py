@@ -30,9 +30,9 @@ def planned(plan: PrivacyPlan) -> list[Table]:
     elsewhere.add_column("corpus")
     for name in ("units", "no noise", "ε = 8", "ε = 3", "ε = 1"):
         elsewhere.add_column(name, justify="right")
-    for row in plan.elsewhere:
-        scores = (row.without, row.at_8, row.at_3, row.at_1)
-        elsewhere.add_row(f"{row.corpus}, {row.model}", str(row.units), *map(str, scores))
+    for cell in plan.elsewhere:
+        scores = (cell.without, cell.at_8, cell.at_3, cell.at_1)
+        elsewhere.add_row(f"{cell.corpus}, {cell.model}", str(cell.units), *map(str, scores))
     return [spent, against, *([elsewhere] if plan.elsewhere else [])]
 
 
