@@ -21,8 +21,8 @@ from jobs.test_audit import noise
 
 ROUNDS = 60
 HEART = (
-    f"rounds={ROUNDS}", "options.server_rate=0.03", "select.by=last", "select.every=1000",
-    "model.bilstm_hidden=48", "model.word_dim=4", "model.dropout=0", "data.canaries=80",
+    f"rounds={ROUNDS}", "options.server_rate=0.05", "select.by=last", "select.every=1000",
+    "model.bilstm_hidden=48", "model.word_dim=4", "model.dropout=0", "data.canaries=105",
     "key=simulated",
 )  # fmt: skip
 """A tagger on a frozen encoder, that knows its documents by heart in so many rounds."""
