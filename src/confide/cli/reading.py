@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confide.cli.words import Encoding, Format, Language, Scheme
+from confide.cli.words import Encoding, Format, Language, Scheme, SkipBroken
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ class How:
         typer.Option(metavar="RULE", help="Of several annotators: first, majority, or a name."),
     ] = None
     language: Language = "auto"
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
-    ] = False
+    skip_broken: SkipBroken = False
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
@@ -79,9 +77,7 @@ class NotesHow:
             help="Columns of a table of notes, by name or number; of CoNLL, TOKEN,none.",
         ),
     ] = None
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
-    ] = False
+    skip_broken: SkipBroken = False
 
     def read(self, files: Sequence[str]) -> Sequence[str | Document]:
         """The files themselves or, if more than their format was said, their documents.

@@ -36,6 +36,9 @@ Scheme = Annotated[
 Encoding = Annotated[
     str | None, typer.Option(metavar="NAME", help="The files' encoding; UTF-8 by default.")
 ]
+SkipBroken = Annotated[
+    bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
+]
 Language = Annotated[
     str,
     typer.Option(

@@ -62,13 +62,11 @@ class Method(Protocol):
     private: ClassVar[bool]
     wants_public: ClassVar[bool]
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None: ...
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
+
+    def begin_with(self, start: Start | None) -> None:
+        """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
+        ...
 
     def start(self, federation: Federation) -> Carried:
         """The first state."""

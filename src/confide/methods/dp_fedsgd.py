@@ -47,7 +47,6 @@ from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Shapes, Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
-from confide.kinds.starting import Start
 from confide.kinds.trained import fingerprint
 from confide.kinds.units import UnitDesk, clipped_sum, units_of
 from confide.learning.server_steps import Server, stepped
@@ -198,14 +197,8 @@ class DpFedSGD(FedAvg):
     Settings: ClassVar[type] = DpFedSGDSettings
     private: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None:
-        super().__init__(settings, public, start=start)
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
         self._budget = budget_of(settings)
         _check(settings, self._budget)
 

@@ -274,17 +274,15 @@ class FedAvg:
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None:
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         self._run = settings
-        self._start = start
+        self._start: Start | None = None
         self._own: Any = own_settings(self.Settings, settings.options)
         self.kind.check(settings)
+
+    def begin_with(self, start: Start | None) -> None:
+        """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
+        self._start = start
 
     def start(self, federation: Federation) -> Any:
         """Agree on the model, hand out its form, and draw the first weights."""

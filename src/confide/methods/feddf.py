@@ -30,7 +30,7 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet
 from confide.kinds.public import PublicForm, PublicKind
-from confide.kinds.starting import Start, settle
+from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting
@@ -60,14 +60,8 @@ class FedDF(FedAvg):
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None:
-        super().__init__(settings, public, start=start)
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
         self._public = public
         self._student = self.kind.student()
 

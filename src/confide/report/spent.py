@@ -21,7 +21,7 @@ SIMULATED = (
 )
 NEVER_NOISED = (
     "names of types and relations, which the settings name; that a site took part, and how long it"
-    " took to answer",
+    " took to answer, beyond what its guard reply_every hides",
     "other runs on the same text: each site keeps its own account over all of them (confide site"
     " status)",
     "the last digits of floating-point numbers that are worked out for several texts at once",

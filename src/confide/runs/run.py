@@ -93,7 +93,8 @@ def run(
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
     folder.begin(chosen)
     folder.write("environment.json", environment(chosen, gathered.fingerprint))
-    method = kind(chosen, gathered.public, start=start)
+    method = kind(chosen, gathered.public)
+    method.begin_with(start)
     parts = _parts(chosen, gathered, folder)
     with computing_at(place, threads=chosen.threads):
         outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)

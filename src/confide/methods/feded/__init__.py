@@ -59,7 +59,7 @@ from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import F, P, PublicSet, State
 from confide.kinds.public import PublicForm, PublicKind
-from confide.kinds.starting import Start, scores_from, settle
+from confide.kinds.starting import scores_from, settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.lessons import (
@@ -151,14 +151,8 @@ class FedED(FedAvg):
     public: ClassVar[bool] = True
     kind: ClassVar[PublicKind]
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None:
-        super().__init__(settings, public, start=start)
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
         self._public = public
         self._student = self.kind.student()
         self._judge = self.kind.student()

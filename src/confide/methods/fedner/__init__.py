@@ -50,7 +50,7 @@ from confide.federation.steps import Step
 from confide.kinds.how import how_of
 from confide.kinds.parting import PartedForm
 from confide.kinds.protocol import Agreed, F, Form, State
-from confide.kinds.starting import Start, compare_vectors, examples_of_all, scores_from
+from confide.kinds.starting import compare_vectors, examples_of_all, scores_from
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
@@ -107,14 +107,8 @@ class FedNER(FedAvg):
     Memory: ClassVar[type] = Enrolled
     personal: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        public: Sequence[Document] = (),
-        *,
-        start: Start | None = None,
-    ) -> None:
-        super().__init__(settings, public, start=start)
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
         if settings.training.optimiser != "adam":
             raise SettingsError(
                 "FedNER trains with Adam only",
