@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError
 from confide.federation.files import write_atomically
-from confide.federation.messages import carries, decode_file, encode
+from confide.federation.messages import Arrays, carries, decode_file, encode
 
 _MARK = b"confide checkpoint 1\n"
 _NAME = re.compile(r"^round-(\d{6})\.ckpt$")
@@ -39,6 +39,7 @@ class Checkpoint:
         legend="N",
         start=lambda: np.zeros(0, np.uint8),
     )
+    left: Arrays = carries("what rounding the common weights has left out", start=dict)
 
 
 class CheckpointStore:

@@ -43,6 +43,8 @@ CODES = {
     "few-sites": "the run has fewer sites than the site's own guard `min_sites`",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
     " memory folder is gone; restore the folder, or start the run again",
+    "weights-missing": "the site does not have the weights that the ask starts from, since its"
+    " process was restarted; the server then sends them whole",
     "not-joined": "the site was asked before it joined the run; start the run again",
     "no-consent": "the site did not agree to this; at the site, `confide site consent` shows what"
     " would leave it, and agrees",

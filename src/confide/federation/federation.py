@@ -17,10 +17,10 @@ from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest
 from confide.federation.engine import Delivery, Engine
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
-from confide.federation.forms import limits_of
+from confide.federation.giving import MISSING, Giving
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import FieldSize, check_size, decode_one_of, encode, sizes
+from confide.federation.messages import decode_one_of, sizes
 from confide.federation.ordering import as_they_come, in_order
 from confide.federation.quorum import round_half_up, too_few
 from confide.federation.secure.exchanges import is_summed
@@ -51,7 +51,8 @@ class Federation:
         combining: how summed replies become one, and which are too far off to count.
 
     `took_part` holds the sites whose replies the server has learnt from; the caller empties it.
-    `summing`, if it is set, sums replies that the server may not see one by one.
+    `summing`, if it is set, sums replies that the server may not see one by one. `giving` hands out
+    the common weights.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Federation:
         combining: Combining = PLAIN,
     ) -> None:
         self.summing: Summing | None = None
+        self.giving = Giving()
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
@@ -77,8 +79,7 @@ class Federation:
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
-        self._too_far = 0  # replies to this ask that came but were left out
-        self._all = len(self.sites)
+        self._too_far, self._all = 0, len(self.sites)  # of this ask: came but were left out
         self._left_out: set[str] = set()
         self.compute_seconds = 0.0
         self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
@@ -162,7 +163,7 @@ class Federation:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
-        asking = Asking(round, self._replies, self._failed)
+        asking = Asking(round, self._replies, self._failed, self.giving.packed)
         found = summed_unseen(
             summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
         )
@@ -255,8 +256,7 @@ class Federation:
             raise FederationError(f"step {step.name} may only be summed")
         replies: dict[str, R] = {}
         for site in sites:
-            _, asks = self._addressed(ask, [site])
-            for name, reply in self._replies(step, asks, round=round, timeout=None):
+            for name, reply in self._replies(step, self._addressed(ask, [site])[1], round=round):
                 try:
                     with blaming(name, step=step.name, round=round):
                         ask = then(ask, reply)
@@ -293,10 +293,9 @@ class Federation:
         """The sites to ask, sorted, and the ask for each. Raises FederationError: no such site."""
         named = ask if isinstance(ask, Mapping) else self.sites if sites is None else sites
         names = sorted(set(named) - self._left_out)
-        unknown = set(names) - set(self.sites)
-        if unknown:
+        if unknown := sorted(set(names) - set(self.sites)):
             raise FederationError(
-                f"there is no site {sorted(unknown)[0]!r} in this federation",
+                f"there is no site {unknown[0]!r} in this federation",
                 expected=", ".join(self.sites),
             )
         return names, {name: ask[name] if isinstance(ask, Mapping) else ask for name in names}
@@ -309,12 +308,14 @@ class Federation:
         round: int,
         timeout: float | None = None,
         ordered: bool = False,
-        failed: Callable[[str], None] | None = None,
+        failed: Callable[[str], None] = lambda code: None,
     ) -> Replies:
         """Each good reply with its site, as they come, or `ordered` by site; failures are noted.
 
-        `failed` is told the code of each failure.
+        `failed` is told the code of each. A site that lacks the weights which an ask starts from is
+        asked again, with whole ones.
         """
+        again: dict[str, object] = {}
         encoded = self._encode(step, asks, round)
         deliveries = self._engine.deliver(
             step.name, round, asks=encoded, timeout=timeout or self._timeout
@@ -326,29 +327,29 @@ class Federation:
                 try:
                     reply = self._open(step, data, asks[site], round=round)
                 except SiteFault as error:
+                    if error.code == MISSING and self.giving.lost(site, asks[site]):
+                        again[site] = asks[site]
+                        continue
                     self._failed(error)
-                    if failed is not None:
-                        failed(error.code)
+                    failed(error.code)
                     continue
+                self.giving.answered(site)
                 loss = getattr(reply, "loss", None) if not step.summed else None
                 self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
                 yield site, reply
+        if again:
+            yield from self._replies(step, again, round=round, timeout=timeout, failed=failed)
 
     def _failed(self, fault: SiteFault) -> None:
         self.faults.append(fault)
-        event = Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
-        self._watch(event)
+        self._watch(
+            Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
+        )
 
     def _encode(self, step: Step, asks: Mapping[str, object], round: int) -> dict[str, bytes]:
-        """Encode each distinct ask once: a broadcast is one block of bytes for all sites."""
-        done: dict[int, tuple[bytes, list[FieldSize]]] = {}
         encoded = {}
-        for site, ask in asks.items():
-            if id(ask) not in done:
-                data = encode(ask)
-                check_size(data, limits_of(step.ask))
-                done[id(ask)] = (data, sizes(ask, len(data)))
-            encoded[site], rows = done[id(ask)]
+        for site, data, rows in self.giving.encoded(step, asks):
+            encoded[site] = data
             self._ledger.record(
                 rows, round=round, step=step.name, direction="down", site=site, seen="by the site"
             )
@@ -360,7 +361,6 @@ class Federation:
         site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
         with blaming(site, step=step.name, round=round):
             message: object = decode_one_of((step.reply, Failure), data, limits=limits)
-        failed = isinstance(message, Failure)
         if delivery.heard:
             self._ledger.record(
                 sizes(message, len(data)),
@@ -368,7 +368,7 @@ class Federation:
                 step=step.name,
                 direction="up",
                 site=site,
-                seen="one by one" if failed else step.seen_as,
+                seen="one by one" if isinstance(message, Failure) else step.seen_as,
             )
         if isinstance(message, Failure):
             if delivery.heard and message.code in BY_THE_ENGINE:

@@ -309,7 +309,7 @@ def limits_with(
     """As `limits_of`, but tighter, from what is known of some fields.
 
     `like`: for fields of arrays by name, the arrays that they must resemble; each may come with one
-    bit per row. `numbers`: for other array fields, how many numbers they hold in all.
+    bit per row, and in codes with a scale for each. `numbers`: for other array fields, how many numbers they hold in all.
     """
     size, header, arrays = 0, 512 + len(class_of(kind).__name__), 0
     for name, form in forms_of(kind).items():
@@ -321,8 +321,8 @@ def limits_with(
                 array.nbytes + len(array) // 8 + 1 for array in given.values() if array.ndim
             )
             size += 8 * len(given)
-            header += sum(2 * (_ENTRY + 6 * (len(name) + len(key))) for key in given)
-            arrays += 2 * len(given)
+            header += _ENTRY + sum(3 * (_ENTRY + 6 * (len(name) + len(key))) for key in given)
+            arrays += 1 + 3 * len(given)
         else:
             count = 1 if form.kind == "array" else MOST_ARRAYS
             size += _bytes(form, (numbers or {}).get(name))

@@ -22,6 +22,7 @@ from confide.federation.secure.repeats import Sets
 from confide.federation.secure.roster import Pinned
 from confide.federation.site import Scratch, Site, SiteHost
 from confide.federation.steps import Step
+from confide.federation.uploading import Left, Up, Uploading
 from confide.privacy.purse import PURSE, Purse
 from confide.privacy.spending import Limit
 from confide.text.document import Document
@@ -78,7 +79,8 @@ class Hosting:
 
     Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
     how replies are summed, and with what. `simulated`: the seed of an experiment whose sites draw
-    nothing that cannot be repeated, and so keep nothing secret.
+    nothing that cannot be repeated, and so keep nothing secret. `up`, `top`: how uploads travel
+    where the server may see them, and the share of numbers that "top" sends.
     """
 
     steps: Mapping[str, Step]
@@ -88,6 +90,8 @@ class Hosting:
     last: int | None = None
     sums: SumsWith = PLAINLY
     simulated: int | None = None
+    up: Up = "rows"
+    top: float = 0.01
 
     def host(
         self,
@@ -125,6 +129,12 @@ class Hosting:
                 spec.folder / "memory", self.memory, every=self.every, last=self.last
             ),
             seed=self.seed,
+            uploading=Uploading(
+                self.up,
+                share=self.top,
+                memory=MemoryStore(spec.folder / "left", Left, every=self.every, last=self.last),
+                most=spec.guards.max_norm,
+            ),
             log=log,
             sums=SumHost(site, log=log) if site.member else None,
         )

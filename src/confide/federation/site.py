@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, printable
-from confide.federation.changes import shortened
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.forms import limits_of
+from confide.federation.giving import HELD, whole
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step, Turn
+from confide.federation.uploading import Uploading
 from confide.learning.encoder_files import is_encoder_name
 from confide.privacy.purse import Purse
 from confide.seeds import derive_seed
@@ -147,10 +148,12 @@ class SiteHost:
         *,
         memory: MemoryStore[object],
         seed: int,
+        uploading: Uploading | None = None,
         log: Path | None = None,
         sums: Sums | None = None,
     ) -> None:
         self._sums = sums
+        self._uploading = uploading or Uploading()
         self.site = site
         self._steps = steps
         self._memory = memory
@@ -190,8 +193,11 @@ class SiteHost:
             raise Refusal("only-masked")
         ask = self._opened(step, data)
         reply, settle = self._worked(step, ask, round)
-        encoded = encode(shortened(step, ask, reply))
+        seed = self._turn(step, round).seed
+        sent, kept = self._uploading.sent(step, ask, reply, round=round, seed=seed)
+        encoded = encode(sent)
         settle()
+        kept()
         return encoded
 
     def _worked(self, step: Step, ask: object, round: int) -> tuple[Any, Callable[[], None]]:
@@ -199,9 +205,7 @@ class SiteHost:
         bound = bound_of(step, self.site.guards.max_norm)
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
-        turn = Turn(round, self.site.name, step.name, seed)
-        reply, after = step.answer(self.site, before, ask, turn)
+        reply, after = step.answer(self.site, before, ask, self._turn(step, round))
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
 
@@ -212,6 +216,10 @@ class SiteHost:
                 self._memory.commit(round, step.name, after)
 
         return reply, settle
+
+    def _turn(self, step: Step, round: int) -> Turn:
+        seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
+        return Turn(round, self.site.name, step.name, seed)
 
     def _keep_private(self, step: Step, ask: object, memory: object) -> None:
         """Raise Refusal if a part of the model that this site keeps to itself would leave.
@@ -232,7 +240,7 @@ class SiteHost:
         if heard is not None and heard[0] is data and heard[1] == step.ask:
             found: object = heard[2]
             return found
-        ask: object = ask_in(step.ask, data)
+        ask: object = whole(ask_in(step.ask, data), self.site.scratch.setdefault(HELD, {}))
         self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
 

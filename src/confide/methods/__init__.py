@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
+from confide.federation.changes import can_be_coded
 from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation
+from confide.federation.forms import fields_of
+from confide.federation.giving import COMMON
 from confide.federation.messages import Arrays
 from confide.federation.quorum import round_half_up
 from confide.federation.steps import Step
@@ -210,6 +213,7 @@ def method_of(settings: RunSettings) -> type[Method]:
         found = METHODS[settings.trained_by]
         _check_private(settings, found)
         _check_combine(settings, found)
+        _check_travels(settings, found)
         return found
     named = settings.base if settings.method in REFERENCES else settings.method
     crossed: dict[str, list[str]] = {}
@@ -262,6 +266,25 @@ def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
     sites = len(settings.site) or (settings.split.sites if settings.split else 0)
     if sites:
         check_enough(settings, sites)
+
+
+def _check_travels(settings: RunSettings, kind: type[Method]) -> None:
+    """Raise SettingsError if nothing of this method could travel as the settings say."""
+    if settings.method in REFERENCES:
+        return
+    own = settings.federation
+    gives = any(fields_of(step.ask).get(COMMON) == "arrays" for step in kind.steps)
+    for name, value, plain, fits in (
+        ("down", own.down, "whole", gives),
+        ("up", own.up, "rows", any(map(can_be_coded, kind.steps))),
+    ):
+        if value != plain and not fits:
+            raise SettingsError(
+                f"under {settings.method} no weights travel {name}, so they cannot travel in codes",
+                expected=f'federation.{name} = "{plain}"',
+                got=repr(value),
+                fix=f"leave federation.{name} out, or use a method whose weights travel",
+            )
 
 
 def check_enough(settings: RunSettings, sites: int) -> None:

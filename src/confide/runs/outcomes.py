@@ -19,11 +19,13 @@ from confide.federation.combining import NEEDED, Combining
 from confide.federation.engine import Engine
 from confide.federation.events import Watcher
 from confide.federation.federation import Federation
+from confide.federation.giving import Giving
 from confide.federation.ledger import Ledger
 from confide.federation.secure.exchanges import Sums
 from confide.federation.secure.losses import Losses
 from confide.federation.secure.roster import threshold
 from confide.federation.secure.summing import Summing
+from confide.federation.uploading import Up
 from confide.methods import Method, check_enough, method_named
 from confide.methods.dp_fedsgd import budget_of
 from confide.runs.folder import LOST, RunFolder, decisive
@@ -150,13 +152,24 @@ def federation_of(
         watch=watch,
         combining=combining_of(settings),
     )
-    federation.summing = summing
+    federation.summing, federation.giving = summing, giving_of(settings)
     return federation
 
 
 def sums_of(settings: Settings) -> Sums:
     """How replies are summed; the single site of a reference has nobody to hide behind."""
     return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
+
+
+def up_of(settings: Settings) -> Up:
+    """How what sites learn travels; that of a reference goes nowhere."""
+    return "rows" if settings.method in REFERENCES else settings.federation.up
+
+
+def giving_of(settings: Settings) -> Giving:
+    """What hands out the common weights; those of a reference go nowhere."""
+    down = "whole" if settings.method in REFERENCES else settings.federation.down
+    return Giving(down, share=settings.federation.top)
 
 
 def summing_of(

@@ -133,6 +133,7 @@ class Rounds:
                 state = self._decoded(checkpoint, checkpoint.next)
                 self._mean.go_on(kept.weights, rounds=last)
             self._good = state
+            self._federation.giving.go_on(state.weights, left=checkpoint.left)
             self._spent = self._no_more(last)
             self._store.prune(last, best=progress.best_round)
             differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
@@ -143,6 +144,7 @@ class Rounds:
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()
+            state = _with(state, self._federation.giving.begin(state.weights))
             progress.left_out = {fault.site: fault.code for fault in faults}
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
@@ -193,8 +195,10 @@ class Rounds:
         worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
         self._federation.took_part.clear()
-        state, facts = self._method.round(state, self._federation, number)
+        before = state
+        state, facts = self._method.round(before, self._federation, number)
         self._check(state, number)
+        state = _with(state, self._federation.giving.rounded(before.weights, state.weights))
         self._mean.add(state.weights)
         trained = time.perf_counter() - start
         record: Tree = {"round": number, **facts, "train_seconds": trained}
@@ -249,6 +253,7 @@ class Rounds:
         record["rolled_back"] = True
         if self._settings.select.average > 1:
             self._mean.go_on(self._good.weights, rounds=record["round"])
+        self._federation.giving.go_on(self._good.weights)
         return self._good
 
     def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> bool:
@@ -312,6 +317,7 @@ class Rounds:
             progress=json.dumps(vars(progress)),
             ledger=self._ledger.flush(),
             next=as_array(b"" if kept is state else encode(state)),
+            left=self._federation.giving.left,
         )
         self._store.save(checkpoint, best=progress.best_round)
 
@@ -335,6 +341,11 @@ class Rounds:
                 where=str(self._store.path(checkpoint.round)),
                 fix="finish the run with the version that environment.json names",
             ) from error
+
+
+def _with(state: Any, weights: Arrays) -> Any:
+    """The state with these common weights."""
+    return state if weights is state.weights else replace(state, weights=weights)
 
 
 def checkpointed_ledger(store: CheckpointStore) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from confide.methods import Method, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of, sums_of
+from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of, sums_of, up_of
 from confide.runs.references import pooled, public_only
 from confide.runs.result import Result
 from confide.runs.sitereport import Home, site_reports
@@ -149,6 +149,8 @@ def _train(
         last=settings.rounds,
         sums=SumsWith(sums_of(settings), bytes.fromhex(binding), settings.federation.groups),
         simulated=settings.seed if settings.key == SIMULATED else None,
+        up=up_of(settings),
+        top=settings.federation.top,
     )
     workers = min(settings.workers, len(specs))
 

@@ -22,6 +22,10 @@ class FederationTable(Table):
     `most_norm` times the round's median (inf: never). The run ends before a round that would take
     what a site has uploaded beyond `megabytes` (0: no bound).
 
+    `up` and `down`: how what sites learn travels, and how the common weights do: changed rows, and
+    weights whole in every ask; "once": no site is given the same weights twice; or changes in codes
+    (`confide.federation.coding`). `top` is the share of numbers that "top" sends.
+
     `sums`: whether the server promises not to look at what it sums ("plain"), gets whole numbers
     ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
     real sites mask if there are three of them. `colluding` is how many sites may be in league with
@@ -38,6 +42,9 @@ class FederationTable(Table):
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
     most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
+    down: Literal["whole", "once", "float16", "int8", "int4", "int2", "top"] = "whole"
+    top: Annotated[float, Field(gt=0, le=1)] = 0.01
     sums: Literal["plain", "integers", "masked"] | None = None
     colluding: Annotated[int, Field(ge=1)] | None = None
     groups: Annotated[int, Field(ge=0)] = 0

@@ -8,11 +8,15 @@ weights that the server chose would be bits of a single site's text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
+from confide.federation.giving import HELD, whole
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, opened
@@ -158,17 +162,21 @@ class SumHost:
     def _opened(self, step: Step, data: bytes) -> tuple[Opening, Any]:
         """The opening and the ask in it; sites of one process decode the same bytes once.
 
-        The ask must be spelled as this code spells it: sites know an ask that was summed before by
-        the digest of its bytes. Raises Refusal.
+        The ask must be spelled as this code spells it, and becomes one with whole weights however
+        they were given: sites know an ask that was summed before by the digest of its bytes. Raises
+        Refusal.
         """
         heard = self._site.scratch.get("heard")
         if heard is None or heard[0] is not data or heard[1] != step.ask:
             opening = ask_in(Opening, data)
             inner = opening.ask_B.tobytes()
             kind: Any = Values if opening.part == VALUES else step.ask
-            ask = ask_in(kind, inner)
-            if encode(ask) != inner:
+            asked = ask_in(kind, inner)
+            if encode(asked) != inner:
                 raise Refusal("bad-ask")
+            ask = whole(asked, self._site.scratch.setdefault(HELD, {}))
+            if ask is not asked:
+                opening = replace(opening, ask_B=np.frombuffer(encode(ask), np.uint8))
             heard = (data, step.ask, (opening, ask))
             self._site.scratch["heard"] = heard
         found: tuple[Opening, Any] = heard[2]

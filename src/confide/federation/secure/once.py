@@ -11,6 +11,7 @@ import numpy as np
 
 from confide.errors import SiteFault
 from confide.federation.failures import refused
+from confide.federation.giving import MISSING
 from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
@@ -33,6 +34,8 @@ from confide.federation.steps import Step
 
 Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
 """`exchange(step, asks, round=n)` gives the good replies by site; failures are noted."""
+Packed = Callable[[Any, Sequence[str]], Any]
+"""`packed(ask, sites)` is the ask as it travels to these sites (`Giving.packed`)."""
 NOT_MET = "not-met"
 
 
@@ -46,11 +49,18 @@ class Asking:
     `exchange` asks; `refuse` is told of sites that fail in a way which only sums can see.
     """
 
-    def __init__(self, round: int, exchange: Exchange, refuse: Callable[[SiteFault], None]) -> None:
+    def __init__(
+        self,
+        round: int,
+        exchange: Exchange,
+        refuse: Callable[[SiteFault], None],
+        packed: Packed = lambda ask, names: ask,
+    ) -> None:
         self.round = round
         self.unmet = False
         self.answered: set[str] = set()
         self.opening: Callable[[list[str]], None] = lambda masked: None  # told of each set first
+        self.packed = packed
         self._exchange = exchange
         self._refuse = refuse
 
@@ -73,20 +83,22 @@ class Asking:
         self._refuse(refused(why, site=site, step=step, round=self.round, code=code))
 
     def _saw(self, code: str) -> None:
-        self.unmet |= code == NOT_MET
+        self.unmet |= code in (NOT_MET, MISSING)
 
 
 @dataclass
 class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
-    `dropped`: rows were summed, but not their values.
+    `travels` is the ask in `opening` as it travels. `dropped`: rows were summed, but not their
+    values.
     """
 
     asking: Asking
     step: Step
     opening: Opening
     roster: Roster | None
+    travels: bytes
     dropped: bool = False
 
     def opened(self, part: str, ask: bytes) -> Opening:
@@ -103,10 +115,13 @@ class Once:
         only: Sequence[str] | None = None,
     ) -> Added | None:
         """The sum over the sites that answered to the end; None if these are not `only` these."""
+        said = opening
+        if opening.part != VALUES:
+            said = replace(opening, ask_B=np.frombuffer(self.travels, np.uint8))
         if self.roster is None:
-            return _integers(self.asking, self.step, opening, names, layout=layout, only=only)
+            return _integers(self.asking, self.step, said, names, layout=layout, only=only)
         context = self._context(opening, layout)
-        offers = _offers(self.asking, self.step, opening, names, context=context, of=self.roster)
+        offers = _offers(self.asking, self.step, said, names, context=context, of=self.roster)
         if self.asking.unmet or (only is not None and sorted(offers) != only):
             return None
         now = Open(context, layout, offers, no_lanes(layout, odd=False))

@@ -143,7 +143,7 @@ class Summing:
                 part=ALL,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
-            once = Once(asking, step, opening, roster)
+            once = Once(asking, step, opening, roster, encode(asking.packed(ask, there)))
             if tables:
                 found = once.by_rows(there, layout, tables)
             else:

@@ -57,7 +57,7 @@ from confide.methods import method_named
 from confide.privacy.purse import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import own_result, sums_of
+from confide.runs.outcomes import own_result, sums_of, up_of
 from confide.runs.sitereport import Home, site_reports
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
@@ -328,6 +328,8 @@ class _Run:
             every=settings.select.every,
             last=settings.rounds,
             sums=SumsWith(sums_of(settings)),
+            up=up_of(settings),
+            top=settings.federation.top,
         ).host(self.spec, {}, member=member, purse=purse)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:

@@ -1,0 +1,246 @@
+"""What sites have of the common weights, so that nothing is sent twice, and differences in codes.
+
+An ask holds the common weights in its field `weights`. The server hands them out in one of three
+forms, each with the digest of the weights that it gives:
+
+- *whole*, to a site that has neither these weights nor those before (those of round 1 in float16,
+  if codes follow);
+- as a *difference* in codes (`confide.federation.coding`) from the weights before, whose digest it
+  names;
+- as the digest alone, to a site that has them.
+
+Differences can be exact because the server rounds first (`Giving.rounded`): after a round it takes
+as the common weights what the sites will have, and adds what rounding left out to the next round's.
+So the model that is scored is the one that is kept, and every site has the same bit for bit.
+
+A site remembers the last weights in its process. After a restart it refuses a digest that it does
+not know (`weights-missing`), and is given the weights whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from confide.errors import GuardError
+from confide.federation.coding import Coder, Coding, coded, decoded, plus
+from confide.federation.digests import digest
+from confide.federation.failures import Refusal
+from confide.federation.forms import limits_of
+from confide.federation.messages import Arrays, FieldSize, check_size, encode, sizes
+from confide.federation.steps import Step
+
+Down = Literal["whole", "once"] | Coding
+"""Whole in every ask; whole, but no site is given the same twice; or differences in codes."""
+COMMON = "weights"
+"""The field of an ask that holds the common weights."""
+GIVES, FROM = "?gives", "?from"
+"""The digest of the weights that an ask gives, and of those that its codes start from."""
+MISSING = "weights-missing"
+HELD = "common"
+"""Where a process keeps the weights that it was given, in its sites' scratch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Common weights with their digest; and the codes that lead to them from others, if any do."""
+
+    weights: Arrays
+    digest: bytes
+    before: bytes = b""
+    codes: Arrays | None = None
+
+
+def digest_of(weights: Arrays) -> bytes:
+    """The digest of arrays: of their names, shapes, number types and bytes."""
+    parts = []
+    for name, array in sorted(weights.items()):
+        parts += [name.encode(), f"{array.dtype.str} {array.shape}".encode()]
+        parts.append(array.tobytes())
+    return digest(*parts)
+
+
+class Giving:
+    """The server's side: rounds the common weights, and knows which site has which.
+
+    `left` is what rounding has left out so far; a run that goes on restores it.
+    """
+
+    def __init__(self, down: Down = "whole", *, share: float = 0.01) -> None:
+        self._down = down
+        coding: Any = down if self._codes else "int8"  # the others need none
+        self._coder = Coder(coding, share)
+        self.left: Arrays = {}
+        self._now: Given | None = None
+        self._whole: Arrays = {}  # the newest weights, as they travel whole
+        self._has: dict[str, bytes] = {}
+        self._on_the_way: dict[str, bytes] = {}
+
+    @property
+    def _codes(self) -> bool:
+        """Whether differences travel in codes."""
+        return self._down not in ("whole", "once")
+
+    @property
+    def saves(self) -> bool:
+        """Whether anything is sent in another form than whole."""
+        return self._down != "whole"
+
+    def begin(self, weights: Arrays) -> Arrays:
+        """The common weights before round 1 as sites will have them: codes start in float16."""
+        if not self._codes or not _is_like(weights, weights):
+            self.go_on(weights)
+            return weights
+        halves = {name: array.astype(np.float16) for name, array in weights.items()}
+        begun = {name: array.astype(np.float32) for name, array in halves.items()}
+        self.go_on(begun, left={name: array - begun[name] for name, array in weights.items()})
+        self._whole = halves
+        return begun
+
+    def go_on(self, weights: Arrays, *, left: Arrays | None = None) -> None:
+        """Go on from these common weights; `left` is what rounding has left out until now."""
+        self.left = left or {}
+        self._whole = weights
+        if self.saves:
+            self._now = Given(weights, digest_of(weights))
+
+    def rounded(self, before: Arrays, after: Arrays) -> Arrays:
+        """The common weights after a round as sites will have them; they now have `before`.
+
+        What rounding leaves out is added to the weights of the next round. Weights in another
+        number type than float32 are not rounded.
+        """
+        if not self._codes or not _is_like(before, after):
+            self.go_on(after)
+            return after
+        if self._now is None or not _same(self._now.weights, before):
+            self.go_on(before)
+        assert self._now is not None, "it goes on from the weights before"
+        wanted = {name: array + self.left.get(name, np.float32(0)) for name, array in after.items()}
+        change = {name: array - before[name] for name, array in wanted.items()}
+        found = coded(change, self._coder)
+        weights = plus(before, found.change)
+        self.left = {name: array - weights[name] for name, array in wanted.items()}
+        self._now = Given(weights, digest_of(weights), self._now.digest, found.sent)
+        self._whole = weights
+        return weights
+
+    def packed(self, ask: Any, sites: Iterable[str]) -> Any:
+        """The ask as it travels to all of these sites alike; it is on its way to them from now on.
+
+        An ask travels as it is if it holds no weights, or others than the common ones.
+        """
+        if not self.saves or not _holds_common(ask):
+            return ask
+        given = self._now
+        if given is None or not _same(given.weights, getattr(ask, COMMON)):
+            return ask
+        names = list(sites)
+        self._on_the_way |= dict.fromkeys(names, given.digest)
+        has = {self._has.get(name, b"") for name in names}
+        sent: Arrays = {GIVES: _as_array(given.digest)}
+        if has == {given.digest}:
+            pass
+        elif given.codes is not None and has <= {given.before, given.digest}:
+            sent |= {FROM: _as_array(given.before), **given.codes}
+        else:
+            sent |= self._whole
+        return replace(ask, **{COMMON: sent})
+
+    def encoded(
+        self, step: Step, asks: Mapping[str, object]
+    ) -> Iterator[tuple[str, bytes, list[FieldSize]]]:
+        """Each site's ask as it travels, and the sizes of its fields.
+
+        Each distinct ask is encoded once: a broadcast is one block of bytes for all sites.
+        """
+        done: dict[tuple[int, bytes], tuple[bytes, list[FieldSize]]] = {}
+        for site, ask in asks.items():
+            alike = id(ask), self._has.get(site, b"")
+            packed = self.packed(ask, [site])
+            if alike not in done:
+                data = encode(packed)
+                check_size(data, limits_of(step.ask))
+                done[alike] = data, sizes(packed, len(data))
+            yield site, *done[alike]
+
+    def answered(self, site: str) -> None:
+        """Note that a site has answered, and so has what was on the way to it."""
+        if site in self._on_the_way:
+            self._has[site] = self._on_the_way.pop(site)
+
+    def lost(self, site: str, ask: object) -> bool:
+        """Note that a site has no weights; whether this ask would now travel in another form."""
+        self._on_the_way.pop(site, None)
+        return self._has.pop(site, None) is not None and _holds_common(ask)
+
+
+def whole(ask: Any, held: dict[bytes, Arrays]) -> Any:
+    """The ask with whole weights, at a site; `held` are the weights that its process was given.
+
+    The last two are held. Raises Refusal if the ask starts from weights that are not there
+    (`weights-missing`), or does not give what it says.
+    """
+    if not _holds_common(ask) or GIVES not in getattr(ask, COMMON):
+        return ask
+    sent = dict(getattr(ask, COMMON))
+    gives, start = _digest_in(sent.pop(GIVES)), sent.pop(FROM, None)
+    if gives in held:
+        weights = held[gives]
+    elif start is None and not sent:
+        raise Refusal(MISSING)
+    else:
+        weights = _singles(sent) if start is None else _from(held, _digest_in(start), sent)
+        if digest_of(weights) != gives:
+            raise Refusal("bad-ask")
+    others = [one for one in held if one != gives]
+    for old in others[:-1]:
+        del held[old]
+    held.pop(gives, None)
+    held[gives] = weights
+    return replace(ask, **{COMMON: weights})
+
+
+def _holds_common(ask: object) -> bool:
+    return isinstance(getattr(ask, COMMON, None), dict)
+
+
+def _singles(sent: Arrays) -> Arrays:
+    """Weights that came whole: those in float16 as float32."""
+    return {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in sent.items()}
+
+
+def _from(held: Mapping[bytes, Arrays], start: bytes, codes: Arrays) -> Arrays:
+    if start not in held:
+        raise Refusal(MISSING)
+    before = held[start]
+    try:
+        change = decoded(codes, {name: array.shape for name, array in before.items()})
+    except GuardError as error:
+        raise Refusal("bad-ask") from error
+    return plus(before, change)
+
+
+def _is_like(before: Arrays, after: Arrays) -> bool:
+    """Whether these are float32 of the same names and shapes."""
+    shapes = [{n: a.shape for n, a in both.items()} for both in (before, after)]
+    return shapes[0] == shapes[1] and all(one.dtype == np.float32 for one in after.values())
+
+
+def _same(one: Arrays, other: Arrays) -> bool:
+    return one is other or (
+        one.keys() == other.keys() and all(other[name] is array for name, array in one.items())
+    )
+
+
+def _as_array(said: bytes) -> np.ndarray:
+    return np.frombuffer(said, np.uint8)
+
+
+def _digest_in(said: np.ndarray) -> bytes:
+    if said.dtype != np.uint8 or said.shape != (32,):
+        raise Refusal("bad-ask")
+    return said.tobytes()

@@ -1,0 +1,237 @@
+"""Common weights and what sites learn travel in fewer bytes, whatever the method and kind."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import SettingsError
+from confide.federation.changes import can_be_coded, in_codes, restored
+from confide.federation.coding import Coder
+from confide.federation.giving import COMMON, GIVES, HELD
+from confide.federation.ledger import read_ledger
+from confide.federation.messages import decode, encode
+from confide.federation.steps import Step
+from confide.methods import METHODS, method_of
+from confide.methods.fedavg import TRAIN, Train, Trained
+from confide.runs.run import run
+from contract.corpus import tiny
+from contract.entries import OPEN
+from contract.runs import Asking, differences, result, same_run, states, stopping_at, use_engine
+from contract.test_contract import first_score, moments
+
+LOSSY = ("federation.up=int4", "federation.down=int4")
+QUICK = {
+    "fedavg-tagger",
+    "fedner-tagger",
+    "pseudo-complete-tagger",
+    "lazy-mil-bags",
+}
+
+
+def gives(step: Step) -> bool:
+    own = typing.get_origin(step.ask) or step.ask
+    return COMMON in own.__dataclass_fields__
+
+
+GIVING = [name for name, pair in OPEN.items() if any(map(gives, pair.steps))]
+CODED = [name for name, pair in OPEN.items() if any(map(can_be_coded, pair.steps))]
+
+
+def pairs(names: list[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+
+
+def sent(folder: Path, way: str) -> int:
+    rows = read_ledger(folder / "ledger.jsonl")
+    return sum(row.bytes for row in rows if row.direction == way)
+
+
+def but_bytes(one: Path, other: Path) -> list[str]:
+    odd = differences(result(one), result(other))
+    return [line for line in odd if "bytes" not in line and "down" not in line]
+
+
+@pytest.mark.parametrize("method", pairs(GIVING))
+def test_nothing_given_twice_changes_no_number(method: str, tmp_path: Path) -> None:
+    found = {
+        down: run(
+            tiny(tmp_path, f"method={method}", "rounds=2", f"federation.down={down}"),
+            out=tmp_path / down,
+        ).folder
+        for down in ("whole", "once")
+    }
+    assert states(found["whole"]) == states(found["once"])
+    assert not but_bytes(found["whole"], found["once"])
+    assert sent(found["once"], "down") <= sent(found["whole"], "down") + 10_000
+
+
+@pytest.mark.parametrize("method", pairs(sorted({*GIVING} & {*CODED})))
+def test_workers_code_as_one_process_does(method: str, tmp_path: Path) -> None:
+    folders = [
+        run(
+            tiny(tmp_path, f"method={method}", "rounds=2", *LOSSY, f"workers={workers}"),
+            out=tmp_path / f"{workers}",
+        ).folder
+        for workers in (1, 2)
+    ]
+    same_run(*folders)
+
+
+def test_weights_that_a_site_has_are_named_by_their_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, str, set[str]]] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if step in ("train", "score"):
+            kind = next(one.ask for one in METHODS["fedavg-tagger"].steps if one.name == step)
+            held = getattr(decode(kind, ask), COMMON)
+            form = "digest" if held.keys() == {GIVES} else "codes" if "?from" in held else "whole"
+            seen.append((step, round, site, {form}))
+
+    use_engine(monkeypatch, Asking, look=staticmethod(look))
+    run(tiny(tmp_path, "rounds=3", "federation.down=int8"), out=tmp_path / "run")
+    forms = [(step, round, *form) for step, round, site, form in seen if site == "site-1"]
+    assert forms[:6] == [
+        ("train", 1, "whole"), ("score", 1, "codes"),
+        ("train", 2, "digest"), ("score", 2, "codes"),
+        ("train", 3, "digest"), ("score", 3, "codes"),
+    ]  # fmt: skip
+
+
+def test_a_site_trains_from_the_weights_that_the_server_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What sites have after the last score is the state, bit for bit."""
+    held: list[dict[str, np.ndarray]] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        held.append([*engine._hosts[site].site.scratch.get(HELD, {}).values()][-1:])
+
+    use_engine(monkeypatch, Asking, look=staticmethod(look))
+    found = run(tiny(tmp_path, "rounds=3", *LOSSY), out=tmp_path / "run")
+    ((last,),) = held[-1:]
+    pair = METHODS["fedavg-tagger"]
+    kept = decode(pair.State, states(found.folder)["checkpoints/round-000003.ckpt"]).weights
+    assert {n: a.tobytes() for n, a in kept.items()} == {n: a.tobytes() for n, a in last.items()}
+
+
+@pytest.mark.parametrize("up", ["int4", "top"])
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, up: str) -> None:
+    """But that weights are given whole again: what rounding left out is kept on both sides."""
+    overrides = ("rounds=4", f"federation.up={up}", "federation.down=int2", "federation.top=0.1")
+    settings = tiny(tmp_path, *overrides)
+    events: list[Any] = []
+    straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
+    for point in moments(events)[1::4]:
+        out = tmp_path / f"stopped-{point}"
+        with pytest.raises(KeyboardInterrupt):
+            run(settings, out=out, on_event=stopping_at(point))
+        run(settings, out=out, resume=(out / "settings.toml").exists())
+        assert states(straight) == states(out)
+        assert not but_bytes(straight, out)
+
+
+@pytest.mark.parametrize("method", pairs(GIVING))
+def test_under_masks_weights_are_given_in_codes(method: str, tmp_path: Path) -> None:
+    """The sum is that of whole numbers in the clear, bit for bit, and sites summed the same ask."""
+    overrides = (f"method={method}", "rounds=3", "federation.down=int4")
+    found = {
+        sums: run(tiny(tmp_path, *overrides, f"federation.sums={sums}"), out=tmp_path / sums).folder
+        for sums in ("integers", "masked")
+    }
+    assert states(found["integers"]) == states(found["masked"])
+    overrides = (f"method={method}", "rounds=3", "federation.sums=masked")
+    whole = run(tiny(tmp_path, *overrides), out=tmp_path / "whole").folder
+    assert sent(found["masked"], "down") < sent(whole, "down") + 10_000
+
+
+def test_under_masks_a_site_without_the_weights_is_given_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sums in ("plain", "masked"):
+        folders = []
+        for forget in (False, True):
+
+            def look(
+                engine: Any,
+                step: str,
+                round: int,
+                site: str,
+                ask: bytes,
+                reply: bytes,
+                forget: bool = forget,
+            ) -> None:
+                if forget and (step, round, site) == ("score", 1, "site-3"):
+                    engine._hosts[site].site.scratch[HELD].clear()
+
+            with monkeypatch.context() as patch:
+                use_engine(patch, Asking, look=staticmethod(look))
+                settings = tiny(
+                    tmp_path, "rounds=3", "federation.down=int8", f"federation.sums={sums}"
+                )
+                folders.append(run(settings, out=tmp_path / f"{sums}-{forget}").folder)
+        assert states(folders[0]) == states(folders[1])
+        assert sent(folders[0], "down") < sent(folders[1], "down")
+
+
+@pytest.mark.parametrize("coding", ["float16", "int8", "int4", "int2", "top"])
+def test_every_coding_learns_and_saves(tmp_path: Path, coding: str) -> None:
+    overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
+    overrides += ("model.dropout=0.1", "federation.top=0.2", "model.word_dim=64")
+    whole = run(tiny(tmp_path, *overrides), out=tmp_path / "whole")
+    found = run(
+        tiny(tmp_path, *overrides, f"federation.up={coding}", f"federation.down={coding}"),
+        out=tmp_path / coding,
+    )
+    assert first_score("ner", found.result) > 0.8
+    assert sent(found.folder, "up") < sent(whole.folder, "up")
+    assert sent(found.folder, "down") < 0.6 * sent(whole.folder, "down")
+
+
+def test_the_same_ask_gets_the_same_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[bool] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if step == "train":
+            again.append(engine.again(step, round, site, ask) == reply)
+
+    use_engine(monkeypatch, Asking, look=staticmethod(look))
+    for up in ("int8", "top"):
+        run(tiny(tmp_path, "rounds=3", f"federation.up={up}"), out=tmp_path / up)
+    assert len(again) == 18
+    assert all(again)
+
+
+def test_what_a_site_may_send_bounds_its_codes(tmp_path: Path) -> None:
+    weights = {"table": np.ones((20, 30), np.float32), "bias": np.zeros(5, np.float32)}
+    ask: Any = Train(weights, None, "examples", [])  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    moved = {
+        n: (a + rng.standard_normal(a.shape).astype(np.float32)) * 7 for n, a in weights.items()
+    }
+    reply = Trained(moved, 7.0, {}, 1.0, 1)
+    for coding in ("float16", "int8", "int4", "int2", "top"):
+        coded, _ = in_codes(TRAIN, ask, reply, Coder(coding, 0.5), seed=None, left={}, most=0.5)
+        back: Any = restored(TRAIN, ask, decode(Trained, encode(coded)))
+        change = [back.weights[n] / 7 - weights[n] for n in weights]
+        assert 0.2 < np.sqrt(sum(float(np.square(c).sum()) for c in change)) <= 0.5 + 1e-4
+
+
+@pytest.mark.parametrize("method", ["feded-relations", "feded-tagger"])
+def test_what_uploads_no_weights_refuses_codes(method: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no weights travel up"):
+        method_of(tiny(tmp_path, f"method={method}", "federation.up=int8"))
+
+
+def test_references_send_nothing_and_so_nothing_in_codes(tmp_path: Path) -> None:
+    folders = [
+        run(tiny(tmp_path, "method=pooled", *more), out=tmp_path / f"{len(more)}").folder
+        for more in ((), LOSSY)
+    ]
+    assert states(folders[0]) == states(folders[1])
