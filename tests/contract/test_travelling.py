@@ -235,3 +235,42 @@ def test_references_send_nothing_and_so_nothing_in_codes(tmp_path: Path) -> None
         for more in ((), LOSSY)
     ]
     assert states(folders[0]) == states(folders[1])
+
+
+@pytest.mark.parametrize("up", ["float16", "int8"])
+@pytest.mark.parametrize("method", pairs(["fedavg-tagger", "lazy-mil-bags", "fedavg-encoder"]))
+def test_narrow_lanes_are_summed_alike_in_the_clear_and_under_masks(
+    method: str, up: str, tmp_path: Path
+) -> None:
+    overrides = (f"method={method}", "rounds=4", f"federation.up={up}")
+    found = {
+        sums: run(tiny(tmp_path, *overrides, f"federation.sums={sums}"), out=tmp_path / sums).folder
+        for sums in ("integers", "masked")
+    }
+    assert states(found["integers"]) == states(found["masked"])
+    wide = run(
+        tiny(tmp_path, f"method={method}", "rounds=4", "federation.sums=masked"),
+        out=tmp_path / "wide",
+    ).folder
+    assert sent(found["masked"], "up") < sent(wide, "up")
+
+
+@pytest.mark.parametrize("up", ["float16", "int8"])
+def test_narrow_lanes_learn(tmp_path: Path, up: str) -> None:
+    overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
+    overrides += ("model.dropout=0.1", "federation.sums=masked", f"federation.up={up}")
+    assert first_score("ner", run(tiny(tmp_path, *overrides), out=tmp_path / up).result) > 0.8
+
+
+def test_narrow_lanes_are_the_same_after_a_stop(
+    tmp_path: Path,
+) -> None:
+    settings = tiny(tmp_path, "rounds=4", "federation.up=float16", "federation.sums=masked")
+    events: list[Any] = []
+    straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
+    for point in moments(events)[2::6]:
+        out = tmp_path / f"stopped-{point}"
+        with pytest.raises(KeyboardInterrupt):
+            run(settings, out=out, on_event=stopping_at(point))
+        run(settings, out=out, resume=(out / "settings.toml").exists())
+        assert states(straight) == states(out)

@@ -115,6 +115,27 @@ def plus(before: Arrays, change: Arrays) -> Arrays:
     return {name: (array + change[name]).astype(array.dtype) for name, array in before.items()}
 
 
+def cut_off(block: NDArray[np.float64], most: float) -> NDArray[np.float64]:
+    """Numbers, in place, none of them beyond ±`most`; what is not a number becomes 0."""
+    np.nan_to_num(block, copy=False, nan=0.0, posinf=most, neginf=-most)
+    return np.clip(block, -most, most, out=block)
+
+
+class Rounding:
+    """Rounds numbers up or down by chance, so that they are right on average.
+
+    It hides nothing, so its seed is no secret.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draws = np.random.default_rng(seed)
+
+    def __call__(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The numbers as whole ones, in place."""
+        numbers += self._draws.random(numbers.shape)
+        return np.floor(numbers, out=numbers)
+
+
 def _largest(change: Arrays, share: float) -> Arrays:
     """The change with zeros in place of all but this share of its numbers, the largest."""
     sizes_N = np.concatenate([np.abs(array).ravel() for array in change.values()])

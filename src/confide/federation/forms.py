@@ -309,7 +309,8 @@ def limits_with(
     """As `limits_of`, but tighter, from what is known of some fields.
 
     `like`: for fields of arrays by name, the arrays that they must resemble; each may come with one
-    bit per row, and in codes with a scale for each. `numbers`: for other array fields, how many numbers they hold in all.
+    bit per row, and in codes with a scale for each. `numbers`: for other array fields, how many
+    numbers they hold in all.
     """
     size, header, arrays = 0, 512 + len(class_of(kind).__name__), 0
     for name, form in forms_of(kind).items():

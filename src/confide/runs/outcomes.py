@@ -161,6 +161,10 @@ def sums_of(settings: Settings) -> Sums:
     return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
 
 
+LANES = {"rows": 0, "float16": 2, "int8": 1}
+"""The bytes of a lane for changes of weights, by how they travel where sums are secure."""
+
+
 def up_of(settings: Settings) -> Up:
     """How what sites learn travels; that of a reference goes nowhere."""
     return "rows" if settings.method in REFERENCES else settings.federation.up
@@ -184,7 +188,13 @@ def summing_of(
         return None
     own = settings.federation
     summing = Summing(
-        sums, run=run, sites=sites, colluding=own.colluding, group=own.groups, losses=losses
+        sums,
+        run=run,
+        sites=sites,
+        colluding=own.colluding,
+        group=own.groups,
+        losses=losses,
+        lane=LANES[own.up],
     )
     if sums == "masked":
         for members in (sites, *summing.dealt):

@@ -33,7 +33,8 @@ class Progress:
 
     `left_out` holds the sites that failed at the start, with the code of their failure;
     `calibrator` is that of the best round's confidences. Where sums show no single reply,
-    `examples` is what all sites' weights are measured by, and `gone` are sites that a sum lost.
+    `examples` is what all sites' weights are measured by, `gone` are sites that a sum lost, and
+    `rooms` is how large changes may be in narrow lanes.
     """
 
     history: list[Tree] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Progress:
     calibrator: list[float] = field(default_factory=lambda: [*AS_IS])
     examples: float = 0.0
     gone: list[str] = field(default_factory=list)
+    rooms: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Rounds:
             self._federation.go_on_without([*differ, *progress.gone])
             if self._federation.summing is not None:
                 self._federation.summing.examples = progress.examples
+                self._federation.summing.rooms = progress.rooms
             self._tell(progress, progress.history[-1])  # listeners may have missed its end
         else:
             state, last = self._method.start(self._federation), 0
@@ -307,7 +310,7 @@ class Rounds:
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
         summing = self._federation.summing
         if summing is not None:
-            progress.examples = summing.examples
+            progress.examples, progress.rooms = summing.examples, summing.rooms
             progress.gone = sorted(set(summing.sites) - set(self._federation.sites))
         kept = self._mean.of(state)
         checkpoint = Checkpoint(

@@ -68,6 +68,12 @@ class FederationTable(Table):
                 ' "clipped"'
             )
         if self.sums in ("integers", "masked"):
+            if self.up not in ("rows", "float16", "int8"):
+                raise ValueError(
+                    f'federation.up = "{self.up}" has a scale for every row of every site, and'
+                    f' federation.sums = "{self.sums}" adds up whole numbers of one scale: set'
+                    ' federation.up to "float16" or "int8", or leave it out'
+                )
             for name, fits in {
                 "combine": self.combine == "mean" or self.groups > 0,
                 "most_norm": self.limit == math.inf or self.groups > 0,

@@ -7,6 +7,8 @@ an `Opening` that holds its own ask; what comes back first is an offer.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -37,6 +39,7 @@ from confide.federation.secure.messages import (
     check_shares,
     check_signed,
 )
+from confide.federation.secure.narrow import Narrow, can_be_narrow
 from confide.federation.secure.shamir import SHARE
 from confide.federation.site import Site
 from confide.federation.steps import Shapes, Step, Turn
@@ -120,7 +123,19 @@ def summed(step: Step, labels: list[str]) -> Step:
 def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
     """The step with its reply as it is summed, and that reply's layout."""
     own = summed(step, opening.labels)
-    return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples)
+    narrow = narrow_of(opening.lane, opening.rooms, own, ask)
+    return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples, narrow=narrow)
+
+
+def narrow_of(lane: int, rooms: Mapping[str, float], step: Step, ask: Any) -> Narrow | None:
+    """The narrow lanes that an opening asks for. Raises Refusal if the step cannot have them."""
+    if not lane:
+        return None
+    fits = lane in (1, 2) and can_be_narrow(step)
+    known = getattr(ask, step.like[0][0]) if fits else {}
+    if not known or not all(n in known and 0 < most < math.inf for n, most in rooms.items()):
+        raise Refusal("bad-ask")
+    return Narrow(lane, rooms)
 
 
 def as_asked(step: Step, sums: Sums) -> Step:

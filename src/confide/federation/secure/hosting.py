@@ -39,6 +39,7 @@ from confide.federation.secure.rows import (
 )
 from confide.federation.site import Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
+from confide.seeds import derive_seed
 
 OPEN = (
     "memory-missing",
@@ -194,7 +195,8 @@ class SumHost:
         """The reply in lanes, and what settles it; zeros and nothing if it cannot be summed."""
         try:
             reply, settle = worked()
-            return layout.lanes_of(step, ask, reply), settle
+            seed = derive_seed(self._site.name, round, step.name)
+            return layout.lanes_of(step, ask, reply, seed=seed), settle
         except Exception as error:
             if isinstance(error, Refusal) and error.code in OPEN:
                 raise

@@ -4,7 +4,8 @@ What a site learnt travels as its change from the ask, times the site's share of
 rint(x · 2^30 / most) in 32 bits: shares sum to at most 1, so the sum of changes that are each at
 most `most` is at most that too, and half of the lane's range is never used. Numbers that are worth
 two bytes have lanes of 16 bits, with all of their range; codes of one byte share lanes
-(`confide.federation.secure.packing`). Counts are as they are; numbers such as a loss are multiplied
+(`confide.federation.secure.packing`). Changes of weights may be given narrower lanes
+(`confide.federation.secure.narrow`). Counts are as they are; numbers such as a loss are multiplied
 by 2^24, in 64 bits. Site and server derive the same layout from the step and the ask, and it enters
 the masks' keys.
 
@@ -24,11 +25,13 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.adding import Total
+from confide.federation.coding import Rounding, cut_off
 from confide.federation.combining import changes
 from confide.federation.digests import digest
 from confide.federation.forms import by_name, forms_of, made_of, values_of
 from confide.federation.messages import Arrays
 from confide.federation.secure import packing
+from confide.federation.secure.narrow import Narrow, narrowed
 from confide.federation.steps import Learnt, Step
 
 NUMBERS = 2.0**24
@@ -39,6 +42,8 @@ _SLACK = 1 + 1e-6
 """How many times the largest change a change may be, by rounding."""
 _NARROW = 2**10
 """Among more sites, roundings alone would fill too much of a lane of 2 bytes."""
+SHARED = (1, 2, 4)
+"""The widths of lanes that hold changes times a site's share."""
 ODD = "odd"
 """The part that counts the sites which had nothing to add that could be summed."""
 Lanes = NDArray[np.uint8]
@@ -50,7 +55,7 @@ class Part:
     """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`.
 
     With a `base`, numbers are its digits, several in a lane. With `wraps`, every number has room:
-    what counts is its rest modulo the size of the lane.
+    what counts is its rest modulo the size of the lane. With `most`, larger changes are cut off.
     """
 
     field: str
@@ -60,6 +65,7 @@ class Part:
     scale: float
     base: int = 0
     wraps: bool = False
+    most: float = 0.0
 
     @property
     def size(self) -> int:
@@ -105,7 +111,7 @@ class Layout:
     def by_width(self, lanes: Lanes) -> list[tuple[Lanes, int]]:
         """The stretches of equal width, from the widest on."""
         found, start = [], 0
-        for width in (8, 4, 2):
+        for width in (8, 4, 2, 1):
             size = sum(part.length for part in self.parts if part.width == width)
             found.append((lanes[start : start + size], width))
             start += size
@@ -121,8 +127,11 @@ class Layout:
             start = stop
         return found
 
-    def lanes_of(self, step: Step, ask: object, reply: Any) -> Lanes:
-        """A reply in lanes. Raises GuardError if a number or a form does not fit."""
+    def lanes_of(self, step: Step, ask: object, reply: Any, *, seed: int = 0) -> Lanes:
+        """A reply in lanes; `seed` draws how changes are rounded in narrow ones.
+
+        Raises GuardError if a number or a form does not fit.
+        """
         lanes = no_lanes(self, odd=False)
         views = self.views(lanes)
         learnt = step.learnt
@@ -135,7 +144,7 @@ class Layout:
                 most = self.room(8)
                 views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
         if learnt is not None:
-            _put_changes(self, views, learnt, ask, reply)
+            _put_changes(self, views, learnt, ask, reply, seed=seed)
         expected = {(part.field, part.name) for part in self.parts} - {(ODD, "")}
         if expected != _places(reply):
             raise GuardError("the reply does not hold the arrays of its self")
@@ -172,7 +181,9 @@ class Layout:
         return total, int(views[ODD, ""][0])
 
 
-def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout:
+def layout_of(
+    step: Step, ask: object, *, sites: int, examples: float, narrow: Narrow | None = None
+) -> Layout:
     """How the reply of a summed step to this ask is laid out; `sites` are asked."""
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask) if step.shapes is not None else {}
@@ -189,6 +200,8 @@ def layout_of(step: Step, ask: object, *, sites: int, examples: float) -> Layout
             for name, shape in sorted(wanted.items())
         ]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
+    if narrow is not None:
+        parts = [narrowed(part, narrow, step, sites) for part in parts]
     return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
 
 
@@ -251,6 +264,8 @@ def _put_changes(
     learnt: Learnt,
     ask: object,
     reply: object,
+    *,
+    seed: int,
 ) -> None:
     """Put what a site learnt, times its share, into its lanes.
 
@@ -268,13 +283,20 @@ def _put_changes(
     if {part.name: part.shape for part in parts} != {n: a.shape for n, a in arrays.items()}:
         raise GuardError(f"{learnt.field} does not have the form of its layout")
     blocks = changes(learnt, ask, reply)
+    rounding = Rounding(seed)
     for part in parts:  # both in the order of their names
         view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
         shared = _is_shared(part) and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
-        room = {2: math.inf, 4: 2.0**30}[part.width] if shared else layout.room(part.width)
+        room = {2: math.inf, 4: 2.0**30}.get(part.width, 0) if shared else layout.room(part.width)
         while done < part.size:
             block = next(blocks)
+            if part.most:
+                cut_off(block, part.most)
+                block *= factor
+                view[done : done + block.size] = rounding(block)
+                done += block.size
+                continue
             largest = max(float(block.max()), -float(block.min())) if block.size else 0.0
             if math.isnan(largest):
                 np.nan_to_num(block, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
@@ -293,7 +315,7 @@ def _put_changes(
 
 def _is_shared(part: Part) -> bool:
     """Whether its lanes hold changes times a site's share."""
-    return part.width in (2, 4)
+    return part.width in SHARED
 
 
 def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) -> np.ndarray:

@@ -90,6 +90,12 @@ class Opening:
     part: str = carries(
         "what is summed: all, which rows some site has touched, or the values of given rows"
     )
+    lane: int = carries(
+        "bytes of a lane for what sites learn; 0: as many as the step says", start=int
+    )
+    rooms: dict[str, float] = carries(
+        "the largest change that such lanes have room for, by array", start=dict
+    )
 
 
 @dataclass(frozen=True)

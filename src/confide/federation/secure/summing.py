@@ -7,6 +7,7 @@ are left have given their shares. docs/secure-sums.md says what that promises, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from confide.federation.secure.exchanges import (
     GREET,
     MEET,
     Sums,
+    narrow_of,
     summed,
 )
 from confide.federation.secure.lanes import layout_of
@@ -30,6 +32,7 @@ from confide.federation.secure.messages import (
     Meet,
     Opening,
 )
+from confide.federation.secure.narrow import can_be_narrow, largest_of
 from confide.federation.secure.once import Asking, Once
 from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
 from confide.federation.secure.rows import (
@@ -37,6 +40,9 @@ from confide.federation.secure.rows import (
     tables_of,
 )
 from confide.federation.steps import Step
+
+_ROOM = 8.0
+"""How many times as large as the mean change of the last sum a site's may be."""
 
 
 @dataclass
@@ -85,8 +91,11 @@ class Summing:
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
         losses: the sites that earlier sums of the run have lost.
+        lane: the bytes of a lane for changes of weights, once a sum has shown how large they are;
+            0: as many as the step says.
 
-    `newest` are the sites in the newest sum.
+    `newest` are the sites in the newest sum; `rooms` is how large a change may be that has room, by
+    step and array.
     """
 
     def __init__(
@@ -98,7 +107,10 @@ class Summing:
         colluding: int | None = None,
         group: int = 0,
         losses: Losses | None = None,
+        lane: int = 0,
     ) -> None:
+        self._lane = lane
+        self.rooms: dict[str, dict[str, float]] = {}
         self._losses = losses or Losses()
         self.dealt = groups_of(sites, group) if group else []
         self.sums = sums
@@ -125,7 +137,10 @@ class Summing:
         With `group` the sites are one of the run's fixed groups, and no others are in the sum.
         """
         asked, own = encode(ask), summed(step, list(labels))
-        layout = layout_of(own, ask, sites=len(names), examples=self.examples)
+        rooms = {} if group else self.rooms.get(step.name, {})
+        lane = self._lane if rooms else 0
+        narrow = narrow_of(lane, rooms, own, ask)
+        layout = layout_of(own, ask, sites=len(names), examples=self.examples, narrow=narrow)
         tables = tables_of(own, ask, layout)
         there, again = self._still_there(names, asking, step.name), 2
         while again:
@@ -141,6 +156,8 @@ class Summing:
                 examples=self.examples,
                 labels=list(labels),
                 part=ALL,
+                lane=lane,
+                rooms=rooms,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
             once = Once(asking, step, opening, roster, encode(asking.packed(ask, there)))
@@ -158,6 +175,12 @@ class Summing:
         if odd > len(sites):
             raise _spoilt(step, asking.round)
         self.newest = sites
+        if self._lane and can_be_narrow(own) and not group:
+            self.rooms[step.name] = {
+                name: most * max(_ROOM, 2 * math.sqrt(len(names)))
+                for name, most in largest_of(layout, own, lanes).items()
+                if most
+            }
         return Found(total, sites, odd)
 
     def _still_there(self, names: Sequence[str], asking: Asking, step: str) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from confide.errors import EngineError, RunError, printable
+from confide.errors import EngineError, RunError, SettingsError, printable
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import for_the_owner, is_regular
@@ -25,6 +25,7 @@ from confide.flare.run.notes import Notes, check_not_ended, read, unmark, write
 from confide.flare.run.orders import signed_order, submitted
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
+from confide.runs.outcomes import LANES
 from confide.runs.result import Result
 from confide.runs.telling import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump
@@ -132,12 +133,20 @@ def with_sums(settings: Settings, sites: int) -> Settings:
     """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
 
     Fewer than three sites cannot mask, and neither can rules that look at single replies or draw
-    the sites of a round.
+    the sites of a round. Raises SettingsError if masks and `federation.up` do not go together.
     """
     own = settings.federation
     looks = own.combine != "mean" or own.most_norm is not None or own.fraction < 1
     if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
         return settings
+    if own.up not in LANES:
+        raise SettingsError(
+            f"federation.up = {own.up!r} lets the server see what each site learnt, and real sites"
+            " mask that unless the settings say otherwise",
+            expected=" or ".join(map(repr, LANES)),
+            got=repr(own.up),
+            fix='change federation.up, or set federation.sums = "plain"',
+        )
     masked = own.model_copy(update={"sums": "masked"})
     return settings.model_copy(update={"federation": masked})
 
