@@ -217,7 +217,9 @@ def test_what_a_site_may_send_bounds_its_codes(tmp_path: Path) -> None:
     }
     reply = Trained(moved, 7.0, {}, 1.0, 1)
     for coding in ("float16", "int8", "int4", "int2", "top"):
-        coded, _ = in_codes(TRAIN, ask, reply, Coder(coding, 0.5), seed=None, left={}, most=0.5)
+        coded, _ = in_codes(
+            TRAIN, ask, reply, coder=Coder(coding, 0.5), seed=None, left={}, most=0.5
+        )
         back: Any = restored(TRAIN, ask, decode(Trained, encode(coded)))
         change = [back.weights[n] / 7 - weights[n] for n in weights]
         assert 0.2 < np.sqrt(sum(float(np.square(c).sum()) for c in change)) <= 0.5 + 1e-4

@@ -163,7 +163,7 @@ class Federation:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
-        asking = Asking(round, self._replies, self._failed, self.giving.packed)
+        asking = Asking(round, self._replies, self._failed, packed=self.giving.packed)
         found = summed_unseen(
             summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
         )

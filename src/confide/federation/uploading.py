@@ -57,7 +57,9 @@ class Uploading:
         start = f"{step.name}/"
         left = {name.removeprefix(start): a for name, a in every.items() if name.startswith(start)}
         draws = None if memory is not None else derive_seed(seed, "codes")
-        said, codes = in_codes(step, ask, reply, coder, seed=draws, left=left, most=self._most)
+        said, codes = in_codes(
+            step, ask, reply, coder=coder, seed=draws, left=left, most=self._most
+        )
         if memory is None:
             return said, _nothing
         after = Left({**every, **{start + name: rest for name, rest in codes.left.items()}})

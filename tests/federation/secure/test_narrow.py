@@ -118,7 +118,7 @@ def test_only_changes_of_weights_are_narrow() -> None:
 )
 def test_nonsense_is_refused(lane: int, rooms: dict[str, float]) -> None:
     with pytest.raises(Refusal) as refused:
-        narrow_of(lane, rooms, TRAIN, ASK)
+        narrow_of(TRAIN, ASK, lane=lane, rooms=rooms)
     assert refused.value.code == "bad-ask"
 
 
@@ -126,5 +126,5 @@ def test_steps_that_cannot_have_narrow_lanes_refuse_them() -> None:
     for step in (MOVE, COUNT):
         if not can_be_narrow(step):
             with pytest.raises(Refusal):
-                narrow_of(2, {"a": 1.0}, step, ASK)
-    assert narrow_of(0, {}, COUNT, ASK) is None
+                narrow_of(step, ASK, lane=2, rooms={"a": 1.0})
+    assert narrow_of(COUNT, ASK, lane=0, rooms={}) is None

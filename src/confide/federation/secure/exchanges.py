@@ -123,11 +123,11 @@ def summed(step: Step, labels: list[str]) -> Step:
 def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
     """The step with its reply as it is summed, and that reply's layout."""
     own = summed(step, opening.labels)
-    narrow = narrow_of(opening.lane, opening.rooms, own, ask)
+    narrow = narrow_of(own, ask, lane=opening.lane, rooms=opening.rooms)
     return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples, narrow=narrow)
 
 
-def narrow_of(lane: int, rooms: Mapping[str, float], step: Step, ask: Any) -> Narrow | None:
+def narrow_of(step: Step, ask: Any, *, lane: int, rooms: Mapping[str, float]) -> Narrow | None:
     """The narrow lanes that an opening asks for. Raises Refusal if the step cannot have them."""
     if not lane:
         return None

@@ -201,7 +201,7 @@ def layout_of(
         ]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
     if narrow is not None:
-        parts = [narrowed(part, narrow, step, sites) for part in parts]
+        parts = [narrowed(part, narrow, step=step, sites=sites) for part in parts]
     return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
 
 

@@ -34,7 +34,7 @@ def can_be_narrow(step: Step) -> bool:
     return can_be_coded(step) and step.learnt is not None and step.learnt.lanes is plain_lanes
 
 
-def narrowed(part: Part, narrow: Narrow, step: Step, sites: int) -> Part:
+def narrowed(part: Part, narrow: Narrow, *, step: Step, sites: int) -> Part:
     """The part with narrow lanes, if its sum fits them with a step to spare for each site."""
     learnt = step.learnt.field if step.learnt is not None else ""
     most = narrow.rooms.get(part.name, 0.0) if part.field == learnt else 0.0

@@ -54,6 +54,7 @@ class Asking:
         round: int,
         exchange: Exchange,
         refuse: Callable[[SiteFault], None],
+        *,
         packed: Packed = lambda ask, names: ask,
     ) -> None:
         self.round = round

@@ -8,7 +8,7 @@ are left have given their shares. docs/secure-sums.md says what that promises, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +139,7 @@ class Summing:
         asked, own = encode(ask), summed(step, list(labels))
         rooms = {} if group else self.rooms.get(step.name, {})
         lane = self._lane if rooms else 0
-        narrow = narrow_of(lane, rooms, own, ask)
+        narrow = narrow_of(own, ask, lane=lane, rooms=rooms)
         layout = layout_of(own, ask, sites=len(names), examples=self.examples, narrow=narrow)
         tables = tables_of(own, ask, layout)
         there, again = self._still_there(names, asking, step.name), 2
@@ -176,11 +176,7 @@ class Summing:
             raise _spoilt(step, asking.round)
         self.newest = sites
         if self._lane and can_be_narrow(own) and not group:
-            self.rooms[step.name] = {
-                name: most * max(_ROOM, 2 * math.sqrt(len(names)))
-                for name, most in largest_of(layout, own, lanes).items()
-                if most
-            }
+            self.rooms[step.name] = _rooms_after(largest_of(layout, own, lanes), len(names))
         return Found(total, sites, odd)
 
     def _still_there(self, names: Sequence[str], asking: Asking, step: str) -> list[str]:
@@ -241,6 +237,12 @@ class Summing:
             )
         self._roster = roster
         return roster
+
+
+def _rooms_after(largest: Mapping[str, float], sites: int) -> dict[str, float]:
+    """How large a site's change may be in the next sum, by array, from those of this one."""
+    times = max(_ROOM, 2 * math.sqrt(sites))
+    return {name: times * most for name, most in largest.items() if most}
 
 
 def _spoilt(step: Step, round: int) -> FederationError:
