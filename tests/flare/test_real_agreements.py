@@ -30,7 +30,8 @@ NAMED = ("sites=site-1,site-2,site-3", "lead=lead", "runs=2")
 def real(tmp_path_factory) -> Iterator[Real]:
     """Three sites with enough text for the guards' defaults, of which none says a guard itself."""
     folder = tmp_path_factory.mktemp("agreeing")
-    settings = tiny(folder, site=write_sites(folder / "data", 3, train=24))
+    sites = write_sites(folder / "data", 3, train=24)
+    settings = tiny(folder, "federation.sums=masked", site=sites)
     consortium = Real(folder, settings)
     without_guards(consortium.files)
     file = folder / "asked.toml"
