@@ -1,6 +1,7 @@
 """Bytes and F1 by how weights travel: as they are, none given twice, or changes in codes.
 
-    python benchmarks/bytes/run.py --out runs/bytes [--data NAME...] [--cells NAME...] [--seeds N...]
+    python benchmarks/bytes/run.py --out runs/bytes [--data NAME...] [--cells NAME...] \\
+        [--seeds N...]
     python benchmarks/bytes/run.py --table
 
 A cell is `up, down`, as `federation.up` and `federation.down` have them. Finished cells are lines
@@ -55,7 +56,8 @@ def main() -> None:
     kept = given.keep.read_text().splitlines() if given.keep.exists() else []
     lines = [json.loads(line) for line in kept]
     if given.table:
-        return table(lines)
+        table(lines)
+        return
     done = {(one["data"], one["cell"], one["seed"]) for one in lines}
     for seed in given.seeds:
         for data in given.data:

@@ -20,7 +20,7 @@ from confide.kinds.vocabulary import CHECK_KEY
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import slow_if_repeated
+from contract.entries import OPEN, slow_if_repeated
 from contract.runs import Forging, use_engine
 from federation.toys import TELL, ask, federation, sequential
 
@@ -100,7 +100,7 @@ def test_a_site_that_is_left_out_is_asked_nothing_more(tmp_path: Path) -> None:
 
 CASES = [
     (method, step.name, field)
-    for method, kind in METHODS.items()
+    for method, kind in OPEN.items()
     for step in kind.steps
     for field in ("check", "vectors", "digest", "encoder")
     if field in getattr(step.reply, "__dataclass_fields__", {}) and step.name != "describe_encoder"
