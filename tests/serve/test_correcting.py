@@ -48,6 +48,18 @@ def test_from_text_to_an_export(there, tmp_path) -> None:
     assert ["drug1", "B-MED"] in [line.split() for line in file.text.splitlines()]
 
 
+def test_sentences_of_a_stated_language_stay_whole_from_text_to_export(there) -> None:
+    text = "Rash.\n\nVive en la Avda. Diagonal con drug1."
+    body = {"texts": [{"id": "n", "text": text}], "language": "es"}
+    assert there.post("/pages/pool", json=body).json()["added"] == 2
+    item = _next(there)["item"]
+    assert item["text"] == "Vive en la Avda. Diagonal con drug1."
+    there.post("/pages/save", json={"annotator": "ann", "id": item["id"], "entities": []})
+    file = there.get("/corrections/export?annotator=ann&format=conll").text
+    (sentence,) = file.strip().split("\n\n")
+    assert "Avda" in sentence and "drug1" in sentence
+
+
 def test_the_other_annotator_starts_anew_and_agreement_is_shown(there) -> None:
     for name, kind in (("ann", "DRUG"), ("bob", "ADE")):
         item = _next(there, name)["item"]

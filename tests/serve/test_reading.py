@@ -10,8 +10,11 @@ import pytest
 from confide.serve.app import Shown
 from confide.serve.limits import Limits
 from confide.serve.reading import MARKED, stretches
+from confide.text.document import Document, Entity
+from confide.text.splitting import Splitting, into_sentences
 from serve.served import ORIGIN, QUICK, browser, models
 
+ES = Splitting("es")
 OWN = {"origin": ORIGIN}
 
 
@@ -48,10 +51,33 @@ def test_what_is_wrong_is_refused() -> None:
 
 
 def test_entities_join_the_rows_that_they_cross() -> None:
-    text = "One.\n\nTwo.\n\nThree."
-    assert len(stretches(text, [])) == 3
-    assert stretches(text, [(0, 8)]) == [(0, 10), (12, 18)]
-    assert stretches(text, [(0, 18)]) == [(0, 18)]
+    def rows(*spans: tuple[int, int]):
+        found = [Entity(f"T{n}", "X", (span,)) for n, span in enumerate(spans)]
+        return stretches([Document("n", "One.\n\nTwo.\n\nThree.", tuple(found))])
+
+    assert len(rows()) == 3
+    assert rows((0, 8)) == [(0, 10), (12, 18)]
+    assert rows((0, 18)) == [(0, 18)]
+
+
+NOTE = "Vive en la Avda. Diagonal con drug1. No toma nada."
+
+
+def test_rows_are_the_sentences_that_the_first_model_read() -> None:
+    spanish = models()["ours"]
+    read = replace(spanish, annotate=lambda some: spanish.annotate(into_sentences(some, ES)))
+    shown = Shown({"ours": read}, limits=QUICK)
+    body = {"texts": [{"id": "n", "text": NOTE}], "models": ["ours"]}
+    (text,) = browser(shown).post("/pages/read", json=body, headers=OWN).json()["texts"]
+    assert text["rows"] == [[0, 36], [37, 50]]
+    assert _read([{"id": "n", "text": NOTE}], "ours").json()["texts"][0]["rows"][0] == [0, 16]
+
+
+def test_a_caller_may_state_the_language() -> None:
+    body = {"texts": [{"id": "n", "text": NOTE}], "models": ["ours"], "language": "es"}
+    (text,) = browser().post("/pages/read", json=body, headers=OWN).json()["texts"]
+    assert text["rows"] == [[0, 36], [37, 50]]
+    assert text["found"]["ours"]["entities"][0]["fragments"] == [[30, 35]]
 
 
 def _opened(raw: bytes, name: str, there=None):

@@ -66,6 +66,7 @@ def test_models_and_health() -> None:
         (b'{"texts": ["a"], "threshold": NaN}', 400),
         (b"[]", 422), (b"{}", 422), (b'{"texts": []}', 422), (b'{"texts": "a"}', 422),
         (b'{"texts": [1]}', 422), (b'{"texts": ["a"], "more": 1}', 422),
+        (b'{"texts": ["a"], "language": "ES"}', 422), (b'{"texts": ["a"], "language": "xx"}', 422),
         (b'{"texts": ["\\ud800"]}', 422), (b'{"texts": ["a"], "threshold": 2}', 422),
         (b'{"texts": ["a"], "model": "nope"}', 404),
         (b'{"texts": [{"text": "a", "entities": [{"type": "X", "start": 0, "end": 2}]}]}', 422),

@@ -16,9 +16,14 @@ from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
 from confide.runs.athome import kept_at_home
 from confide.runs.folder import HeldFolder, RunFolder
-from confide.runs.release import release_task, released, released_calibrator
+from confide.runs.release import (
+    release_task,
+    released,
+    released_calibrator,
+    released_splitting,
+)
 from confide.scoring.calibration import Calibrator
-from confide.settings import Settings, SiteTable, SplitTable, splitting_of
+from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.text.pairs import PAIR
@@ -84,8 +89,10 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
         else:
             relations = model
         tables += [] if table is None else [table]
-        if not release_task(folders[task].path):
-            splitting = _splitting(folders[task].settings(), table)
+        if release_task(folders[task].path):
+            splitting = released_splitting(folders[task].path)
+        else:
+            splitting = common_splitting(folders[task].settings(), table)
     return Models(
         entities,
         relations,
@@ -94,13 +101,6 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
         annotated=annotated,
         splitting=splitting,
     )
-
-
-def _splitting(settings: Settings, table: SiteTable | SplitTable | None) -> Splitting:
-    """How this site's text was cut or, without a site, that of all sites if they agree."""
-    tables = [table] if table is not None else settings.site
-    found = {splitting_of(one, settings.data) for one in tables}
-    return found.pop() if len(found) == 1 else splitting_of(None, settings.data)
 
 
 def _paths(run: Runs) -> list[Path]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from confide.errors import RunError
+from pydantic import TypeAdapter
+
+from confide.errors import RunError, SettingsError
 from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
@@ -27,12 +30,17 @@ from confide.runs.card import Copied, write_card
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
-from confide.settings import Settings
+from confide.settings import Settings, common_splitting
 from confide.tasks import TASKS, TaskName
+from confide.text.splitting import Splitting
 from confide.userfiles import MOST_JSON, json_of, text_of
 
 CALIBRATION = "calibration.json"
 """What calibrates a release's confidences."""
+READING = "reading.json"
+"""How a release cuts text into sentences, where settings said so."""
+
+_SPLITTING = TypeAdapter(Splitting)
 
 
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
@@ -43,7 +51,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     is the sites' shared key file, by default the one that the run's settings name. Words and
     characters that occur at no such site cannot be named: their rows are left out, and the copy
     reads them as unknown. A BART is written as transformers reads it; it may have memorised
-    sentences. Beside the model lies its card (`confide.runs.card`).
+    sentences. Beside the model lie its card (`confide.runs.card`) and, where the settings state a
+    language, lines or abbreviations, these: the copy cuts text into sentences as the run does.
 
     Raises RunError, KeyFileError, DataError.
     """
@@ -69,6 +78,10 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
 
     method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
     write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
+    own = next((table for table in settings.site if table.name == site), None)
+    splitting = common_splitting(settings, settings.split or own)
+    if splitting != Splitting():
+        write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
     write_card(out, Copied(run, site, method.kind.release_tells, at_home=kept is not None))
     return out
 
@@ -119,6 +132,22 @@ def released_calibrator(folder: Path) -> Calibrator:
             fix="delete the file to have the model's own confidences",
         )
     return made
+
+
+def released_splitting(folder: Path) -> Splitting:
+    """How a release cuts text into sentences; as text tells if it says nothing. Raises RunError."""
+    file = Path(folder) / READING
+    if not file.is_file():
+        return Splitting()
+    try:
+        return _SPLITTING.validate_json(text_of(file, MOST_JSON))
+    except (OSError, ValueError, SettingsError):
+        raise RunError(
+            "how this release cuts text into sentences cannot be read",
+            where=str(file),
+            expected='{"language": "es", "sentences": "rules", "abbreviations": ["Urb."]}',
+            fix="delete the file to let the text tell its language",
+        ) from None
 
 
 def released(folder: Path) -> Trained:

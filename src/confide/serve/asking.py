@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -14,6 +14,8 @@ from confide.federation.files import plain_name
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.text.document import Document, Entity
+from confide.text.languages import CODES
+from confide.text.splitting import Splitting, into_sentences
 from confide.userfiles import json_of
 
 T = TypeVar("T", bound=BaseModel)
@@ -21,6 +23,8 @@ T = TypeVar("T", bound=BaseModel)
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Type = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
 Place = Annotated[int, Field(ge=0)]
+Language = Annotated[str | None, Field(pattern=r"^[a-z]{2}$")]
+"""The language that the caller's texts are in; None: as the model learnt, or as they tell."""
 
 
 class Given(BaseModel):
@@ -52,6 +56,7 @@ class Predict(Given):
     texts: list[str | GivenText]
     model: Id | None = None
     threshold: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    language: Language = None
 
 
 async def body_of(ask: Request, form: type[T]) -> T:
@@ -83,12 +88,13 @@ def _no_constant(name: str) -> None:
 
 
 def texts_of(asked: Predict, limits: Limits) -> list[Document]:
-    """The texts as documents. Raises Refused: too many, too long, or marks outside the text."""
+    """The texts as documents. Raises Refused: too many, too long, marks outside the text."""
     if not asked.texts:
         raise Refused(422, "no-text", "there is no text")
     if len(asked.texts) > limits.texts:
         raise Refused(413, "too-many", f"at most {limits.texts} texts go into one ask")
-    return [document_of(given, n, limits) for n, given in enumerate(asked.texts, 1)]
+    documents = [document_of(given, n, limits) for n, given in enumerate(asked.texts, 1)]
+    return cut(documents, asked.language)
 
 
 def document_of(given: str | GivenText, number: int, limits: Limits) -> Document:
@@ -109,6 +115,15 @@ def document_of(given: str | GivenText, number: int, limits: Limits) -> Document
     if len({one.id for one in marked}) < len(marked):
         raise Refused(422, "same-id", "two entities have the same id")
     return Document(given.id or str(number), text, tuple(marked))
+
+
+def cut(documents: Sequence[Document], language: str | None) -> list[Document]:
+    """The texts, cut into sentences by the rules of a language if one is stated. Raises Refused."""
+    if language is None:
+        return list(documents)
+    if language not in CODES:
+        raise Refused(422, "language", "a language is two letters of ISO 639-1, such as es or fr")
+    return into_sentences(documents, Splitting(language))
 
 
 async def form_of(ask: Request) -> Mapping[str, str]:

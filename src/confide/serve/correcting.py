@@ -21,7 +21,18 @@ from starlette.routing import Route
 
 from confide.errors import ConfideError
 from confide.serve.agreement import agreement
-from confide.serve.asking import Given, GivenText, Id, Place, Type, body_of, document_of, plain
+from confide.serve.asking import (
+    Given,
+    GivenText,
+    Id,
+    Language,
+    Place,
+    Type,
+    body_of,
+    cut,
+    document_of,
+    plain,
+)
 from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
@@ -40,6 +51,7 @@ class Adds(Given):
     """The body of POST /pages/pool."""
 
     texts: list[GivenText]
+    language: Language = None
 
 
 class Asks(Given):
@@ -133,7 +145,7 @@ def _working(desk: Desk) -> list[Route]:
         if len(asked.texts) > desk.limits.texts:
             raise Refused(413, "too-many", f"at most {desk.limits.texts} texts at once")
         texts = [document_of(one, n, desk.limits) for n, one in enumerate(asked.texts, 1)]
-        added = await desk.add(texts)
+        added = await desk.add(cut(texts, asked.language))
         return JSONResponse({"added": added, "sentences": len(desk.pool.sentences)})
 
     async def following(ask: Request) -> Response:

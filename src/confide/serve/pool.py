@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from confide.serve.reading import stretches
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, Sentence
+from confide.text.tokens import packed
 
 EVERY = 5
 
@@ -118,8 +119,7 @@ def _one(ids: Iterator[str]) -> Iterator[str]:
 def items_of(versions: Sequence[Document]) -> Iterator[Item]:
     """The sentences of one text, as the models annotated it."""
     first = versions[0]
-    spans = [(one.start, one.end) for version in versions for one in version.entities]
-    rows = stretches(first.text, spans)
+    rows = stretches(versions)
     for number, (start, end) in enumerate(rows, 1):
         own = f"{first.id}.s{number}"
         pieces = [part_of(version, (start, end), id=own) for version in versions]
@@ -166,7 +166,14 @@ def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
         document.text[start:end],
         tuple(moved(one, -start) for one in inner),
         tuple(_inner(document.relations, ids)),
+        tuple(_shifted(one, -start) for one in document.sentences if start <= one.start < end),
     )
+
+
+def _shifted(sentence: Sentence, by: int) -> Sentence:
+    """A sentence, so many characters further on."""
+    tokens = packed((s + by, e + by) for s, e in sentence.tokens)
+    return Sentence(sentence.start + by, sentence.end + by, tokens)
 
 
 def moved(entity: Entity, by: int) -> Entity:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, printable
-from confide.serve.asking import Given, GivenText, Id, body_of, document_of
+from confide.serve.asking import Given, GivenText, Id, Language, body_of, cut, document_of
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.serve.models import Served
@@ -23,12 +23,11 @@ from confide.serve.pages import Pages
 from confide.serve.rest import answered, chosen, described
 from confide.text.document import Document, Span
 from confide.text.formats import read
-from confide.text.segment import RuleSegmenter
+from confide.text.segment import segmented
 from confide.userfiles import Tree
 
 MARKED = "the file"
 """What the annotations that a file brings along are called beside the models."""
-_segment = RuleSegmenter()
 
 
 class Reads(Given):
@@ -36,6 +35,7 @@ class Reads(Given):
 
     texts: list[GivenText]
     models: Annotated[list[Id], Field(min_length=1, max_length=8)]
+    language: Language = None
 
 
 def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[Route]:
@@ -49,7 +49,8 @@ def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[R
         asked = await body_of(ask, Reads)
         if len(asked.texts) > limits.texts:
             raise Refused(413, "too-many", f"at most {limits.texts} texts are read at once")
-        texts = [document_of(one, n, limits) for n, one in enumerate(asked.texts, 1)]
+        given = [document_of(one, n, limits) for n, one in enumerate(asked.texts, 1)]
+        texts = cut(given, asked.language)
         names = list(dict.fromkeys(asked.models))
         used = [chosen(models, name) for name in names]
         found = await asyncio.gather(*(model.found(texts) for model in used))
@@ -76,22 +77,21 @@ def side_by_side(number: int, text: Document, sides: Mapping[str, Sequence[Docum
     found = {name: answered(documents[number]) for name, documents in sides.items()}
     for row in found.values():
         row.pop("text")
-    spans = [
-        (entity.start, entity.end)
-        for documents in sides.values()
-        for entity in documents[number].entities
-    ]
-    return {"id": text.id, "text": text.text, "rows": stretches(text.text, spans), "found": found}
+    rows = stretches([documents[number] for documents in sides.values()])
+    return {"id": text.id, "text": text.text, "rows": rows, "found": found}
 
 
-def stretches(text: str, spans: Sequence[Span]) -> list[Span]:
-    """The sentences of a text, joined where one of the spans crosses from one to the next.
+def stretches(versions: Sequence[Document]) -> list[Span]:
+    """The sentences of a text as the first version has them, or else by the plain rules.
 
-    >>> stretches("Rash. No fever.", []), stretches("Rash. No fever.", [(0, 8)])
-    ([(0, 5), (6, 15)], [(0, 15)])
+    They are joined where an entity of any version crosses from one to the next.
+
+    >>> stretches([Document("n", "Rash. No fever.")])
+    [(0, 5), (6, 15)]
     """
+    spans = [(one.start, one.end) for version in versions for one in version.entities]
     rows: list[Span] = []
-    for sentence in _segment(text):
+    for sentence in segmented(versions[0]).sentences:
         crossed = any(start < sentence.start < end for start, end in spans)
         if crossed and rows:
             rows[-1] = (rows[-1][0], sentence.end)

@@ -12,7 +12,7 @@ from confide.settings.reading import (
     read_tree,
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
-from confide.settings.splitting import splitting_of
+from confide.settings.splitting import common_splitting, splitting_of
 from confide.settings.tables import (
     OLD_NAMES,
     REFERENCES,
@@ -38,6 +38,7 @@ __all__ = [
     "SplitTable",
     "Table",
     "anchored",
+    "common_splitting",
     "dump",
     "dump_site",
     "leaves",

@@ -113,21 +113,54 @@ def spans_from_tags(tags: Sequence[str], scheme: str) -> tuple[list[TokenSpan], 
     """
     spans: list[TokenSpan] = []
     malformed: list[Malformed] = []
-    start, previous, before = 0, "O", ("O", "")
-    for position, tag in enumerate(tags):
+    start, previous, kind = 0, "O", ""
+    for position, tag in enumerate((*tags, "O")):
         if tag == "O" == previous:
             continue
-        now = parse_tag(tag)
-        _judge(malformed, position, (previous, before), (tag, now), scheme)
-        if not _continues(before, now):
-            if before[0] != "O":
-                spans.append((start, position, before[1]))
-            start = position
-        previous, before = tag, now
-    if before[0] != "O":
-        _judge(malformed, len(tags), (previous, before), ("O", ("O", "")), scheme)
-        spans.append((start, len(tags), before[1]))
+        step = _step(previous, tag, scheme)
+        if step.faults:
+            malformed += [Malformed(position + by, which, why) for by, which, why in step.faults]
+        if not step.goes_on:
+            if previous != "O":
+                spans.append((start, position, kind))
+            start, kind = position, step.type
+        previous = tag
     return spans, malformed
+
+
+class _Step(NamedTuple):
+    """From one tag to the next: whether the entity goes on, and the type of the second tag.
+
+    `faults` are what the scheme forbids: how many tokens from the second tag, the tag, and why.
+    """
+
+    goes_on: bool
+    type: str
+    faults: tuple[tuple[int, str, str], ...]
+
+
+@lru_cache(maxsize=65536)
+def _step(previous: str, tag: str, scheme: str) -> _Step:
+    before, now = parse_tag(previous), parse_tag(tag)
+    letter = now[0]
+    goes_on = _continues(before, now)
+    faults = []
+    if scheme in _SINGLE_AND_LAST and not goes_on and before[0] in _LETTERS[scheme]:
+        single, last = _SINGLE_AND_LAST[scheme]
+        if before[0] in "BIM":
+            faults.append((-1, previous, f"the entity ends here without {last}- or {single}-"))
+    if letter == "O":
+        return _Step(goes_on, now[1], tuple(faults))
+    if letter not in _LETTERS[scheme]:
+        what = f"{letter}-" if letter else "a tag without a prefix"
+        faults.append((0, tag, f"{what} is not part of {scheme.upper()}"))
+    elif scheme == "iob1" and letter == "B":
+        if not _continues(before, ("I", now[1])):
+            faults.append((0, tag, "B- is only for an entity right after another of its type"))
+    elif scheme not in ("iob1", "io") and not goes_on and _ROLE.get(letter, letter) in "IE":
+        why = "no open entity of this type before it: read as the first token of one"
+        faults.append((0, tag, why))
+    return _Step(goes_on, now[1], tuple(faults))
 
 
 def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
@@ -137,36 +170,6 @@ def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
         and _ROLE.get(before[0], before[0]) in "BI"
         and now[1] == before[1]
     )
-
-
-def _judge(
-    malformed: list[Malformed],
-    position: int,
-    before: tuple[str, tuple[str, str]],
-    now: tuple[str, tuple[str, str]],
-    scheme: str,
-) -> None:
-    """Note what `scheme` forbids in the step from one (tag, parsed tag) to the next."""
-    tag, parsed = now
-    letter = parsed[0]
-    goes_on = _continues(before[1], parsed)
-    if scheme in _SINGLE_AND_LAST and not goes_on and before[1][0] in _LETTERS[scheme]:
-        single, last = _SINGLE_AND_LAST[scheme]
-        if before[1][0] in "BIM":
-            why = f"the entity ends here without {last}- or {single}-"
-            malformed.append(Malformed(position - 1, before[0], why))
-    if letter == "O":
-        return
-    if letter not in _LETTERS[scheme]:
-        what = f"{letter}-" if letter else "a tag without a prefix"
-        malformed.append(Malformed(position, tag, f"{what} is not part of {scheme.upper()}"))
-    elif scheme == "iob1" and letter == "B":
-        if not _continues(before[1], ("I", parsed[1])):
-            why = "B- is only for an entity right after another of its type"
-            malformed.append(Malformed(position, tag, why))
-    elif scheme not in ("iob1", "io") and not goes_on and _ROLE.get(letter, letter) in "IE":
-        why = "no open entity of this type before it: read as the first token of one"
-        malformed.append(Malformed(position, tag, why))
 
 
 def tags_from_spans(length: int, spans: Iterable[TokenSpan], scheme: str) -> list[str]:

@@ -23,6 +23,10 @@ class Spans(Sequence[Span]):
     def one(self, place: int) -> Span:
         """The span at a place, counted from 0, in a time that does not grow with their number."""
 
+    def stretches(self, places: Iterable[tuple[int, int]]) -> Iterator[Span]:
+        """The characters from each first token to the one before `last`; places ascend."""
+        return ((self.one(first)[0], self.one(last - 1)[1]) for first, last in places)
+
     @overload
     def __getitem__(self, place: int) -> Span: ...
 
@@ -95,6 +99,14 @@ class Words(Spans):
         if self._packed is None:
             self._packed = packed(self)
         return self._packed.one(place)
+
+    def stretches(self, places: Iterable[tuple[int, int]]) -> Iterator[Span]:
+        """The characters from each first word to the one before `last`; places ascend."""
+        words, at, here = self.strings(), self.start, 0
+        for first, last in places:
+            at += len(" ".join(words[here:first])) + (first > here)
+            here = first
+            yield at, at + len(" ".join(words[first:last]))
 
     def __iter__(self) -> Iterator[Span]:
         start = self.start

@@ -4,6 +4,8 @@ const said = byId("said");
 let sent = [];
 let last = { sides: [], texts: [] };
 
+const language = () => byId("language").value || null;
+
 const find = async (files) => {
   const models = [...document.querySelectorAll("[name=model]:checked")].map((box) => box.value);
   if (!models.length) {
@@ -19,7 +21,7 @@ const find = async (files) => {
       said.textContent = "Paste text or choose a file.";
       return;
     }
-    last = await post("/pages/read", { texts, models });
+    last = await post("/pages/read", { texts, models, language: language() });
     sent = texts;
   } catch (error) {
     said.textContent = error.message;
@@ -99,7 +101,7 @@ byId("sure").addEventListener("input", () => {
 for (const id of ["differ", "hide"]) byId(id).addEventListener("change", show);
 byId("correct").addEventListener("click", async () => {
   try {
-    await post("/pages/pool", { texts: sent.map(({ id, text }) => ({ id, text })) });
+    await post("/pages/pool", { texts: sent.map(({ id, text }) => ({ id, text })), language: language() });
     location.href = "/correct";
   } catch (error) {
     said.textContent = error.message;

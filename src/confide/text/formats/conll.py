@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, SchemeError, SettingsError
-from confide.text.document import Document, Entity, Problem, Sentence, Span
+from confide.text.document import Document, Entity, Problem, Sentence
 from confide.text.files import read_text, with_plain_ends
 from confide.text.formats.base import Columns, Options, Reading, entity_id
 from confide.text.formats.columns import (
@@ -33,7 +33,7 @@ from confide.text.schemes import (
     scheme_named,
     spans_from_tags,
 )
-from confide.text.tokens import Packed, Words, packed
+from confide.text.tokens import Packed, Spans, Words, packed
 
 PLACEHOLDER = "\ufffd"
 _NEW_DOCUMENT = re.compile(r"#\s*(?:newdoc(?:\s+id)?|doc_id|doc id|document)\s*(?:=\s*(.*))?$")
@@ -77,9 +77,12 @@ def _untagged(block: str, behind: str) -> str:
 
     `behind` stands behind each token but the last.
     """
-    if not block.endswith(behind[:-1]) or block[0] == "-" or "\n-D" in block:
-        return ""
     count = block.count("\n")
+    tail = behind[:-1]
+    if block.count(behind) < count or not block.endswith(tail) or block[0] == "-":
+        return ""
+    if "\n-D" in block:
+        return ""
     words = block[: 1 - len(behind)].replace(behind, " ")
     plain = words.isprintable() and words.count(" ") == count and "  " not in words
     return words if plain and words[:1] != " " != words[-1:] else ""
@@ -368,15 +371,15 @@ def _document(
     start = 0
     for rows in group:
         end = start + len(rows.text)
-        tokens: Sequence[Span] = Words(text, start, end)
+        tokens: Spans = Words(text, start, end)
         if rows.spans is not None:
             tokens = packed((a + start, b + start) for a, b in rows.spans)
         sentences.append(Sentence(start, end, tokens))
         if rows.tags:
-            places = tuple(tokens)
-            for left, right, kind in _spans(scan, rows, scheme, options):
-                fragment = places[left][0], places[right - 1][1]
-                entities.append(Entity(entity_id(len(entities) + 1), kind, (fragment,)))
+            found = _spans(scan, rows, scheme, options)
+            stretches = tokens.stretches((left, right) for left, right, _ in found)
+            for (_, _, kind), stretch in zip(found, stretches, strict=True):
+                entities.append(Entity(entity_id(len(entities) + 1), kind, (stretch,)))
         start = end + 1
     return Document(head[0], text, tuple(entities), (), tuple(sentences), head[1], source)
 
