@@ -1,6 +1,7 @@
 """Entities in one another: a classifier of spans against a tagger on the same encoder.
 
-python benchmarks/nested/run.py [--seeds 1] [--rounds 4] [--reviews 0] [--json FILE]
+python benchmarks/nested/run.py [--seeds 1] [--rounds 4] [--reviews 0] [--json LINES]
+python benchmarks/nested/run.py --methods fedavg feded feddf --kinds spans
 
 Corpora under $CONFIDE_DATA: PsyTAR's workbook, and a corpus of nested entities that is generated.
 """
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from confide.api import run
@@ -27,6 +29,8 @@ from confide.text.formats import read, write
 from confide.text.segment import segmented
 
 KINDS = ("encoder", "spans")
+PUBLIC = ("feded", "feddf")
+"""Methods that take 30 % of the training text as a public set, with its annotation if they can."""
 ORGANS = ("liver", "kidney", "lung", "spleen", "bladder", "thyroid", "pancreas", "breast")
 ILLS = ("cancer", "abscess", "cyst", "infarction", "failure", "tumour")
 
@@ -90,8 +94,9 @@ def recall_among(
 
 
 def measured(
-    name: str, documents: Sequence[Document], kind: str, *, seed: int, rounds: int
+    name: str, documents: Sequence[Document], pair: tuple[str, str], *, seed: int, rounds: int
 ) -> dict[str, object]:
+    method, kind = pair
     train, test = parts([segmented(one) for one in documents], seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         files = {"train": Path(folder) / "train.jsonl", "test": Path(folder) / "test.jsonl"}
@@ -106,6 +111,10 @@ def measured(
             "select": {"every": rounds, "by": "last"},
             "split": {"sites": 3, "train": str(files["train"]), "test": str(files["test"])},
         }
+        if method in PUBLIC:
+            tree |= {"method": method, "public": {"share": 0.3}, "options": {"distil_epochs": 2}}
+        else:
+            tree |= {"method": method}
         start = time.perf_counter()
         run(parse(tree), out=Path(folder) / "run")
         seconds = time.perf_counter() - start
@@ -114,6 +123,7 @@ def measured(
     right, total = recall_among(test, predicted, sharing(test))
     return {
         "corpus": name,
+        "method": method,
         "kind": kind,
         "seed": seed,
         "strict": round(100 * f1(micro(counts.strict)), 1),
@@ -129,18 +139,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--reviews", type=int, default=0, help="of PsyTAR; 0: all")
-    parser.add_argument("--json")
+    parser.add_argument("--methods", nargs="+", default=["fedavg"])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--json", type=Path, help="append a line for each run")
     asked = parser.parse_args()
     reviews = [replace(one) for one in psytar()][: asked.reviews or None]
-    rows = []
     for seed in range(1, asked.seeds + 1):
         for name, documents in (("generated", generated(400, seed=seed)), ("psytar", reviews)):
-            for kind in KINDS:
-                row = measured(name, documents, kind, seed=seed, rounds=asked.rounds)
-                rows.append(row)
+            for pair in product(asked.methods, asked.kinds):
+                row = measured(name, documents, pair, seed=seed, rounds=asked.rounds)
                 print(row, flush=True)
                 if asked.json:
-                    Path(asked.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+                    with asked.json.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

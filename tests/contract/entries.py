@@ -281,6 +281,14 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-spans": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "feded-spans": {
+        "learning": (*LEARNS["spans"][0], "options.distil_epochs=4"),
+        "variants": (
+            ("options.download=difference", "options.wire_dtype=int8", "public.labelled=false"),
+            ("options.average=known", "options.upload=probabilities", "options.hold_out=0.2"),
+        ),
+        "asked": {"take_model": ("options.download=difference",)},
+    },
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
 }
 """What other pairs need besides."""

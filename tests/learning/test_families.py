@@ -134,7 +134,7 @@ def test_a_long_document_is_read_in_windows_that_overlap(family: str, shelf: Pat
     for before, after in zip(text.windows, text.windows[1:], strict=False):
         assert after.start < before.end
     model = made.initial(1)
-    assert made.token_logits(model, text).shape == (len(words), len(made.tags))
+    assert made.row_logits(model, text).shape == (len(words), len(made.tags))
 
 
 def test_a_slow_tokenizer_is_one(shelf: Path) -> None:

@@ -93,20 +93,20 @@ def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folde
     whole = made(kind, folder)
     teachable: Teachable[Any, Any] = whole
     model = whole.initial(1)
-    said = teachable.token_logits(model, whole.prepared(EXAMPLES))
+    said = teachable.row_logits(model, whole.prepared(EXAMPLES))
     assert said.shape == (tokens, len(CORPUS.tags))
     assert said.dtype == np.float32
     short = made(kind, folder, longest=8 if kind == "tagger" else 14)
     text = short.prepared(EXAMPLES)
     each = Counter(window.example for window in text.windows)
     assert each[len(CORPUS.examples)] > 2
-    again = short.token_logits(model, text)
+    again = short.row_logits(model, text)
     assert again.shape == said.shape
     fits = np.array([each[n] == 1 for n, one in enumerate(EXAMPLES) for _ in one.tokens])
     assert 0 < fits.sum() < tokens
     np.testing.assert_allclose(again[fits], said[fits], atol=1e-5)
     assert np.abs(again[~fits] - said[~fits]).max() > 1e-3  # less context, another answer
-    backwards = whole.token_logits(model, whole.prepared(EXAMPLES[::-1]))
+    backwards = whole.row_logits(model, whole.prepared(EXAMPLES[::-1]))
     last = len(LONG.tokens)
     np.testing.assert_allclose(backwards[:last], said[-last:], atol=1e-5)
 
@@ -114,7 +114,7 @@ def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folde
 def test_a_crf_says_the_logarithms_of_its_marginals(folder: Path) -> None:
     modeller = made("tagger", folder)
     model, text = modeller.initial(1), modeller.prepared(CORPUS.examples)
-    said = modeller.token_logits(model, text)
+    said = modeller.row_logits(model, text)
     np.testing.assert_allclose(np.exp(said).sum(1), 1, rtol=1e-5)
     batch, start = batch_of(text, np.arange(len(text))), 0
     with torch.no_grad():
@@ -215,7 +215,7 @@ def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -
     modeller = made(kind, folder, longest=8 if kind == "tagger" else 14)
     other = modeller.initial(2)
     text = modeller.prepared(EXAMPLES)
-    logits = modeller.token_logits(other, text).astype(np.float64)
+    logits = modeller.row_logits(other, text).astype(np.float64)
     # sharper than a model that was just drawn
     powers = np.exp(4 * (logits - logits.max(1, keepdims=True)))
     taught = (powers / powers.sum(1, keepdims=True)).astype(np.float32)
@@ -232,8 +232,8 @@ def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -
         seed=1,
     )
     assert np.isfinite(report.loss)
-    said = modeller.token_logits(model, text)
+    said = modeller.row_logits(model, text)
     apart = np.abs(np.exp(said - np.logaddexp.reduce(said, 1, keepdims=True)) - taught)
-    start = modeller.token_logits(modeller.initial(1), text)
+    start = modeller.row_logits(modeller.initial(1), text)
     far = np.abs(np.exp(start - np.logaddexp.reduce(start, 1, keepdims=True)) - taught)
     assert apart.mean() < 0.3 * far.mean()

@@ -154,7 +154,7 @@ def test_words_of_a_frozen_encoder_are_kept_too(bert: FrozenEncoder, tmp_path: P
     kept = made.featured(plain, model, folder=tmp_path)
     assert kept.features_WD is not None and kept.features_WD.shape == (24, 16)
     assert made.find(model, kept) == made.find(model, plain)
-    assert np.allclose(made.token_logits(model, kept), made.token_logits(model, plain), atol=1e-6)
+    assert np.allclose(made.row_logits(model, kept), made.row_logits(model, plain), atol=1e-6)
     assert not len(made.featured(made.prepared(()), model, folder=tmp_path / "none"))
 
 

@@ -25,7 +25,7 @@ from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
 from methods.test_feded import softmax
 
-PAIRS = ("feddf-relations", "feddf-tagger", "feddf-encoder")
+PAIRS = ("feddf-relations", "feddf-tagger", "feddf-encoder", "feddf-spans")
 SITES = ("site-1", "site-2")
 UNEQUAL = [documents("site-1", "train", 16), documents("site-2", "train", 8)]
 

@@ -32,7 +32,10 @@ from methods.relation_runs import asked, reply_of, started
 from methods.test_feded import softmax, total_of
 
 STEP = "train_and_predict"
-PAIRS = ("feded-tagger", "feded-encoder")
+PAIRS = ("feded-tagger", "feded-encoder", "feded-spans")
+CLASSES = {"feded-tagger": 9, "feded-encoder": 9, "feded-spans": 3}
+TAGS = {"O", "S-Drug", "B-Effect"}
+LABELS = {"feded-tagger": TAGS, "feded-encoder": TAGS, "feded-spans": {"O", "Drug", "Effect"}}
 every_pair = pytest.mark.parametrize("pair", PAIRS)
 
 
@@ -59,7 +62,9 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
-    rows = sum(len(words) for words in state.public.sentences)
+    rows, classes = state.public.rows, CLASSES[pair]
+    words = sum(len(words) for words in state.public.sentences)
+    assert rows == words if pair != "feded-spans" else rows > 2 * words
     assert len(state.public.sentences) == 24
     teachers = []
     for name in ("site-1", "site-2"):
@@ -79,10 +84,10 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
             optimiser=how.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
-        said = modeller.token_logits(model, modeller.prepared(state.public.examples()))
+        said = modeller.row_logits(model, modeller.prepared(state.public.examples()))
         teachers.append(said)
         reply = engine.replies[STEP, name]
-        assert reply.said_SQ.shape == (rows, state.form.classes - 1) == (rows, 8)
+        assert reply.said_SQ.shape == (rows, state.form.classes - 1) == (rows, classes - 1)
         np.testing.assert_allclose(reply.said_SQ, said[:, 1:] - said[:, :1], rtol=1e-4, atol=1e-4)
         assert (reply.sites, reply.public, reply.knows) == (1, state.public.name, {})
     ask = engine.asks[STEP, "site-1"]
@@ -101,7 +106,7 @@ def test_the_server_learns_from_the_teacher_and_the_labels(pair: str, tmp_path: 
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
     assert len(state.labels) == state.public.rows
-    assert {"O", "S-Drug", "B-Effect"} <= set(state.labels)
+    assert LABELS[pair] <= set(state.labels)
     given: list[dict[str, Any]] = []
     real = method._student.learn
 
@@ -141,7 +146,7 @@ def test_labels_do_not_leave_the_server(pair: str, tmp_path: Path) -> None:
     state = method.start(federation)
     memory = engine.memory("site-1")
     assert memory.public == state.public
-    assert set(fields_of(type(memory.public))) == {"sentences", "name"}
+    assert set(fields_of(type(memory.public))) - {"width"} == {"sentences", "name"}
     assert not any("label" in name or "tags" in name for name in fields_of(METHODS[pair].Memory))
 
 
@@ -187,7 +192,7 @@ def test_a_frozen_encoder_is_read_by_the_student_too(tmp_path: Path) -> None:
     made = method._student._made
     blind = replace(made.encoded.encoded, context_TX=made.encoded.encoded.context_TX * 0)
     said = [
-        made.extractor.modeller.token_logits(made.extractor.model, text)
+        made.extractor.modeller.row_logits(made.extractor.model, text)
         for text in (made.encoded.encoded, blind)
     ]
     assert np.abs(said[0] - said[1]).max() > 1e-3
@@ -215,16 +220,17 @@ def test_sites_answer_for_the_types_that_they_annotate(
     assert state.form.types == ["Drug", "Effect"]
     _, facts = method.round(state, federation, 1)
     one, two = (engine.replies[STEP, name] for name in ("site-1", "site-2"))
-    assert one.knows["R"].tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0]
-    assert two.knows["R"].tolist() == [1, 0, 0, 0, 0, 1, 1, 1, 1]
-    assert one.said_SQ[:, :4].any() and not one.said_SQ[:, 4:].any()
-    assert two.said_SQ[:, 4:].any() and not two.said_SQ[:, :4].any()
+    each = (CLASSES[pair] - 1) // 2
+    assert one.knows["R"].tolist() == [1] + [1] * each + [0] * each
+    assert two.knows["R"].tolist() == [1] + [0] * each + [1] * each
+    assert one.said_SQ[:, :each].any() and not one.said_SQ[:, each:].any()
+    assert two.said_SQ[:, each:].any() and not two.said_SQ[:, :each].any()
     assert math.isfinite(facts["distil_loss"])
     ask = replace(engine.asks[STEP, "site-1"], weights={})
     total = total_of(one, two)
     found = teacher_of(total, ask, temperature=1.0)
     if upload == "logits":  # each type against outside, from the site that annotates it
-        both = np.concatenate((one.said_SQ[:, :4], two.said_SQ[:, 4:]), 1).astype(np.float64)
+        both = np.concatenate((one.said_SQ[:, :each], two.said_SQ[:, each:]), 1).astype(np.float64)
         both = np.concatenate((np.zeros((len(both), 1)), both), 1)
         np.testing.assert_allclose(found, softmax(both), atol=1e-5)
 

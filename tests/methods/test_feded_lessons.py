@@ -28,7 +28,7 @@ from learning.encoders import tiny_bert
 from methods.relation_runs import asked, reply_of, started
 from methods.test_feded import NEAR, STEP, softmax, total_of
 
-PAIRS = ("feded-relations", "feded-tagger", "feded-encoder")
+PAIRS = ("feded-relations", "feded-tagger", "feded-encoder", "feded-spans")
 every_pair = pytest.mark.parametrize("pair", PAIRS)
 
 REMEDIES = (

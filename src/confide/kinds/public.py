@@ -29,6 +29,8 @@ from confide.text.document import Document
 MIB = 2**20
 NAME = "name"
 """The field of a public set that holds the hash of the others."""
+SEVERAL = "\n"
+"""What stands between the classes of a row that has several: no name has a line's end in it."""
 P = TypeVar("P", contravariant=True)
 
 

@@ -1,15 +1,16 @@
-"""A public set for kinds that find entities: sentences, of which each site predicts every token.
+"""A public set for kinds that find entities: sentences, of which each site predicts every row.
 
-The sentences travel cut into tokens, so every place reads the same rows, however long its model's
+A row is a token or, for the kind that classifies spans, a span (`kinds.spans.public`). The
+sentences travel cut into tokens, so every place reads the same rows, however long its model's
 windows are. Their annotation does not travel: only the server may have it.
 
-Shapes: T tokens of all sentences, Y tags, the one outside entities first.
+Shapes: T rows of all sentences, Y classes (tags), the one outside entities first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -53,9 +54,13 @@ class PublicSentences:
         return np.repeat(np.arange(len(self.sentences)), list(map(len, self.sentences)))
 
     def part(self, kept_S: NDArray[np.bool_]) -> Self:
-        """The set of the sentences with these tokens only."""
-        kept = [self.sentences[number] for number in np.unique(self.row_sentences[kept_S])]
-        return type(self)(kept, named({"sentences": kept}))
+        """The set of the sentences with these rows only."""
+        numbers = np.unique(self.row_sentences[kept_S]).tolist()
+        return self.with_sentences([self.sentences[number] for number in numbers])
+
+    def with_sentences(self, sentences: list[list[str]]) -> Self:
+        """A set of other sentences, read in the same way."""
+        return type(self)(sentences, named({"sentences": sentences}))
 
     def check(self) -> None:
         """Raise Refusal if a sentence or token is empty, or if there are too many."""
@@ -94,11 +99,19 @@ def public_sentences(
 
 
 class SentenceForm(DeskForm, Protocol):
-    """The form of a kind that finds entities and can learn from predictions of each token."""
+    """The form of a kind that finds entities and can learn from predictions of public rows."""
 
     @property
-    def tag_scheme(self) -> str:
-        """The tag scheme."""
+    def class_names(self) -> Sequence[str]:
+        """The classes of a row, by which labels name them."""
+        ...
+
+    def known(self, types: Set[str]) -> list[bool]:
+        """For each class, whether a site that annotates these types knows it."""
+        ...
+
+    def told(self, public: Any, labels: Sequence[str]) -> list[list[Span]]:
+        """The spans of each public sentence, from the labels of all rows; none without `labels`."""
         ...
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
@@ -114,12 +127,37 @@ class SentenceForm(DeskForm, Protocol):
 
 G = TypeVar("G", bound=SentenceForm)
 Taught = Teachable[Any, Any]
-"""A modeller that predicts single tokens, whatever its texts are."""
+"""A modeller that predicts single rows, whatever its texts are."""
 
 
-def tags_of(form: SentenceForm) -> TagSet:
-    """The tags of a form."""
-    return TagSet(tuple(form.types), cast(TagScheme, form.tag_scheme))
+class OfTags:
+    """What forms share that give each token a tag: the rows of a public set are its tokens."""
+
+    types: list[str]
+    tag_scheme: str
+
+    @property
+    def tags(self) -> TagSet:
+        """The tags of the form."""
+        return TagSet(tuple(self.types), cast(TagScheme, self.tag_scheme))
+
+    @property
+    def classes(self) -> int:
+        """The number of tags; the one outside entities is the first."""
+        return len(self.tags)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The tags."""
+        return self.tags.tags
+
+    def known(self, types: Set[str]) -> list[bool]:
+        """For each tag, whether its type is one of these; every site knows the one outside."""
+        return [True, *(name in types for name in self.types for _ in self.tags.prefixes)]
+
+    def told(self, public: PublicSentences, labels: Sequence[str]) -> list[list[Span]]:
+        """The spans of each public sentence, from the tags of all tokens; none without any."""
+        return spans_of(public, labels, self.tags)
 
 
 class SentenceDesk(EntityDesk[G], Generic[G]):
@@ -130,13 +168,11 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
         return self.form.taught(self.modeller, how)
 
     def known_classes(self) -> list[bool]:
-        """For each tag, whether the site annotates its type; every site knows the one outside."""
-        own, tags = own_types(self.site), tags_of(self.form)
-        each = [name in own for name in tags.types for _ in tags.prefixes]
-        return [True, *each]
+        """For each class of a row, whether the site annotates its type."""
+        return self.form.known(own_types(self.site))
 
     def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
-        """logits_TY of the tokens of a public set, which is encoded once per process."""
+        """logits_TY of the rows of a public set, which is encoded once per process."""
         made = self.modeller
         examples = public.examples()
         _, text = self.site.once(
@@ -147,7 +183,7 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
         )
         teachable = cast(Taught, made)
-        return teachable.token_logits(self.model(weights, lent=True), text)
+        return teachable.row_logits(self.model(weights, lent=True), text)
 
 
 @dataclass
@@ -167,7 +203,7 @@ class _Ready(Generic[G]):
 
 @dataclass
 class SentenceStudent(Generic[G]):
-    """The server's own model, made once, which learns from what sites predict of public tokens."""
+    """The server's own model, made once, which learns from what sites predict of public rows."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
     _made: _Ready[G] | None = None
@@ -185,11 +221,11 @@ class SentenceStudent(Generic[G]):
     ) -> tuple[Arrays, float]:
         """Distil from these weights; gives the new weights and the mean loss of a sentence.
 
-        Sui et al. 2020, Eq. 6, with a token in place of an example: for each sentence
+        Sui et al. 2020, Eq. 6, with a row in place of an example: for each sentence
 
             loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
 
-        where student_t is the softmax of the logits of token t (for a CRF, of its log marginals)
+        where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
         over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
         w what the lesson says of the sentence's labels. Without `labels` the first part is left
         out.
@@ -211,12 +247,12 @@ class SentenceStudent(Generic[G]):
             return trained(model), report.loss
 
     def said(self, form: G, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
-        """logits_TY of the public tokens by a model with these weights."""
+        """logits_TY of the public rows by a model with these weights."""
         with self._lock:
             made = self._ready(form, public, (), weights)
             load(made.extractor.model, weights)
             teachable = cast(Taught, made.extractor.modeller)
-            return teachable.token_logits(made.extractor.model, made.text)
+            return teachable.row_logits(made.extractor.model, made.text)
 
     def _ready(
         self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
@@ -227,7 +263,7 @@ class SentenceStudent(Generic[G]):
             text = extractor.modeller.prepared(examples)
             if extractor.encoder is not None:
                 text = with_cached(text, examples, extractor.encoder)
-            spans = spans_of(public, labels, tags_of(form))
+            spans = form.told(public, labels)
             encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
             self._made = _Ready(form, public.name, tuple(labels), extractor, text, encoded)
         return self._made

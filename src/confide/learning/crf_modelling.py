@@ -177,7 +177,7 @@ class CrfModeller:
 
         return unit_gradients(own, losses, units, lengths_S=encoded.encoded.lengths_S)
 
-    def token_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
+    def row_logits(self, model: nn.Module, text: Encoded) -> NDArray[np.float32]:
         """logits_TY of every token: the logarithms of its marginals."""
         own = _tagger(model)
 

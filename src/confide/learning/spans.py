@@ -8,11 +8,13 @@ Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N spans 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.examples import Example, Span
@@ -24,7 +26,11 @@ from confide.data.batches.token_pieces import (
 )
 from confide.learning.devices import beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.pieces import Losses, PieceModeller
+from confide.learning.fit import FitReport
+from confide.learning.optimisers import Optimiser
+from confide.learning.pieces import Epochs, Losses, PieceModeller
+from confide.learning.span_teaching import Cells
+from confide.learning.teaching import Lesson
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.windows import FoundSpan, joined
 from confide.models.products import widen
@@ -87,6 +93,45 @@ class SpanModeller(PieceModeller[EncodedSpans]):
         """The text with these spans of each example; types in `source` are the site's own."""
         own = self.form
         return annotated_spans(text, spans, types=own.types, source=source, width=own.width)
+
+    def row_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
+        """logits_TZ of every span of at most `width` words, "no entity" first."""
+
+        def given() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
+                yield batch.rows_B, home(model(beside(batch, model)))
+
+        with predicting(model):
+            return Cells.of(text.windows, self.form.width).said(given(), types=len(self.types))
+
+    def distil(
+        self,
+        model: nn.Module,
+        encoded: EncodedSpans,
+        *,
+        lesson: Lesson,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Train in place on what a teacher says of each span, and on labels as the lesson says.
+
+        The ordinary loss is that of `fit`. Raises DataError if there is no row.
+        """
+        cells = Cells.of(encoded.text.windows, self.form.width)
+
+        def loss(batch: TokenBatch) -> Tensor:
+            logits_BNY = model(batch)
+            loss_B = cells.taught(lesson, logits_BNY, batch.rows_B)
+            if not lesson.labelled:
+                return loss_B
+            source_B, target_B = self.losses(encoded, batch)(logits_BNY)
+            own_B = on(cells.told(lesson, batch.rows_B), loss_B)
+            return loss_B + own_B * (source_B + target_B)
+
+        how = Epochs(epochs, batch_size, optimiser, seed)
+        return self.train_on(model, encoded, loss, how=how)
 
     def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
         """The spans of each example that are likelier than not, which may share words."""

@@ -55,10 +55,13 @@ class Lesson:
 
 
 class Teachable(Protocol[T, E]):
-    """What an `EntityModeller` can also do if it predicts single tokens."""
+    """What an `EntityModeller` can also do: say what its model believes of each row of a text.
 
-    def token_logits(self, model: nn.Module, text: T) -> NDArray[np.float32]:
-        """logits_TY of every token; their softmax is the model's belief."""
+    A row is a token or, where spans are classified, a span (`learning.span_teaching`).
+    """
+
+    def row_logits(self, model: nn.Module, text: T) -> NDArray[np.float32]:
+        """logits_TY of every row; their softmax is the model's belief."""
         ...
 
     def distil(

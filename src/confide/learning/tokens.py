@@ -159,7 +159,7 @@ class TokenModeller(PieceModeller[EncodedTokens]):
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)
 
-    def token_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
+    def row_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
         """logits_TY of every word."""
 
         def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:

@@ -116,8 +116,8 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     Chain: _EVERY,
     DpFedSGD: ("tagger", "encoder", "spans", "relations"),
     FedNER: (*_ENTITIES, "relations"),
-    FedED: ("relations", "tagger", "encoder"),
-    FedDF: ("relations", "tagger", "encoder"),
+    FedED: ("relations", "tagger", "encoder", "spans"),
+    FedDF: ("relations", "tagger", "encoder", "spans"),
     LazyMil: ("bags",),
     PseudoComplete: (*_ENTITIES, "relations"),
 }

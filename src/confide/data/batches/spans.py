@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,3 +85,16 @@ def gold_of(encoded: EncodedSpans, rows_B: Rows, *, words: int) -> NDArray[np.fl
         cells = encoded.cells_C4[encoded.from_S1[row] : encoded.from_S1[row + 1]]
         gold[place, cells[:, 0], cells[:, 1] - cells[:, 0], cells[:, 2]] = 1.0
     return gold.reshape(len(rows_B), words * encoded.width, -1)
+
+
+@lru_cache(maxsize=4096)
+def cells_from(words: int, width: int) -> NDArray[np.int64]:
+    """For each word of a sentence, and its end, the number of spans that begin before it.
+
+    >>> cells_from(3, 2).tolist()
+    [0, 2, 4, 5]
+    """
+    each_L = np.minimum(width, words - np.arange(words))
+    found = np.append(0, np.cumsum(each_L)).astype(np.int64)
+    found.setflags(write=False)
+    return found

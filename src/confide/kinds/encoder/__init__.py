@@ -22,11 +22,11 @@ from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.sentences import (
+    OfTags,
     PublicSentences,
     SentenceDesk,
     SentenceStudent,
     public_sentences,
-    tags_of,
 )
 from confide.kinds.tuned import TUNING, keeping_features, tuning_of
 from confide.kinds.types import (
@@ -46,7 +46,7 @@ from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class EncoderForm(MadeOfEncoder):
+class EncoderForm(OfTags, MadeOfEncoder):
     """The form of an encoder that tags words."""
 
     private: ClassVar[Sequence[str]] = ("tag",)
@@ -60,16 +60,6 @@ class EncoderForm(MadeOfEncoder):
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
-
-    @property
-    def classes(self) -> int:
-        """The number of tags; the one outside entities is the first."""
-        return len(tags_of(self))
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The tags."""
-        return tags_of(self).tags
 
     def at(self, site: Site) -> EncoderDesk:
         """The desk of this form at a site."""
@@ -145,7 +135,7 @@ class EncoderKind(EntityKind):
         self, form: EncoderForm, documents: Sequence[Document]
     ) -> tuple[PublicSentences, list[str]]:
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
-        return public_sentences(documents, tags_of(form))
+        return public_sentences(documents, form.tags)
 
     def student(self) -> SentenceStudent[EncoderForm]:
         """The server's own model, that learns from the sites' predictions."""

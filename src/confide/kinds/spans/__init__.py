@@ -10,10 +10,13 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from confide.data.batches.examples import Span, nested_spans
 from confide.federation.failures import Refusal
@@ -22,10 +25,12 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.entities import EntityKind, Modeller
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.sentences import PublicSentences, SentenceDesk, SentenceStudent
+from confide.kinds.spans.public import OUTSIDE, PublicSpans, public_spans
 from confide.kinds.types import (
     DescribeTypes,
     TypesDescribed,
@@ -55,6 +60,29 @@ class SpanForm(MadeOfEncoder):
     width: int = carries("most words of a span")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """No entity, and the types."""
+        return (OUTSIDE, *self.types)
+
+    @property
+    def classes(self) -> int:
+        """The number of types, and one more: no entity, which is the first."""
+        return len(self.types) + 1
+
+    def known(self, types: Set[str]) -> list[bool]:
+        """For each class, whether it is one of these types; every site knows the first."""
+        return [True, *(name in types for name in self.types)]
+
+    def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[Span]]:
+        """The spans of each public sentence, from the labels of its rows; none without any."""
+        return public.told(labels)
+
+    def taught(self, modeller: Modeller, how: How) -> Modeller:
+        """The modeller that trains as `how` says."""
+        assert isinstance(modeller, SpanModeller)
+        return replace(modeller, open=how.outside)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
@@ -99,18 +127,18 @@ def describe_nested_types(
 DESCRIBE = describing(describe_nested_types)
 
 
-class SpanDesk(EntityDesk[SpanForm]):
+class SpanDesk(SentenceDesk[SpanForm]):
     """The desk: its training text has all entities, also those that share words with others."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:
         super().__init__(site, form)
         know_own_types(site)
 
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        modeller = self.modeller
-        assert isinstance(modeller, SpanModeller)
-        return replace(modeller, open=how.outside)
+    def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
+        """logits_TZ of the spans of a public set. Raises Refusal if it has another width."""
+        if not isinstance(public, PublicSpans) or public.width != self.form.width:
+            raise Refusal("other-public-set")
+        return super().predicted(weights, public)
 
     def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
         """The spans of each sentence, with those that share words with others."""
@@ -139,6 +167,18 @@ class SpanKind(EntityKind):
     released_as: ClassVar[str] = "spans.safetensors"
     release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    Public: ClassVar[type] = PublicSpans
+
+    def public(
+        self, form: SpanForm, documents: Sequence[Document]
+    ) -> tuple[PublicSpans, list[str]]:
+        """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
+        return public_spans(documents, width=form.width, types=form.types)
+
+    def student(self) -> SentenceStudent[SpanForm]:
+        """The server's own model, that learns from the sites' predictions."""
+        return SentenceStudent()
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

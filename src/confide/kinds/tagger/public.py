@@ -45,6 +45,7 @@ from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.public import MIB, no_public_set
 from confide.kinds.sentences import (
+    OfTags,
     PublicSentences,
     SentenceDesk,
     SentenceStudent,
@@ -53,7 +54,6 @@ from confide.kinds.sentences import (
 from confide.kinds.tagger.form import (
     TaggerShape,
     shape_for,
-    tag_set,
     tagger_sizes,
     taught,
 )
@@ -65,21 +65,11 @@ from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class PublicTaggerForm(TaggerShape):
+class PublicTaggerForm(OfTags, TaggerShape):
     """The form of a tagger of public words."""
 
     words: list[str] = carries("the public set's words, in order of ids", most=8 * MIB)
     characters: list[str] = carries("the public set's characters, in order of ids", most=MIB)
-
-    @property
-    def classes(self) -> int:
-        """The number of tags; the one outside entities is the first."""
-        return len(tag_set(self))
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The tags."""
-        return tag_set(self).tags
 
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """The words and characters themselves."""
@@ -91,7 +81,7 @@ class PublicTaggerForm(TaggerShape):
 
     def bench(self, site: Site) -> Bench:
         """The process's bench."""
-        place = (tagger_sizes(self), tag_set(self), self._words)
+        place = (tagger_sizes(self), self.tags, self._words)
         return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
 
     def taught(self, modeller: Modeller, how: How) -> Modeller:
@@ -146,7 +136,7 @@ class PublicTaggerKind(EntityKind):
         self, form: PublicTaggerForm, documents: Sequence[Document]
     ) -> tuple[PublicSentences, list[str]]:
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
-        return public_sentences(documents, tag_set(form))
+        return public_sentences(documents, form.tags)
 
     def student(self) -> SentenceStudent[PublicTaggerForm]:
         """A fresh student: the server's own tagger."""

@@ -20,6 +20,7 @@ from confide.errors import SettingsError
 from confide.federation.coarse import unfixed
 from confide.federation.messages import Arrays
 from confide.kinds.protocol import PublicSet
+from confide.kinds.public import SEVERAL
 from confide.methods.feded.steps import Predicted, TrainAndPredict
 from confide.models.distillation import softened
 
@@ -121,5 +122,10 @@ def loss_of(
 
 
 def certain(labels: Sequence[str], names: Sequence[str]) -> NDArray[np.float32]:
-    """wanted_SR: 1 for the label of each row."""
-    return np.eye(len(names), dtype=np.float32)[[names.index(label) for label in labels]]
+    """wanted_SR: 1 for the label of each row; of several, an equal share for each."""
+    numbers = {name: number for number, name in enumerate(names)}
+    wanted_SR = np.zeros((len(labels), len(names)), np.float32)
+    for row, label in enumerate(labels):
+        own = label.split(SEVERAL)
+        wanted_SR[row, [numbers[name] for name in own]] = 1 / len(own)
+    return wanted_SR
